@@ -41,7 +41,7 @@ impl HostEnv for Corridor {
 
 pub fn main() -> Result<(), Box<dyn Error>> {
     let game = HostGame { num_features: 1, num_actions: 2, max_steps: 50 };
-    let mut config = TrainConfig { iterations: 20, ..TrainConfig::of(&game)? };
+    let mut config = TrainConfig { iterations: 20, ..TrainConfig::with_defaults_of(&game)? };
     (config.rollout.num_steps, config.rollout.learn_steps) = (50, 50);
     let envs = ThreadedEnvs::new(config.rollout.num_envs(), Corridor::default);
     let device = device::choose("cpu")?.device;

@@ -131,7 +131,11 @@ impl LanguageModel {
                 )));
             }
             let key = grove::rng::draw(key, at as u32);
-            batch.push(generate::Request { tokens, completions: options.completions, key });
+            batch.push(generate::CompletionRequest {
+                tokens,
+                num_completions: options.completions,
+                key,
+            });
         }
         let sampling = Sampling {
             temperature: options.temperature,
@@ -143,7 +147,7 @@ impl LanguageModel {
         };
         let (model, stops) = (&self.model, &options.stop);
         let work = |is_interrupted: &AtomicBool| -> Vec<Vec<String>> {
-            let decoder = model.decoder();
+            let decoder = model.new_decoder();
             let is_interrupted = || is_interrupted.load(Ordering::Relaxed);
             let is_stopped = |tokens: &[u32]| {
                 let ends = || stop::text_before(&model.decode_completion(tokens), stops).is_some();
@@ -153,7 +157,7 @@ impl LanguageModel {
             let generator = Generator {
                 decoder: &decoder,
                 sampling: &sampling,
-                slots: wanted.min(GenerationConfig::default().slots),
+                num_slots: wanted.min(GenerationConfig::default().slots),
                 stop: Some(&is_stopped),
                 listener: None,
             };

@@ -9,7 +9,7 @@ pub use native::HostAdvantages;
 use crate::data::Trajectory;
 use crate::device;
 use crate::parallel::{Shards, Team, TeamError};
-use crate::settings::{AdvantageConfig, Estimator, RolloutConfig, Scale};
+use crate::settings::{AdvantageConfig, AdvantageScale, CreditEstimator, RolloutConfig};
 use burn::tensor::Tensor;
 
 /// Added to standard deviations before division, as in TRL.
@@ -115,8 +115,8 @@ impl Credits {
         let num_groups = num_envs / group_size;
         let rewards = trajectory.rewards.clone() * mask.clone();
         let credits = match config.estimator {
-            Estimator::Return => compute_returns(rewards, &trajectory.ends(), mask),
-            Estimator::RewardToGo => {
+            CreditEstimator::Return => compute_returns(rewards, &trajectory.ends(), mask),
+            CreditEstimator::RewardToGo => {
                 compute_rewards_to_go(rewards, &trajectory.ends(), config.discount)
             }
         };
@@ -148,19 +148,21 @@ impl Credits {
     /// Scales the centred credits to advantages; `deviation`, `[1]`, is the standard deviation over the batch.
     fn into_advantages(
         self,
-        scale: Scale,
+        scale: AdvantageScale,
         deviation: Tensor<1>,
         zero_variance: Tensor<1>,
     ) -> Advantages {
         let [learn_steps, num_groups, group_size] = self.values.dims();
         let scaled = match scale {
-            Scale::None => self.centred.clone(),
-            Scale::Group => {
+            AdvantageScale::None => self.centred.clone(),
+            AdvantageScale::Group => {
                 let squares = self.centred.clone().square().sum_dim(2);
                 let variance = squares / (group_size as f32 - 1.0);
                 self.centred.clone() / (variance.sqrt() + STD_EPSILON)
             }
-            Scale::Batch => self.centred.clone() / (deviation.reshape([1, 1, 1]) + STD_EPSILON),
+            AdvantageScale::Batch => {
+                self.centred.clone() / (deviation.reshape([1, 1, 1]) + STD_EPSILON)
+            }
         };
         let flatten_games =
             |values: Tensor<3>| values.reshape([learn_steps, num_groups * group_size]);
@@ -249,9 +251,9 @@ mod tests {
     #[test]
     fn reward_to_go_stops_at_the_end_of_an_episode() {
         let config = AdvantageConfig {
-            estimator: Estimator::RewardToGo,
+            estimator: CreditEstimator::RewardToGo,
             discount: 0.5,
-            scale_rewards: Scale::None,
+            scale_rewards: AdvantageScale::None,
         };
         // Rewards-to-go: game 0: 2, 2, 4; game 1: 2, 4, 8; games 2 and 3 are equal.
         check(
@@ -266,9 +268,9 @@ mod tests {
     #[test]
     fn returns_are_scaled_by_the_group_or_the_batch() {
         let mut config = AdvantageConfig {
-            estimator: Estimator::Return,
+            estimator: CreditEstimator::Return,
             discount: 1.0,
-            scale_rewards: Scale::Group,
+            scale_rewards: AdvantageScale::Group,
         };
         // Without auto-reset game 0 has return 3 and game 1 has 8: sample standard deviation
         // sqrt(12.5).
@@ -278,16 +280,16 @@ mod tests {
         // steps: sqrt((4 * 2.5^2 + 2 * 2^2) / 12).
         let scale = (33.0f32 / 12.0).sqrt();
         let (b, c) = (2.5 / scale, 2.0 / scale);
-        config.scale_rewards = Scale::Batch;
+        config.scale_rewards = AdvantageScale::Batch;
         check(config, true, [[-b, b, 0.0, 0.0], [-b, b, 0.0, 0.0], [-c, c, 0.0, 0.0]]);
     }
 
     #[test]
     fn a_return_is_of_one_episode_alone() {
         let config = AdvantageConfig {
-            estimator: Estimator::Return,
+            estimator: CreditEstimator::Return,
             discount: 1.0,
-            scale_rewards: Scale::None,
+            scale_rewards: AdvantageScale::None,
         };
         // Game 0: an episode of 1 + 2, then one of 4. Game 1: one of 0 + 0 + 8.
         check(config, true, [[-2.5, 2.5, 0.0, 0.0], [-2.5, 2.5, 0.0, 0.0], [-2.0, 2.0, 0.0, 0.0]]);
@@ -300,8 +302,9 @@ mod tests {
         let trajectory = trajectory(&device);
         let trajectory = Trajectory { rewards: trajectory.rewards.ones_like(), ..trajectory };
         let mask = trajectory.mask(true);
-        for estimator in [Estimator::Return, Estimator::RewardToGo] {
-            let config = AdvantageConfig { estimator, discount: 1.0, scale_rewards: Scale::None };
+        for estimator in [CreditEstimator::Return, CreditEstimator::RewardToGo] {
+            let config =
+                AdvantageConfig { estimator, discount: 1.0, scale_rewards: AdvantageScale::None };
             let zero_variance = |learn_steps| {
                 let advantages = compute_advantages(&trajectory, &mask, 2, learn_steps, &config);
                 let values = advantages.values.into_data();

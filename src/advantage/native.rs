@@ -6,7 +6,7 @@
 use super::STD_EPSILON;
 use crate::data::{EpisodeStatus, HostTrajectory};
 use crate::parallel::{Shards, Team, TeamError};
-use crate::settings::{AdvantageConfig, Estimator, RolloutConfig, Scale};
+use crate::settings::{AdvantageConfig, AdvantageScale, CreditEstimator, RolloutConfig};
 use rayon::prelude::*;
 
 /// Advantages of a trajectory. One value is reused over all iterations of a run.
@@ -70,7 +70,7 @@ impl HostAdvantages {
                 counts.iter_mut().for_each(|count| *count = (*count).min(learn_steps));
                 let has_zero_variance = have_equal_credits(values, counts, num_steps);
                 moments.centre(values, num_steps);
-                if config.scale_rewards == Scale::Group {
+                if config.scale_rewards == AdvantageScale::Group {
                     moments.divide_by_deviation(values, num_steps);
                 }
                 let squares = zero_uncounted_steps(values, counts, num_steps);
@@ -88,7 +88,7 @@ impl HostAdvantages {
         };
         let ours: Vec<[f64; 3]> = shards.own_shards().map(shard_sums).collect();
         let [squares, steps, zero_variance] = team.all_reduce_shard_numbers(shards, &ours)?;
-        if config.scale_rewards == Scale::Batch {
+        if config.scale_rewards == AdvantageScale::Batch {
             let scale = 1.0 / ((squares / steps).sqrt() as f32 + STD_EPSILON);
             let values = self.values.par_chunks_mut(group_size * num_steps);
             values.for_each(|values| values.iter_mut().for_each(|x| *x *= scale));
@@ -162,7 +162,7 @@ fn compute_credits(
         games.zip(credits.chunks_exact_mut(steps)).zip(counts)
     {
         match config.estimator {
-            Estimator::Return => {
+            CreditEstimator::Return => {
                 let mut first = 0;
                 while first < *count {
                     let end = statuses[first..*count].iter().position(|status| status.has_ended());
@@ -173,7 +173,7 @@ fn compute_credits(
                     first = next;
                 }
             }
-            Estimator::RewardToGo => {
+            CreditEstimator::RewardToGo => {
                 credits[*count..].fill(0.0);
                 let mut credit = 0.0;
                 let counted_steps = rewards[..*count].iter().zip(statuses).zip(credits);
@@ -287,8 +287,10 @@ mod tests {
 
     #[test]
     fn every_case_agrees_with_tensors() {
-        for estimator in [Estimator::Return, Estimator::RewardToGo] {
-            for scale_rewards in [Scale::None, Scale::Group, Scale::Batch] {
+        for estimator in [CreditEstimator::Return, CreditEstimator::RewardToGo] {
+            for scale_rewards in
+                [AdvantageScale::None, AdvantageScale::Group, AdvantageScale::Batch]
+            {
                 for auto_reset in [true, false] {
                     let config = AdvantageConfig { estimator, discount: 0.9, scale_rewards };
                     check(&config, auto_reset);

@@ -146,7 +146,7 @@ pub fn draw_legal_action<G: Rules>(state: &G::State, bits: u32, game: G) -> Opti
 /// Checks declared parameters against their ranges.
 #[doc(hidden)]
 pub fn check_ranges<G: Env + Settings>(game: &G) -> Result<(), String> {
-    Settings::validate(game).map_err(|error| error.in_section(G::NAME).to_string())
+    Settings::validate(game).map_err(|error| error.with_section(G::NAME).to_string())
 }
 
 /// Implements the functions of [`Env`](crate::env::Env) that follow from the declaration of the parameters by

@@ -60,7 +60,7 @@ pub fn write(games: &Games, args: &ExportArgs, path: &Path, run: Option<&RunFold
     }
     let mut model = load_model(path)?;
     if args.merge {
-        model = model.merged();
+        model = model.merge_adapters();
     }
     let suffix = match format {
         ExportFormat::Gguf => ".gguf",

@@ -7,7 +7,7 @@ use super::table::TableGame;
 use super::{ranks, text};
 use crate::data::{Dataset, MANIFEST_FILE};
 use crate::env::Env;
-use crate::settings::{IMITATION, ModelKind, overlay};
+use crate::settings::{IMITATION_DEFAULTS, ModelKind, overlay};
 use crate::trainer::layer_settings;
 use anyhow::{Context, Result, bail};
 use std::path::Path;
@@ -45,7 +45,7 @@ pub fn run(games: &Games, args: FitArgs) -> Result<()> {
     let settings = Value::try_from(&manifest.settings).with_context(|| {
         format!("the settings in {}", Path::new(&folder).join(MANIFEST_FILE).display())
     })?;
-    let mut defaults = overlay::parse("the defaults of fit", IMITATION)?;
+    let mut defaults = overlay::parse("the defaults of fit", IMITATION_DEFAULTS)?;
     let section = Table::from_iter([("path".to_string(), folder.clone().into())]);
     defaults.insert("data".to_string(), section.into());
     defaults.insert(manifest.env.clone(), settings);

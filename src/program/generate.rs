@@ -10,8 +10,8 @@ use crate::rng::Stream;
 use crate::run::{CONFIG, RunFolder};
 use crate::settings::{GenerationConfig, overlay};
 use crate::task::{DataTask, Split};
-use crate::text::generate::{Completion, Generator, Request, Sampling, stop};
-use crate::text::{Arithmetic, LanguageModel};
+use crate::text::generate::{Completion, CompletionRequest, Generator, Sampling, stop};
+use crate::text::{Arithmetic, CompletionIndex, LanguageModel};
 use crate::trainer::text::{LanguageSettings, TINY, load_language_model, split_language_settings};
 use anyhow::{Result, anyhow, bail};
 use serde_json::{Value, json};
@@ -33,23 +33,23 @@ pub fn run(args: GenerateArgs) -> Result<()> {
         max_new_tokens: args.max_new_tokens,
         stop_tokens: model.stop_tokens.clone(),
     };
-    let decoder = model.decoder().with_arithmetic(Arithmetic::for_precision(args.precision));
+    let decoder = model.new_decoder().with_arithmetic(Arithmetic::for_precision(args.precision));
     let is_stopped =
         |tokens: &[u32]| stop::text_before(&model.decode_completion(tokens), &args.stop).is_some();
     let printer =
         CompletionPrinter { model: &model, stops: &args.stop, printed_bytes: Mutex::new(0) };
-    let print = |_: usize, _: usize, completion: &Completion| printer.print(&completion.tokens);
+    let print = |_: CompletionIndex, completion: &Completion| printer.print(&completion.tokens);
     let is_streaming = args.completions == 1 && !args.json;
     let generator = Generator {
         decoder: &decoder,
         sampling: &sampling,
-        slots: args.completions.min(GenerationConfig::default().slots),
+        num_slots: args.completions.min(GenerationConfig::default().slots),
         stop: if args.stop.is_empty() { None } else { Some(&is_stopped) },
         listener: if is_streaming { Some(&print) } else { None },
     };
     let started = Instant::now();
     let key = Stream::Evaluation.key(args.seed);
-    let request = Request { tokens, completions: args.completions, key };
+    let request = CompletionRequest { tokens, num_completions: args.completions, key };
     let completions = generator.generate(std::slice::from_ref(&request)).remove(0);
     let seconds = started.elapsed().as_secs_f64();
     let text = |completion: &Completion| {
@@ -82,8 +82,8 @@ pub fn run(args: GenerateArgs) -> Result<()> {
 
 /// A completion and its text as JSON.
 fn completion_json(completion: &Completion, text: String) -> Value {
-    let Completion { tokens, logprobs, ended, .. } = completion;
-    json!({ "text": text, "tokens": tokens, "logprobs": logprobs, "ended": ended })
+    let Completion { tokens, logprobs, has_ended, .. } = completion;
+    json!({ "text": text, "tokens": tokens, "logprobs": logprobs, "ended": has_ended })
 }
 
 /// Returns the prompt on the command line, or else a held-out one of the run's task, which is printed.

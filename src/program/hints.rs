@@ -1,6 +1,6 @@
 //! Hints for unknown options; the name of a setting is rewritten as `--set`.
 
-use crate::settings::foreign::{NEAREST, VALUE_FUNCTION};
+use crate::settings::foreign::{NEAREST_SETTINGS, VALUE_FUNCTION_SETTINGS};
 use crate::settings::overlay;
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -20,7 +20,7 @@ const ANSWERS: [(&[&str], &str); 9] = [
         &["num_iterations"],
         "the length of a run is set by `--iterations`, and what TRL calls so by `--set update.update_epochs=VALUE`",
     ),
-    (&VALUE_FUNCTION, "GRPO has no value function; see docs/coming-from.md"),
+    (&VALUE_FUNCTION_SETTINGS, "GRPO has no value function; see docs/coming-from.md"),
     (
         &["logging_steps", "logging_strategy", "log_interval"],
         "it has no counterpart: every iteration is recorded",
@@ -129,7 +129,7 @@ fn find_hint(option: &str, has_similar: bool) -> Option<String> {
     if let Some(answer) = find_answer(&name) {
         return Some(answer.to_string());
     }
-    let nearest = NEAREST.iter().filter(|(theirs, _)| *theirs == name);
+    let nearest = NEAREST_SETTINGS.iter().filter(|(theirs, _)| *theirs == name);
     let mut settings: Vec<String> = nearest.map(|(_, ours)| ours.to_string()).collect();
     if settings.is_empty() {
         let found = overlay::match_setting(&name);

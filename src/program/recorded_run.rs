@@ -11,7 +11,7 @@ use crate::run::{RunError, RunFolder, Schedule};
 use crate::schema::range::is_long;
 use crate::settings::overlay::last_part;
 use crate::settings::{
-    IMITATION, LanguageConfig, LossType, PolicyConfig, TINY, TrainConfig, overlay,
+    IMITATION_DEFAULTS, LanguageConfig, LossType, PolicyConfig, TINY, TrainConfig, overlay,
 };
 use crate::task::{self, TaskError};
 use crate::trainer::BestEvaluation;
@@ -172,7 +172,8 @@ impl RecordedRun {
         if !self.is_fit() {
             return Ok(defaults);
         }
-        let defaults = overlay::merge(defaults, overlay::parse("the defaults of fit", IMITATION)?);
+        let defaults =
+            overlay::merge(defaults, overlay::parse("the defaults of fit", IMITATION_DEFAULTS)?);
         // Epochs of fewer optimizer steps than an iteration shorten the iteration
         // (`TrainingData::set_iterations_of_epochs`).
         let is_shorter = self.planned_iterations() == 1
@@ -431,7 +432,7 @@ mod tests {
     fn an_iteration_that_a_small_dataset_shortens_is_no_change() {
         let games = crate::program::dispatch::builtin_games();
         let defaults = (games.find_with_table("catch").unwrap().defaults)().unwrap();
-        let fit = overlay::merge(defaults, overlay::parse("", IMITATION).unwrap());
+        let fit = overlay::merge(defaults, overlay::parse("", IMITATION_DEFAULTS).unwrap());
         let changes_of = |own: &str| {
             let settings = overlay::merge(fit.clone(), own.parse().unwrap());
             changes(settings, "cpu")

@@ -93,7 +93,12 @@ fn print(table: &Table, own_settings: Declarations, args: &SettingsArgs) -> Resu
     if args.schema {
         let RunKind { subject, settings, narrowed } = RunKind::of(table);
         return print_json(&file_schema(
-            &SchemaSource { settings, narrowed, subject, own_settings },
+            &SchemaSource {
+                settings,
+                narrowed_ranges: narrowed,
+                subject_key: subject,
+                own_settings,
+            },
             table,
         ));
     }

@@ -17,7 +17,7 @@ use crate::device::{self, ChosenDevice};
 use crate::model::Network;
 use crate::parallel::{TIMEOUT, Team};
 use crate::run::{GameRun, RunFolder, SavedPolicy};
-use crate::settings::{TrainConfig, change_saved, overlay};
+use crate::settings::{TrainConfig, change_saved_settings, overlay};
 use crate::trainer::{config_to_toml, layer_settings, load_weights, read_config, read_game_name};
 use anyhow::{Context, Result, bail, ensure};
 use std::path::Path;
@@ -237,7 +237,7 @@ fn refuse_data_settings<G: ConfigurableGame>(
     config: &TrainConfig,
 ) -> Result<()> {
     ensure!(
-        data.is_some() || config.data == TrainConfig::of(&G::default())?.data,
+        data.is_some() || config.data == TrainConfig::with_defaults_of(&G::default())?.data,
         "the settings in [data] are for datasets (`grove fit`), but this run plays `{}`",
         G::NAME
     );
@@ -259,7 +259,7 @@ fn resume_rank<G: ConfigurableGame>(
     let started = Instant::now();
     let (game, config) = read_valid_settings::<G>(&games.models, run.checkpoint)?;
     let mut table = overlay::parse("the run's settings", &config_to_toml(&game, &config))?;
-    change_saved(&mut table, &args.run.set)?;
+    change_saved_settings(&mut table, &args.run.set)?;
     let (game, mut config) = overlay::split_game::<G>(table, G::NAME)?;
     config.iterations = args.run.iterations.unwrap_or(config.iterations);
     validate(&games.models, &game, &config)?;

@@ -6,7 +6,7 @@ use super::{
 use crate::env::bits::{from_bits, to_bits};
 use crate::env::{Episode, PackedState, Rules, StepResult, new_game, num_words, play_step};
 use crate::rng::draw;
-use crate::settings::{RolloutConfig, Start};
+use crate::settings::{GroupStart, RolloutConfig};
 
 /// Words of an environment before the game's state: level, time, score.
 pub(crate) const HEADER_WORDS: usize = 3;
@@ -73,13 +73,13 @@ pub(crate) fn start_envs<G: Rules>(
 ) -> Vec<EnvState<G>> {
     let groups = (0..config.num_groups).map(|group| {
         let level = draw(keys.level, keys.first_group + group as u32);
-        if config.start == Start::Branch && !branches.is_empty() {
+        if config.start == GroupStart::Branch && !branches.is_empty() {
             // A new level, so that future draws differ from those that led to the branch point.
             let EnvState { state, episode } = branches[group];
             return EnvState { state, episode: Episode { level, ..episode } };
         }
         let mut env = EnvState::new(level, game);
-        if config.start == Start::Branch {
+        if config.start == GroupStart::Branch {
             env.episode.time = staggered_time(level, game.max_steps());
         }
         env
@@ -93,7 +93,7 @@ pub(crate) fn elapsed_steps<G: Rules>(
     config: &RolloutConfig,
     branches: &[EnvState<G>],
 ) -> Vec<u32> {
-    if config.start == Start::Level {
+    if config.start == GroupStart::Level {
         return Vec::new();
     }
     let steps = branches.iter().map(|branch| played_steps(&branch.episode));
@@ -111,7 +111,7 @@ pub(crate) struct BranchPoint {
 
 /// Draws the branch points of an iteration, one per group; empty if games start at levels.
 pub(crate) fn draw_branch_points(config: &RolloutConfig, keys: RolloutKeys) -> Vec<BranchPoint> {
-    if config.start == Start::Level {
+    if config.start == GroupStart::Level {
         return Vec::new();
     }
     let (steps, group_size) = (config.learn_steps as u32, config.group_size as u32);

@@ -4,7 +4,7 @@ use super::RolloutKeys;
 use super::env_state::{self, BranchPoint};
 use crate::device::upload_indices;
 use crate::model::{Network, reset};
-use crate::settings::{RolloutConfig, Start};
+use crate::settings::{GroupStart, RolloutConfig};
 use burn::tensor::{Device, Tensor};
 
 /// Policy memory of the games during an iteration.
@@ -40,8 +40,8 @@ impl GamesMemory {
             None => initial.clone(),
         };
         let branches = match config.start {
-            Start::Branch => policy.initial_memory(config.num_groups, device),
-            Start::Level => None,
+            GroupStart::Branch => policy.initial_memory(config.num_groups, device),
+            GroupStart::Level => None,
         };
         Self { initial, now, branches, branch_points, device: device.clone() }
     }

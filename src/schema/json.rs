@@ -5,26 +5,28 @@ use serde_json::{Map, Value, json};
 
 /// Schema of a table of these settings; `defaults` holds the values that apply where the file has
 /// none.
-pub fn table(settings: &'static [Setting], defaults: &toml::Table) -> Value {
+pub fn table_schema(settings: &'static [Setting], defaults: &toml::Table) -> Value {
     let mut properties = Map::new();
     for setting in flatten_sections(settings) {
         let default = defaults.get(setting.key);
-        properties.insert(setting.key.to_string(), property(setting, default));
+        properties.insert(setting.key.to_string(), setting_schema(setting, default));
     }
     // Settings of a user's game or task that are not declared.
     for (key, value) in defaults {
         if !properties.contains_key(key) {
-            properties.insert(key.clone(), undeclared(value));
+            properties.insert(key.clone(), undeclared_schema(value));
         }
     }
     json!({ "type": "object", "properties": properties, "additionalProperties": false })
 }
 
 /// Schema of a setting with this default.
-fn property(setting: &Setting, default: Option<&toml::Value>) -> Value {
+fn setting_schema(setting: &Setting, default: Option<&toml::Value>) -> Value {
     let mut schema = match (setting.shape, default) {
-        (Shape::Section(settings), Some(toml::Value::Table(defaults))) => table(settings, defaults),
-        (shape, _) => values(&shape),
+        (Shape::Section(settings), Some(toml::Value::Table(defaults))) => {
+            table_schema(settings, defaults)
+        }
+        (shape, _) => shape_schema(&shape),
     };
     schema["description"] = setting.meaning().into();
     if let Some(default) = default.filter(|default| !default.is_table()) {
@@ -34,20 +36,20 @@ fn property(setting: &Setting, default: Option<&toml::Value>) -> Value {
 }
 
 /// Limits a setting of a table's schema, by its path, to the values of a shape.
-pub fn narrow(table: &mut Value, path: &str, shape: &Shape) {
+pub fn narrow(schema: &mut Value, path: &str, shape: &Shape) {
     let pointer = format!("/properties/{}", path.replace('.', "/properties/"));
-    if let (Some(Value::Object(setting)), Value::Object(values)) =
-        (table.pointer_mut(&pointer), values(shape))
+    if let (Some(Value::Object(setting)), Value::Object(narrowed)) =
+        (schema.pointer_mut(&pointer), shape_schema(shape))
     {
-        setting.extend(values);
+        setting.extend(narrowed);
     }
 }
 
-/// Schema of the values of a shape.
-fn values(shape: &Shape) -> Value {
+/// Schema of the values that a shape allows.
+fn shape_schema(shape: &Shape) -> Value {
     match *shape {
         Shape::Integer(low, high) => json!({ "type": "integer", "minimum": low, "maximum": high }),
-        Shape::Number(interval) => number(interval),
+        Shape::Number(interval) => interval_schema(interval),
         Shape::Bool => json!({ "type": "boolean" }),
         Shape::Name(names) => json!({ "enum": names }),
         Shape::OpenName(names) => json!({ "anyOf": [{ "enum": names }, { "type": "string" }] }),
@@ -67,11 +69,12 @@ fn values(shape: &Shape) -> Value {
             either["anyOf"][0]["items"] = each;
             either
         }
-        Shape::Section(settings) => table(settings, &toml::Table::new()),
+        Shape::Section(settings) => table_schema(settings, &toml::Table::new()),
     }
 }
 
-fn number(interval: Interval) -> Value {
+/// Schema of the numbers of an interval.
+fn interval_schema(interval: Interval) -> Value {
     let low = if interval.includes_low { "minimum" } else { "exclusiveMinimum" };
     let high = if interval.includes_high { "maximum" } else { "exclusiveMaximum" };
     let mut schema = json!({ "type": "number", low: interval.low });
@@ -88,14 +91,14 @@ fn number(interval: Interval) -> Value {
 }
 
 /// Schema of an undeclared setting, derived from its default.
-fn undeclared(default: &toml::Value) -> Value {
-    let kind = match default {
+fn undeclared_schema(default: &toml::Value) -> Value {
+    let json_type = match default {
         toml::Value::Integer(_) => "integer",
         toml::Value::Float(_) => "number",
         toml::Value::Boolean(_) => "boolean",
         toml::Value::Array(_) => "array",
-        toml::Value::Table(defaults) => return table(&[], defaults),
+        toml::Value::Table(defaults) => return table_schema(&[], defaults),
         toml::Value::String(_) | toml::Value::Datetime(_) => "string",
     };
-    json!({ "type": kind, "default": default })
+    json!({ "type": json_type, "default": default })
 }

@@ -12,9 +12,9 @@ pub(crate) mod table;
 mod value;
 
 #[doc(hidden)]
-pub use names::deserialize as names_deserialize;
+pub use names::deserialize_name;
 pub use names::names;
-pub use names::{UnknownName, name_from_str};
+pub use names::{UnknownName, find_by_name};
 pub use range::Shape;
 pub use value::SettingValue;
 
@@ -103,7 +103,7 @@ pub struct OutOfRange {
 impl OutOfRange {
     /// The same error for a setting inside `section`.
     #[must_use]
-    pub fn in_section(mut self, section: &str) -> Self {
+    pub fn with_section(mut self, section: &str) -> Self {
         self.key = if self.key.is_empty() {
             section.to_string()
         } else {
@@ -131,7 +131,7 @@ pub fn ensure(
     if value.len() > 32
         && let Ok(number) = value.parse::<f64>()
     {
-        value = range::digits(number);
+        value = range::format_number(number);
     }
     Err(OutOfRange { key, value, allowed })
 }
@@ -227,12 +227,11 @@ macro_rules! settings {
                 $(
                     let shape = const { &$crate::schema::settings!(@shape $ty $(, $shape)?) };
                     let checked = $crate::schema::SettingValue::check(&self.$field, shape);
-                    match $crate::schema::settings!(@flat $($flat)?) {
-                        true => checked?,
-                        false => {
-                            let name = $crate::schema::plain_name(stringify!($field));
-                            checked.map_err(|error| error.in_section(name))?
-                        }
+                    if $crate::schema::settings!(@flat $($flat)?) {
+                        checked?
+                    } else {
+                        let name = $crate::schema::plain_name(stringify!($field));
+                        checked.map_err(|error| error.with_section(name))?
                     }
                 )*
                 $($check(self)?;)?

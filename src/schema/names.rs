@@ -16,19 +16,19 @@ pub struct UnknownName {
 ///
 /// # Errors
 /// [`UnknownName`] if none has it.
-pub fn name_from_str<T: Copy>(
+pub fn find_by_name<T: Copy>(
     name: &str,
     all: &[T],
     names: &[&'static str],
 ) -> Result<T, UnknownName> {
     match names.iter().position(|known| *known == name) {
-        Some(at) => Ok(all[at]),
+        Some(index) => Ok(all[index]),
         None => Err(UnknownName { name: name.to_string(), known: names.to_vec() }),
     }
 }
 
 /// Deserializes a name and parses it.
-pub fn deserialize<'de, T, D>(deserializer: D) -> Result<T, D::Error>
+pub fn deserialize_name<'de, T, D>(deserializer: D) -> Result<T, D::Error>
 where
     T: FromStr<Err = UnknownName>,
     D: serde::Deserializer<'de>,
@@ -83,7 +83,7 @@ macro_rules! names {
             type Err = $crate::schema::UnknownName;
 
             fn from_str(name: &str) -> Result<Self, Self::Err> {
-                $crate::schema::name_from_str(name, Self::ALL, Self::NAMES)
+                $crate::schema::find_by_name(name, Self::ALL, Self::NAMES)
             }
         }
 
@@ -95,7 +95,7 @@ macro_rules! names {
 
         impl<'de> serde::Deserialize<'de> for $Enum {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                $crate::schema::names_deserialize(deserializer)
+                $crate::schema::deserialize_name(deserializer)
             }
         }
 

@@ -110,7 +110,7 @@ impl Shape {
 impl Display for Shape {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::Integer(low, high) => write!(f, "{}", integers_in_words(low, high)),
+            Self::Integer(low, high) => write!(f, "{}", describe_integers(low, high)),
             Self::Number(interval) => write!(f, "{interval}"),
             Self::Bool => write!(f, "true, false"),
             Self::Name(names) => write!(f, "{}", names.join(", ")),
@@ -119,7 +119,7 @@ impl Display for Shape {
             Self::Strings => write!(f, "a list of strings"),
             Self::StringsOf(names) => write!(f, "one or more of: {}", names.join(", ")),
             Self::Integers { count, each } => {
-                let [count, each] = [count, each].map(|(low, high)| integers_in_words(low, high));
+                let [count, each] = [count, each].map(|(low, high)| describe_integers(low, high));
                 write!(f, "{count} numbers of {each}")
             }
             Self::Section(_) => write!(f, "a table"),
@@ -130,18 +130,18 @@ impl Display for Shape {
 impl Interval {
     /// Whether the number is in the interval.
     pub fn contains(&self, number: f64) -> bool {
-        let above = if self.includes_low {
+        let is_above = if self.includes_low {
             number >= self.low
         } else {
             number > self.low && !self.is_too_small(number)
         };
-        let below = if self.includes_high { number <= self.high } else { number < self.high };
-        above && below
+        let is_below = if self.includes_high { number <= self.high } else { number < self.high };
+        is_above && is_below
     }
 
     /// Describes the interval for an error about a number outside it; for numbers beyond single precision, that limit
     /// is included.
-    pub fn in_words(&self, number: f64) -> String {
+    pub fn describe_for(&self, number: f64) -> String {
         if self.high == LARGEST && number > LARGEST {
             format!("{self}, at most {LARGEST:.1e}")
         } else if self.is_too_small(number) {
@@ -165,7 +165,7 @@ impl Interval {
 impl Display for Interval {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Self { includes_low, includes_high, .. } = *self;
-        let [low, high] = [self.low, self.high].map(digits);
+        let [low, high] = [self.low, self.high].map(format_number);
         match (includes_low, includes_high, self.high == LARGEST) {
             _ if self.high == f64::INFINITY => write!(f, "a number, or inf for none"),
             (true, _, true) if self.low == -LARGEST => write!(f, "a finite number"),
@@ -181,17 +181,17 @@ impl Display for Interval {
 }
 
 /// `low to high`, or the number where there is only one.
-fn integers_in_words(low: u64, high: u64) -> String {
+fn describe_integers(low: u64, high: u64) -> String {
     if low == high {
-        power_or_digits(low)
+        format_integer(low)
     } else {
-        format!("{} to {}", power_or_digits(low), power_or_digits(high))
+        format!("{} to {}", format_integer(low), format_integer(high))
     }
 }
 
 /// Formats a number with the fewest digits that parse back to it, in single precision if that represents it exactly,
 /// and with an exponent instead of many zeros.
-pub fn digits(number: f64) -> String {
+pub fn format_number(number: f64) -> String {
     let single = number as f32;
     match (f64::from(single) == number, is_long(number)) {
         (true, true) => format!("{single:e}"),
@@ -207,7 +207,7 @@ pub(crate) fn is_long(number: f64) -> bool {
 }
 
 /// Formats a number in digits, or as a power of two if it is large.
-fn power_or_digits(number: u64) -> String {
+fn format_integer(number: u64) -> String {
     const LONG: u64 = 1 << 17;
     match number {
         LONG.. if number.is_power_of_two() => format!("2^{}", number.ilog2()),
@@ -254,7 +254,7 @@ mod tests {
         assert!(
             !interval.contains(1e-308) && !interval.contains(0.0) && interval.contains(SMALLEST)
         );
-        assert_eq!(interval.in_words(1e-308), "above 0, at least 1.2e-38");
-        assert_eq!(interval.in_words(0.0), "above 0");
+        assert_eq!(interval.describe_for(1e-308), "above 0, at least 1.2e-38");
+        assert_eq!(interval.describe_for(0.0), "above 0");
     }
 }

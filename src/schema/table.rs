@@ -33,7 +33,7 @@ pub(crate) fn read<T: DeserializeOwned>(
             "" => flatten_sections(settings).into_iter().map(|setting| setting.key).collect(),
             key => vec![key],
         };
-        match keys.into_iter().find_map(|key| out_of_range(&values, settings, key)) {
+        match keys.into_iter().find_map(|key| range_error(&values, settings, key)) {
             Some(error) => format!("{prefix}{error}"),
             None => format!("`{prefix}{key}`: {}", e.message()),
         }
@@ -41,7 +41,7 @@ pub(crate) fn read<T: DeserializeOwned>(
 }
 
 /// The error for an integer outside its declared range, which may be too large for its type.
-fn out_of_range(table: &Table, settings: &'static [Setting], key: &str) -> Option<OutOfRange> {
+fn range_error(table: &Table, settings: &'static [Setting], key: &str) -> Option<OutOfRange> {
     match (shape_at(settings, key)?, get(table, key)?) {
         (shape @ Shape::Integer(low, high), Value::Integer(number)) => {
             let is_in = u64::try_from(*number).is_ok_and(|number| (low..=high).contains(&number));

@@ -1,6 +1,6 @@
 //! Types of settings, each with its default range.
 
-use super::range::{at_least, digits, integer};
+use super::range::{at_least, format_number, integer};
 use super::{OutOfRange, Shape, ensure};
 
 /// A type that a setting can have.
@@ -39,7 +39,7 @@ fn check_integer(number: u64, shape: &Shape) -> Result<(), OutOfRange> {
 
 fn check_number(number: f64, shape: &Shape) -> Result<(), OutOfRange> {
     let Shape::Number(interval) = *shape else { return Ok(()) };
-    ensure(interval.contains(number), "", digits(number), interval.in_words(number))
+    ensure(interval.contains(number), "", format_number(number), interval.describe_for(number))
 }
 
 macro_rules! unlimited {

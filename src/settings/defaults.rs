@@ -5,12 +5,12 @@ use super::{ConfigError, TrainConfig};
 use crate::env::{self, Env};
 
 /// Settings that imitation needs and reinforcement does not: TOML, laid over a game's defaults.
-pub const IMITATION: &str = include_str!("imitation.toml");
+pub const IMITATION_DEFAULTS: &str = include_str!("imitation.toml");
 
 impl TrainConfig {
     /// The defaults for Grove's own game of this name; the general ones for another.
     pub fn for_game(name: &str) -> Self {
-        Self::with(name, env::training_defaults(name))
+        Self::with_defaults(name, env::training_defaults(name))
             .expect("a test reads the defaults of every game")
     }
 
@@ -18,12 +18,12 @@ impl TrainConfig {
     ///
     /// # Errors
     /// If those are not valid TOML, or name a setting that does not exist.
-    pub fn of<G: Env>(game: &G) -> Result<Self, ConfigError> {
-        Self::with(G::NAME, game.training_defaults())
+    pub fn with_defaults_of<G: Env>(game: &G) -> Result<Self, ConfigError> {
+        Self::with_defaults(G::NAME, game.training_defaults())
     }
 
     /// The general defaults with those of a game laid over them.
-    fn with(game: &str, defaults: &[&str]) -> Result<Self, ConfigError> {
+    fn with_defaults(game: &str, defaults: &[&str]) -> Result<Self, ConfigError> {
         let mut table = overlay::to_table(&Self::default());
         for piece in defaults {
             let changes = overlay::parse(&format!("the defaults of {game}"), piece)?;

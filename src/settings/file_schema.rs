@@ -11,31 +11,31 @@ pub struct SchemaSource<'a> {
     /// Settings of the run.
     pub settings: &'static [Setting],
     /// Ranges of settings of the run, by path, that replace the declared ones.
-    pub narrowed: &'a [(&'a str, Shape)],
+    pub narrowed_ranges: &'a [(&'a str, Shape)],
     /// `env` or `task`: the key of the defaults that holds the name of the game's or task's section.
-    pub subject: &'a str,
+    pub subject_key: &'a str,
     /// Settings of the game or task.
     pub own_settings: &'static [Setting],
 }
 
-/// The schema of the settings files of a run; `table` holds the defaults.
+/// The schema of the settings files of a run with these defaults.
 ///
 /// A setting of a section may also stand at the top, as in a file, under each of its names that no other setting has
 /// and that other trainers do not use for another setting.
-pub fn file_schema(source: &SchemaSource, table: &Table) -> Value {
-    let SchemaSource { settings, narrowed, subject, own_settings } = *source;
-    let mut schema = json::table(settings, table);
-    for (path, shape) in narrowed {
+pub fn file_schema(source: &SchemaSource, defaults: &Table) -> Value {
+    let SchemaSource { settings, narrowed_ranges, subject_key, own_settings } = *source;
+    let mut schema = json::table_schema(settings, defaults);
+    for (path, shape) in narrowed_ranges {
         json::narrow(&mut schema, path, shape);
     }
     let properties = schema["properties"].as_object_mut().expect("a table has properties");
-    if let Some(name) = table.get(subject).and_then(toml::Value::as_str) {
-        properties.insert(subject.to_string(), json!({ "const": name }));
-        if let Some(toml::Value::Table(defaults)) = table.get(name) {
-            properties.insert(name.to_string(), json::table(own_settings, defaults));
+    if let Some(name) = defaults.get(subject_key).and_then(toml::Value::as_str) {
+        properties.insert(subject_key.to_string(), json!({ "const": name }));
+        if let Some(toml::Value::Table(own_defaults)) = defaults.get(name) {
+            properties.insert(name.to_string(), json::table_schema(own_settings, own_defaults));
         }
     }
-    let mut short: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut short_names: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (section, schema) in properties.iter_mut() {
         let Some(inner) = schema.get_mut("properties").and_then(Value::as_object_mut) else {
             continue;
@@ -49,12 +49,12 @@ pub fn file_schema(source: &SchemaSource, table: &Table) -> Value {
             inner.insert(alias.to_string(), json!({ "$ref": path(key) }));
         }
         for key in inner.keys() {
-            short.entry(key.clone()).or_default().push(path(key));
+            short_names.entry(key.clone()).or_default().push(path(key));
         }
     }
-    for (key, paths) in short {
+    for (key, paths) in short_names {
         match &paths[..] {
-            [path] if !properties.contains_key(&key) && resolve(table, &key).is_ok() => {
+            [path] if !properties.contains_key(&key) && resolve(defaults, &key).is_ok() => {
                 properties.insert(key, json!({ "$ref": path }));
             }
             _ => {}
@@ -77,8 +77,8 @@ mod tests {
         table.insert("catch".to_string(), overlay::to_table(&Catch::default()).into());
         let source = SchemaSource {
             settings: TrainConfig::SETTINGS,
-            narrowed: TrainConfig::NARROWED,
-            subject: "env",
+            narrowed_ranges: TrainConfig::NARROWED_RANGES,
+            subject_key: "env",
             own_settings: Catch::settings(),
         };
         file_schema(&source, &table)
@@ -148,8 +148,8 @@ mod tests {
         let table = overlay::to_table(&LanguageConfig::for_model("tiny"));
         let source = SchemaSource {
             settings: LanguageConfig::SETTINGS,
-            narrowed: LanguageConfig::NARROWED,
-            subject: "task",
+            narrowed_ranges: LanguageConfig::NARROWED_RANGES,
+            subject_key: "task",
             own_settings: &[],
         };
         let texts = file_schema(&source, &table);

@@ -1,11 +1,11 @@
 //! Names that other trainers give to settings, without an exact counterpart here.
 
 /// Settings of other trainers' value functions, which GRPO lacks.
-pub const VALUE_FUNCTION: [&str; 5] =
+pub const VALUE_FUNCTION_SETTINGS: [&str; 5] =
     ["vf_coef", "gae_lambda", "clip_vloss", "clip_range_vf", "vf_clip_coef"];
 
 /// Names of other trainers, and the nearest setting, of games and of texts.
-pub const NEAREST: [(&str, &str); 39] = [
+pub const NEAREST_SETTINGS: [(&str, &str); 39] = [
     ("max_steps", "iterations"),
     ("num_train_epochs", "iterations"),
     ("total_timesteps", "iterations"),

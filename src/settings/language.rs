@@ -1,8 +1,8 @@
 //! Settings of a run that trains a language model, by TRL's names where it has them.
 
 use super::{
-    CheckpointConfig, ConfigError, DecoderConfig, LoraConfig, LossConfig, LossType,
-    OptimizerConfig, Precision, Scale, StopConfig, TrackingConfig, UpdateConfig,
+    AdvantageScale, CheckpointConfig, ConfigError, DecoderConfig, LoraConfig, LossConfig, LossType,
+    OptimizerConfig, Precision, StopConfig, TrackingConfig, UpdateConfig,
 };
 use crate::schema::range::{at_least, integer};
 use crate::schema::{OutOfRange, Settings, Shape, ensure, ensure_all, names, settings};
@@ -118,7 +118,7 @@ settings! {
     /// Rewards and advantages of completions.
     pub struct RewardConfig {
         /// Advantages are divided by the standard deviation of the `group` or of the `batch`; `none`: not divided.
-        scale_rewards: Scale = Scale::Group;
+        scale_rewards: AdvantageScale = AdvantageScale::Group;
         /// Baseline of a token: its `group`'s mean reward, or that of completions with the same `prefix`.
         baseline: Baseline;
         /// Leave completions that were cut off out of the loss.
@@ -172,13 +172,13 @@ settings! {
     }
 }
 
-/// Parameters below which a model learns with the steps of a new one.
+/// Number of parameters below which a model has the defaults of a new one.
 const SMALL_MODEL_PARAMS: usize = 1 << 24;
 
 impl LanguageConfig {
     /// Settings with a narrower range for language models than their sections declare; `check_settings` gives the
     /// reasons.
-    pub const NARROWED: &[(&str, Shape)] = &[
+    pub const NARROWED_RANGES: &[(&str, Shape)] = &[
         ("update.gradient_accumulation_steps", integer(1..=1)),
         ("loss.label_smoothing", at_least(0.0).at_most(0.0)),
         ("loss.entropy_coef_final", at_least(0.0).at_most(0.0)),

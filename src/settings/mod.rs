@@ -1,7 +1,7 @@
 //! Settings of runs: their declarations, the defaults of each game, and how a file and a command line are
 //! laid over them.
 //!
-//! A run starts from [`TrainConfig::for_game`], for a user-defined game [`TrainConfig::of`], or
+//! A run starts from [`TrainConfig::for_game`], for a user-defined game [`TrainConfig::with_defaults_of`], or
 //! [`LanguageConfig::for_model`], takes the changes of a TOML file and of `--set key=value` ([`overlay`]), and is then
 //! checked as a whole ([`TrainConfig::validate`]).
 //! Names and meanings follow TRL's `GRPOConfig` where it has the same thing; TRL's own spellings are
@@ -21,14 +21,14 @@ mod update;
 
 pub use checkpoint::{CheckpointConfig, StopConfig, TrackingConfig};
 pub use data::{ClassWeights, DataConfig};
-pub use defaults::IMITATION;
+pub use defaults::IMITATION_DEFAULTS;
 pub use file_schema::{SchemaSource, file_schema};
 pub use language::{
     Baseline, CompletionsConfig, FitConfig, GenerationConfig, LanguageConfig, ModelConfig,
     RewardConfig, TINY,
 };
-pub use resumed::change_saved;
-pub use rollout::{AdvantageConfig, Estimator, RolloutConfig, Scale, Start};
+pub use resumed::change_saved_settings;
+pub use rollout::{AdvantageConfig, AdvantageScale, CreditEstimator, GroupStart, RolloutConfig};
 pub use train::{EngineChoice, ShardCounts, TrainConfig};
 pub use update::{LrSchedule, MomentPrecision, OptimizerConfig, UpdateConfig};
 
@@ -43,7 +43,11 @@ use toml::Table;
 
 /// Settings of a table's run with a narrower range than declared.
 pub fn narrowed_ranges(table: &Table) -> &'static [(&'static str, Shape)] {
-    if table.contains_key("generation") { LanguageConfig::NARROWED } else { TrainConfig::NARROWED }
+    if table.contains_key("generation") {
+        LanguageConfig::NARROWED_RANGES
+    } else {
+        TrainConfig::NARROWED_RANGES
+    }
 }
 
 /// An error in settings.
@@ -64,12 +68,12 @@ pub enum ConfigError {
         key: String,
     },
     /// A setting of another game, or of another kind of runs.
-    #[error("`{key}` is a setting of {of}: this run trains {run}")]
+    #[error("`{key}` is a setting of {owner}: this run trains {run}")]
     OtherRun {
         /// The key as written.
         key: String,
         /// The game, or the kind of runs, that has this setting.
-        of: &'static str,
+        owner: &'static str,
         /// The game or the task of the run.
         run: String,
     },

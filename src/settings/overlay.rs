@@ -3,7 +3,7 @@
 //! The defaults themselves, as a table, are the list of keys and types; other names of a setting come from
 //! its declaration.
 
-use super::foreign::{NEAREST, VALUE_FUNCTION};
+use super::foreign::{NEAREST_SETTINGS, VALUE_FUNCTION_SETTINGS};
 use super::{ConfigError, LanguageConfig, TrainConfig, narrowed_ranges};
 use crate::env::{self, Env};
 pub use crate::schema::table::get;
@@ -100,7 +100,7 @@ fn shorten(line: &str) -> String {
 /// another type.
 pub fn lay_over(table: &mut Table, changes: Table) -> Result<(), ConfigError> {
     let changes = flatten(&changes).map(|(key, value)| (key, value.clone())).collect();
-    let changes = resolve_all(table, changes);
+    let changes = resolve_changes(table, changes);
     let mut paths = HashSet::new();
     // Unknown keys are errors below.
     let mut known = changes.iter().filter_map(|change| change.path.as_ref().ok());
@@ -152,19 +152,19 @@ pub fn apply_assignments<S: AsRef<str>>(
 ) -> Result<(), ConfigError> {
     let parsed: Result<Vec<_>, _> =
         assignments.iter().map(|a| parse_assignment(a.as_ref())).collect();
-    resolve_all(table, parsed?).into_iter().try_for_each(|change| apply_change(table, change))
+    resolve_changes(table, parsed?).into_iter().try_for_each(|change| apply_change(table, change))
 }
 
 /// The paths of the settings that the `key=value`s of a command line name.
 ///
 /// # Errors
 /// If a string is not a `key=value`, or its key is unknown, as in [`apply_assignments`].
-pub fn named_paths<S: AsRef<str>>(
+pub fn resolve_assignments<S: AsRef<str>>(
     table: &Table,
     assignments: &[S],
 ) -> Result<Vec<String>, ConfigError> {
-    let path = |text: &S| resolve(table, &parse_assignment(text.as_ref())?.0);
-    assignments.iter().map(path).collect()
+    let resolve_key = |text: &S| resolve(table, &parse_assignment(text.as_ref())?.0);
+    assignments.iter().map(resolve_key).collect()
 }
 
 /// Whether one of the `key=value`s of a command line names the setting at `path`.
@@ -207,7 +207,7 @@ struct Change {
 }
 
 /// Finds the settings of the changes of one source: a file, or the command line.
-fn resolve_all(table: &Table, changes: Vec<(String, Value)>) -> Vec<Change> {
+fn resolve_changes(table: &Table, changes: Vec<(String, Value)>) -> Vec<Change> {
     let resolve_change =
         |(key, value): (String, Value)| Change { path: resolve(table, &key), key, value };
     add_upper_bounds(changes).into_iter().map(resolve_change).collect()
@@ -260,20 +260,20 @@ fn apply_change(table: &mut Table, Change { key, path, value }: Change) -> Resul
         }
         (error, _) => error,
     })?;
-    let narrowed = narrowed_ranges(table);
-    let slot = match path.split_once('.') {
+    let ranges = narrowed_ranges(table);
+    let current = match path.split_once('.') {
         Some((section, leaf)) => table.get_mut(section).and_then(|s| s.get_mut(leaf)),
         None => table.get_mut(&path),
     };
-    let slot = slot.expect("`resolve` gives paths that exist");
-    if ["env", "task"].contains(&&*path) && *slot != value {
+    let current = current.expect("`resolve` gives paths that exist");
+    if ["env", "task"].contains(&&*path) && *current != value {
         let what = if path == "env" { "game" } else { "task" };
         let name = value.as_str().unwrap_or("NAME");
         return Err(ConfigError::Malformed(format!(
             "`{path}` is not a setting; name the {what} itself, as in `grove train {name}`"
         )));
     }
-    *slot = convert(&path, narrowed, slot, from_trl(&path, value))?;
+    *current = convert(&path, ranges, current, from_trl(&path, value))?;
     Ok(())
 }
 
@@ -294,7 +294,7 @@ pub(super) fn resolve(table: &Table, key: &str) -> Result<String, ConfigError> {
         return Ok(wanted);
     }
     let is_here = |(theirs, ours): &&(&str, &str)| *theirs == leaf && resolve(table, ours).is_ok();
-    let foreign = NEAREST.iter().find(is_here).map(|(_, ours)| *ours);
+    let foreign = NEAREST_SETTINGS.iter().find(is_here).map(|(_, ours)| *ours);
     // A game may have a setting by a name that TRL gives to one of the run.
     let is_candidate =
         |path: &&String| section.is_empty() && [leaf, written].contains(&last_part(path));
@@ -315,22 +315,22 @@ pub(super) fn resolve(table: &Table, key: &str) -> Result<String, ConfigError> {
         (None, 1) => Ok(candidates.into_iter().next().expect("one")),
         (None, 2..) => Err(ConfigError::AmbiguousKey { key: key.to_string(), candidates }),
         (_, 0) if env::NAMES.contains(&section) && !table.contains_key(section) => {
-            let of = if table.contains_key("task") { "games" } else { "another game" };
-            Err(other_run_error(table, key, of))
+            let owner = if table.contains_key("task") { "games" } else { "another game" };
+            Err(other_run_error(table, key, owner))
         }
-        (_, 0) if VALUE_FUNCTION.contains(&leaf) => {
+        (_, 0) if VALUE_FUNCTION_SETTINGS.contains(&leaf) => {
             Err(ConfigError::ValueFunction { key: key.to_string() })
         }
-        (Some(ours), 0) => Err(unknown_key(key, Some(ours.to_string()))),
+        (Some(ours), 0) => Err(unknown_key_error(key, Some(ours.to_string()))),
         (None, 0) => Err(match kind_with_setting(table, key) {
             Some(kind) => other_run_error(table, key, kind),
-            None => unknown_key(key, nearest_path(&paths, key, leaf)),
+            None => unknown_key_error(key, nearest_path(&paths, key, leaf)),
         }),
     }
 }
 
 /// The error for a key that no setting has.
-fn unknown_key(key: &str, suggestion: Option<String>) -> ConfigError {
+fn unknown_key_error(key: &str, suggestion: Option<String>) -> ConfigError {
     ConfigError::UnknownKey { key: key.to_string(), suggestion }
 }
 
@@ -346,11 +346,11 @@ fn kind_with_setting(table: &Table, key: &str) -> Option<&'static str> {
     resolve(&other, key).is_ok().then_some(kind)
 }
 
-/// The error for a setting that only runs `of` another kind or game have.
-fn other_run_error(table: &Table, key: &str, of: &'static str) -> ConfigError {
+/// The error for a setting that only runs of `owner`, another kind or game, have.
+fn other_run_error(table: &Table, key: &str, owner: &'static str) -> ConfigError {
     let run = table.get("env").or(table.get("task")).and_then(Value::as_str);
     let run = run.unwrap_or("another game").to_string();
-    ConfigError::OtherRun { key: key.to_string(), of, run }
+    ConfigError::OtherRun { key: key.to_string(), owner, run }
 }
 
 /// The path most like `key`, whose last part is `leaf`, if they differ in less than a third of their
@@ -368,7 +368,7 @@ fn nearest_path(paths: &[String], key: &str, leaf: &str) -> Option<String> {
 /// `value` in the type of `like`: integers serve as floats, nothing else is converted.
 fn convert(
     key: &str,
-    narrowed: &[(&str, Shape)],
+    narrowed_ranges: &[(&str, Shape)],
     like: &Value,
     value: Value,
 ) -> Result<Value, ConfigError> {
@@ -384,7 +384,7 @@ fn convert(
         (Value::Float(_), Value::Integer(i)) => Ok(Value::Float(i as f64)),
         (Value::Float(_), value) if !value.is_float() => Err(wrong_value(&value, "a number")),
         (Value::Integer(_), Value::Integer(i @ 0..)) => Ok(i.into()),
-        (Value::Integer(_), value) => match range_text(narrowed, key) {
+        (Value::Integer(_), value) => match describe_range(narrowed_ranges, key) {
             Some(range) => Err(wrong_value(&value, &format!("a whole number, {range}"))),
             // The range of a game's or a task's own is checked where it is read.
             None if value.is_integer() => Ok(value),
@@ -393,15 +393,16 @@ fn convert(
         (Value::Boolean(_), value) if !value.is_bool() => Err(wrong_value(&value, "true or false")),
         (Value::String(_), value) if !value.is_str() => Err(wrong_value(&value, "a name")),
         (Value::Array(like), Value::Array(items)) => {
-            let (strings, numbers) = (are_strings(like), like.iter().all(Value::is_integer));
+            let (has_strings, has_integers) =
+                (are_strings(like), like.iter().all(Value::is_integer));
             let fits = |item: &Value| match item {
-                Value::String(_) => strings,
-                Value::Integer(0..) => numbers,
+                Value::String(_) => has_strings,
+                Value::Integer(0..) => has_integers,
                 _ => false,
             };
             match items.iter().find(|item| !fits(item)) {
                 None => Ok(Value::Array(items)),
-                Some(item) if strings => Err(wrong_value(item, "a list of strings")),
+                Some(item) if has_strings => Err(wrong_value(item, "a list of strings")),
                 Some(item) => Err(wrong_value(item, "a list of whole numbers")),
             }
         }
@@ -418,8 +419,9 @@ fn convert(
 }
 
 /// The range of a setting of the run, in words; `None` for those of a game or task.
-fn range_text(narrowed: &[(&str, Shape)], path: &str) -> Option<String> {
-    let narrowed_shape = narrowed.iter().find(|(key, _)| *key == path).map(|(_, shape)| *shape);
+fn describe_range(narrowed_ranges: &[(&str, Shape)], path: &str) -> Option<String> {
+    let narrowed_shape =
+        narrowed_ranges.iter().find(|(key, _)| *key == path).map(|(_, shape)| *shape);
     let mut all = [TrainConfig::SETTINGS, LanguageConfig::SETTINGS].into_iter();
     narrowed_shape
         .or_else(|| all.find_map(|settings| shape_at(settings, path)))
@@ -451,7 +453,7 @@ mod tests {
 
     #[test]
     fn the_nearest_setting_to_a_name_of_another_trainer_exists() {
-        for (theirs, ours) in NEAREST {
+        for (theirs, ours) in NEAREST_SETTINGS {
             assert!(match_setting(ours).is_some_and(|found| found.is_exact), "{theirs}: {ours}");
         }
     }

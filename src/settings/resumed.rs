@@ -36,7 +36,7 @@ const CHANGEABLE: [&str; 24] = [
 ///
 /// # Errors
 /// The errors of [`overlay::apply_assignments`], and [`ConfigError::Fixed`] for a setting that cannot change.
-pub fn change_saved(table: &mut Table, assignments: &[String]) -> Result<(), ConfigError> {
+pub fn change_saved_settings(table: &mut Table, assignments: &[String]) -> Result<(), ConfigError> {
     let before = table.clone();
     overlay::apply_assignments(table, assignments)?;
     // To apply changes adds no setting.
@@ -48,9 +48,9 @@ pub fn change_saved(table: &mut Table, assignments: &[String]) -> Result<(), Con
 
 /// Checks that the evaluations that patience counts are as far apart as they were.
 fn check_patience(table: &Table, before: &Table) -> Result<(), ConfigError> {
-    let ((key, patience, every), (.., before)) =
-        (patience_settings(table)?, patience_settings(before)?);
-    if patience == 0 || every == before {
+    let (Patience { key, evaluations, eval_every }, before) =
+        (read_patience(table)?, read_patience(before)?);
+    if evaluations == 0 || eval_every == before.eval_every {
         return Ok(());
     }
     Err(ConfigError::Conflict(format!(
@@ -58,16 +58,26 @@ fn check_patience(table: &Table, before: &Table) -> Result<(), ConfigError> {
     )))
 }
 
-/// The key of a run's patience, its value, and the number of iterations between evaluations.
-fn patience_settings(table: &Table) -> Result<(&'static str, u32, u32), ConfigError> {
+/// The patience of a run.
+struct Patience {
+    /// The setting.
+    key: &'static str,
+    /// Number of evaluations without improvement after which the run ends; 0 for no limit.
+    evaluations: u32,
+    /// Number of iterations between evaluations.
+    eval_every: u32,
+}
+
+fn read_patience(table: &Table) -> Result<Patience, ConfigError> {
     let table = table.clone();
-    Ok(if table.contains_key("task") {
+    let (key, evaluations, checkpoint) = if table.contains_key("task") {
         let config: LanguageConfig = overlay::from_table(table)?;
-        ("fit.patience", config.patience(), config.checkpoint.eval_every)
+        ("fit.patience", config.patience(), config.checkpoint)
     } else {
         let config: TrainConfig = overlay::from_table(table)?;
-        ("data.patience", config.patience(), config.checkpoint.eval_every)
-    })
+        ("data.patience", config.patience(), config.checkpoint)
+    };
+    Ok(Patience { key, evaluations, eval_every: checkpoint.eval_every })
 }
 
 /// Checks that a setting is as it was, or may change.
@@ -90,39 +100,39 @@ fn check_setting(path: &str, value: &Value, old: &Value) -> Result<(), ConfigErr
 mod tests {
     use super::*;
 
-    fn changed(assignment: &str) -> Result<Table, ConfigError> {
+    fn change(assignment: &str) -> Result<Table, ConfigError> {
         let mut table = overlay::to_table(&TrainConfig::default());
-        change_saved(&mut table, &[assignment.to_string()])?;
+        change_saved_settings(&mut table, &[assignment.to_string()])?;
         Ok(table)
     }
 
     #[test]
     fn a_saved_run_changes_what_does_not_decide_its_course() {
-        let table = changed("learning_rate=1e-4").unwrap();
+        let table = change("learning_rate=1e-4").unwrap();
         assert_eq!(table["optimizer"]["learning_rate"].as_float(), Some(1e-4));
-        assert_eq!(changed("stop.seconds=5").unwrap()["stop"]["seconds"].as_float(), Some(5.0));
-        assert!(changed("eval_every=3").is_ok() && changed("launch_size=0.25").is_ok());
+        assert_eq!(change("stop.seconds=5").unwrap()["stop"]["seconds"].as_float(), Some(5.0));
+        assert!(change("eval_every=3").is_ok() && change("launch_size=0.25").is_ok());
         // The value that it has anyway is not a change.
         let size = TrainConfig::default().rollout.group_size;
-        assert!(changed(&format!("group_size={size}")).is_ok());
-        let error = changed("group_size=2").unwrap_err().to_string();
+        assert!(change(&format!("group_size={size}")).is_ok());
+        let error = change("group_size=2").unwrap_err().to_string();
         assert!(error.contains("rollout.group_size") && error.contains("checkpoint"), "{error}");
-        assert!(changed("no_such_setting=1").is_err());
-        let patient = |path: &str, more: &[&str]| {
+        assert!(change("no_such_setting=1").is_err());
+        let change_patient = |path: &str, more: &[&str]| {
             let mut table = overlay::to_table(&TrainConfig::default());
             overlay::apply_assignments(&mut table, &["data.patience=3", path]).unwrap();
             let assignments: Vec<String> = more.iter().map(ToString::to_string).collect();
-            change_saved(&mut table, &assignments)
+            change_saved_settings(&mut table, &assignments)
         };
-        let error = patient("data.path=shown", &["eval_every=3"]).unwrap_err().to_string();
+        let error = change_patient("data.path=shown", &["eval_every=3"]).unwrap_err().to_string();
         assert!(error.contains("`data.patience` counts evaluations"), "{error}");
-        patient("data.path=shown", &["eval_every=3", "data.patience=0"]).unwrap();
-        patient("data.path=", &["eval_every=3"]).unwrap();
+        change_patient("data.path=shown", &["eval_every=3", "data.patience=0"]).unwrap();
+        change_patient("data.path=", &["eval_every=3"]).unwrap();
         let text = |changes: &[&str]| {
             let mut table = overlay::to_table(&LanguageConfig::for_model("tiny"));
             table.insert("task".to_string(), "sort".into());
             overlay::apply_assignments(&mut table, changes).unwrap();
-            change_saved(&mut table, &["eval_every=3".to_string()])
+            change_saved_settings(&mut table, &["eval_every=3".to_string()])
         };
         let error = text(&["fit.patience=3", "loss_type=nll"]).unwrap_err().to_string();
         assert!(error.contains("`fit.patience` counts evaluations"), "{error}");

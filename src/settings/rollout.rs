@@ -15,7 +15,7 @@ settings! {
         /// contribute to their returns.
         learn_steps: usize = 16, in integer(1..=1 << 30);
         /// Start of a group: `level` is the start of a new level, `branch` the middle of a game.
-        start: Start = Start::Branch;
+        start: GroupStart = GroupStart::Branch;
         /// Start the next level when an episode ends within a rollout; otherwise its remaining steps
         /// are masked and do not count.
         auto_reset: bool = true;
@@ -44,7 +44,7 @@ impl RolloutConfig {
 
 names! {
     /// The state in which a group of games starts an iteration.
-    pub enum Start {
+    pub enum GroupStart {
         /// The start of a new level, the same for all games of a group.
         Level = "level",
         /// The middle of a game: all games of a group start from a state that one of them had in the last iteration, at
@@ -59,17 +59,17 @@ settings! {
     /// Group-relative advantages.
     pub struct AdvantageConfig {
         /// Credit of an action: the `return` of its whole episode, or its `reward_to_go`.
-        estimator: Estimator = Estimator::RewardToGo;
+        estimator: CreditEstimator = CreditEstimator::RewardToGo;
         /// Discount factor of rewards per step.
         discount: f64 = 0.97, in above(0.0).at_most(1.0), alias "gamma";
         /// Advantages are divided by the standard deviation of the `group` or of the `batch`; `none`: not divided.
-        scale_rewards: Scale = Scale::Batch;
+        scale_rewards: AdvantageScale = AdvantageScale::Batch;
     }
 }
 
 names! {
     /// The credit of an action before the group's mean is subtracted.
-    pub enum Estimator {
+    pub enum CreditEstimator {
         /// The sum of all rewards of the game, the same for all its steps (Shao et al. 2024, outcome
         /// supervision).
         Return = "return",
@@ -81,7 +81,7 @@ names! {
 
 names! {
     /// The divisor of advantages.
-    pub enum Scale {
+    pub enum AdvantageScale {
         /// The standard deviation within the group (for reward-to-go, at the same step).
         Group = "group",
         /// The standard deviation of all advantages of the iteration; for language models that of all rewards, as in

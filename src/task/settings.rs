@@ -24,6 +24,6 @@ pub trait TaskSettings: Settings + Default + Serialize + DeserializeOwned {
 
 /// Checks declared settings against their ranges.
 pub(super) fn check_ranges<S: TaskSettings>(settings: &S) -> Result<(), TaskError> {
-    let error = |error: OutOfRange| TaskError::Setting(error.in_section(S::NAME).to_string());
+    let error = |error: OutOfRange| TaskError::Setting(error.with_section(S::NAME).to_string());
     settings.validate().map_err(error)
 }

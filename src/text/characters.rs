@@ -26,7 +26,7 @@ impl Characters {
     }
 
     /// Number of tokens.
-    pub fn vocabulary(&self) -> usize {
+    pub fn num_tokens(&self) -> usize {
         self.characters.len() + 1
     }
 
@@ -72,7 +72,7 @@ impl Tokenizer for Characters {
     fn encode(&self, text: &str) -> Result<Vec<u32>, LanguageError> {
         let token = |c: char| match self.characters.binary_search(&c) {
             Ok(at) => Ok(at as u32 + 1),
-            Err(_) => Err(LanguageError::Character(c)),
+            Err(_) => Err(LanguageError::UnknownCharacter(c)),
         };
         text.chars().map(token).collect()
     }
@@ -82,11 +82,11 @@ impl Tokenizer for Characters {
         tokens.iter().filter_map(character).collect()
     }
 
-    fn pieces(&self, _: &[u32]) -> Vec<String> {
+    fn decode_pieces(&self, _: &[u32]) -> Vec<String> {
         Vec::new()
     }
 
-    fn token(&self, _: &str) -> Option<u32> {
+    fn find_token(&self, _: &str) -> Option<u32> {
         None
     }
 }
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn characters_are_tokens_and_tokens_characters() {
         let characters = Characters::from_text("3 1 4 1 5\n");
-        assert_eq!(characters.vocabulary(), 7);
+        assert_eq!(characters.num_tokens(), 7);
         let tokens = characters.encode("1 5\n").unwrap();
         assert_eq!(tokens, [3, 2, 6, 1]);
         assert_eq!(characters.decode(&[3, 2, 6, 1, END_TOKEN]), "1 5\n");

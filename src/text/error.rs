@@ -32,7 +32,7 @@ pub enum LanguageError {
     },
     /// The architecture is not supported.
     #[error("the model in {path} has the architecture {found}; supported are {}", family_names())]
-    Architecture {
+    UnknownArchitecture {
         /// Path of the folder.
         path: PathBuf,
         /// Name of the architecture in the files.
@@ -40,7 +40,7 @@ pub enum LanguageError {
     },
     /// The vocabulary lacks a character.
     #[error("the model's vocabulary has no {0:?}")]
-    Character(char),
+    UnknownCharacter(char),
     /// The model's tokenizer cannot process a text.
     #[error("the model's tokenizer fails: {0}")]
     Tokenizer(String),
@@ -52,17 +52,17 @@ pub enum LanguageError {
     NoTemplate,
     /// A prompt has no tokens.
     #[error("the prompt is empty")]
-    NoPrompt,
+    EmptyPrompt,
     /// An answer has no tokens.
     #[error("the answer is empty, and the model has no token that ends it")]
-    NoAnswer,
+    EmptyAnswer,
     /// The chat template renders a prompt as an empty text.
     #[error("the model's chat template makes an empty prompt of {0:?}")]
-    EmptyPrompt(String),
+    EmptyRendering(String),
     /// The chat template does not put the answer after its prompt, which ends with this text.
     #[error(
         "the model's chat template does not put the answer after the prompt, which ends with {0:?}, so that answers to \
          messages cannot be learnt; give prompts as plain texts instead, with the template's marks in them"
     )]
-    Answer(String),
+    MisplacedAnswer(String),
 }

@@ -40,7 +40,7 @@ impl LanguageModel {
     /// `sizes`; `key` determines the weights.
     pub fn tiny(sizes: &DecoderShape, alphabet: &str, key: u32) -> Self {
         let characters = Characters::from_text(alphabet);
-        let shape = DecoderShape { num_actions: characters.vocabulary(), ..sizes.clone() };
+        let shape = DecoderShape { num_actions: characters.num_tokens(), ..sizes.clone() };
         Self {
             params: shape.normal_weights(key).into(),
             adapters: None,
@@ -60,14 +60,14 @@ impl LanguageModel {
     }
 
     /// Creates the decoder, which computes logits on the CPU and shares the weights.
-    pub fn decoder(&self) -> TokenDecoder {
+    pub fn new_decoder(&self) -> TokenDecoder {
         let decoder = TokenDecoder::new(self.shape.clone(), self.params.clone());
         decoder.with_adapters(self.adapters.clone())
     }
 
     /// Merges the adapters into the weights.
     #[must_use]
-    pub fn merged(mut self) -> Self {
+    pub fn merge_adapters(mut self) -> Self {
         if let Some(adapters) = self.adapters.take() {
             adapters.merge_into(&self.shape, self.params.to_mut());
         }
@@ -109,24 +109,27 @@ impl LanguageModel {
         // Builds without the files of models have no templates.
         #[cfg(on_disk)]
         if let Some(template) = self.template_for(messages) {
-            return self.prompt_cache.tokens(conversation_key(&(messages, values))?, || {
-                // The template inserts all special tokens.
-                let rendered = template.render_with(messages, values, true)?;
-                let tokens = self.tokenizer.encode(&rendered)?;
-                if tokens.is_empty() {
-                    Err(LanguageError::EmptyPrompt(text.chars().take(40).collect()))
-                } else {
-                    Ok(tokens)
-                }
-            });
+            return self.prompt_cache.get_or_tokenize(
+                conversation_key(&(messages, values))?,
+                || {
+                    // The template inserts all special tokens.
+                    let rendered = template.render_with(messages, values)?;
+                    let tokens = self.tokenizer.encode(&rendered)?;
+                    if tokens.is_empty() {
+                        Err(LanguageError::EmptyRendering(text.chars().take(40).collect()))
+                    } else {
+                        Ok(tokens)
+                    }
+                },
+            );
         }
         let _ = values;
         if text.is_empty() && !messages.is_empty() {
             return Err(LanguageError::NoTemplate);
         }
         let key = (text.to_string(), String::new());
-        self.prompt_cache.tokens(key, || match self.tokenizer.encode_whole(text)? {
-            tokens if tokens.is_empty() => Err(LanguageError::NoPrompt),
+        self.prompt_cache.get_or_tokenize(key, || match self.tokenizer.encode_whole(text)? {
+            tokens if tokens.is_empty() => Err(LanguageError::EmptyPrompt),
             tokens => Ok(tokens),
         })
     }
@@ -146,18 +149,18 @@ impl LanguageModel {
     ) -> Result<Vec<u32>, LanguageError> {
         #[cfg(on_disk)]
         if let Some(template) = self.template_for(messages) {
-            return self.prompt_cache.tokens(
+            return self.prompt_cache.get_or_tokenize(
                 conversation_key(&(messages, values, answer))?,
                 || {
-                    let prompt = template.render_with(messages, values, true)?;
-                    let answered = template.render_answered(messages, values, answer)?;
+                    let prompt = template.render_with(messages, values)?;
+                    let with_answer = template.render_answered(messages, values, answer)?;
                     let added =
-                        answered.strip_prefix(&prompt[..]).filter(|added| !added.is_empty());
+                        with_answer.strip_prefix(&prompt[..]).filter(|added| !added.is_empty());
                     let added = added.ok_or_else(|| {
                         let start = prompt.char_indices().rev().nth(39).map_or(0, |(at, _)| at);
-                        LanguageError::Answer(prompt[start..].to_string())
+                        LanguageError::MisplacedAnswer(prompt[start..].to_string())
                     })?;
-                    let mut tokens = self.added_tokens(&prompt, added)?;
+                    let mut tokens = self.tokenize_continuation(&prompt, added)?;
                     let is_end = |token: &u32| Some(*token) == template.turn_end;
                     match tokens.iter().rposition(is_end) {
                         Some(end) => tokens.truncate(end + 1),
@@ -168,7 +171,7 @@ impl LanguageModel {
             );
         }
         let _ = values;
-        self.tokenize_bare_answer(text, messages, answer)
+        self.tokenize_plain_answer(text, messages, answer)
     }
 
     /// Tokenizes a plain answer, with the token that ends it: alone after messages, otherwise together with the
@@ -176,7 +179,7 @@ impl LanguageModel {
     ///
     /// # Errors
     /// If the answer cannot be tokenized, or is empty and no token ends it.
-    pub fn tokenize_bare_answer(
+    pub fn tokenize_plain_answer(
         &self,
         text: &str,
         messages: &[impl Serialize],
@@ -184,29 +187,37 @@ impl LanguageModel {
     ) -> Result<Vec<u32>, LanguageError> {
         let mut tokens = match self.template_for(messages) {
             Some(_) => self.tokenizer.encode(answer)?,
-            None => self.continuation(answer, text)?,
+            None => self.tokenize_continuation_cached(text, answer)?,
         };
         tokens.extend(self.end_of_answer(messages));
         require_tokens(tokens)
     }
 
-    /// Tokenizes the continuation of a text ([`LanguageModel::added_tokens`]), from the cache if it is there.
-    fn continuation(&self, continuation: &str, text: &str) -> Result<Vec<u32>, LanguageError> {
+    /// Tokenizes the continuation of a text, unless its tokens are in the cache.
+    fn tokenize_continuation_cached(
+        &self,
+        text: &str,
+        continuation: &str,
+    ) -> Result<Vec<u32>, LanguageError> {
         if continuation.is_empty() {
             return Ok(Vec::new());
         }
         let key = (text.to_string(), continuation.to_string());
-        self.prompt_cache.tokens(key, || self.added_tokens(text, continuation))
+        self.prompt_cache.get_or_tokenize(key, || self.tokenize_continuation(text, continuation))
     }
 
-    /// Tokenizes what is added to a text together with it, since many tokenizers put a space before the first token of
-    /// a text. If that would change the tokens of the text, what is added is tokenized alone.
-    fn added_tokens(&self, text: &str, added: &str) -> Result<Vec<u32>, LanguageError> {
+    /// Tokenizes the continuation of a text together with it, since many tokenizers put a space before the first token
+    /// of a text. If that would change the tokens of the text, the continuation is tokenized alone.
+    fn tokenize_continuation(
+        &self,
+        text: &str,
+        continuation: &str,
+    ) -> Result<Vec<u32>, LanguageError> {
         let before = self.tokenizer.encode(text)?;
-        let all = self.tokenizer.encode(&[text, added].concat())?;
+        let all = self.tokenizer.encode(&[text, continuation].concat())?;
         match all.strip_prefix(&before[..]) {
             Some(tokens) => Ok(tokens.to_vec()),
-            None => self.tokenizer.encode(added),
+            None => self.tokenizer.encode(continuation),
         }
     }
 
@@ -223,24 +234,24 @@ impl LanguageModel {
 
     /// Decodes a completion, without the token that ended it.
     pub fn decode_completion(&self, tokens: &[u32]) -> String {
-        self.tokenizer.decode(self.without_stop_token(tokens))
+        self.tokenizer.decode(self.strip_stop_token(tokens))
     }
 
-    /// Decodes a completion token by token, as [`Tokenizer::pieces`].
-    pub fn pieces(&self, tokens: &[u32]) -> Vec<String> {
-        self.tokenizer.pieces(self.without_stop_token(tokens))
+    /// Decodes a completion token by token ([`Tokenizer::decode_pieces`]), without the token that ended it.
+    pub fn decode_pieces(&self, tokens: &[u32]) -> Vec<String> {
+        self.tokenizer.decode_pieces(self.strip_stop_token(tokens))
     }
 
     /// The tokens of a completion without the stop token that ended it, if any.
-    fn without_stop_token<'a>(&self, tokens: &'a [u32]) -> &'a [u32] {
-        let is_ended = tokens.last().is_some_and(|token| self.stop_tokens.contains(token));
-        &tokens[..tokens.len() - usize::from(is_ended)]
+    fn strip_stop_token<'a>(&self, tokens: &'a [u32]) -> &'a [u32] {
+        let has_ended = tokens.last().is_some_and(|token| self.stop_tokens.contains(token));
+        &tokens[..tokens.len() - usize::from(has_ended)]
     }
 }
 
 /// Checks that an answer has at least one token.
 fn require_tokens(tokens: Vec<u32>) -> Result<Vec<u32>, LanguageError> {
-    if tokens.is_empty() { Err(LanguageError::NoAnswer) } else { Ok(tokens) }
+    if tokens.is_empty() { Err(LanguageError::EmptyAnswer) } else { Ok(tokens) }
 }
 
 /// Creates the key of a conversation in the cache of prompts.
@@ -281,6 +292,6 @@ mod tests {
         assert_eq!(answer(&model, "").unwrap(), [END_TOKEN]);
         model.stop_tokens.clear();
         assert_eq!(answer(&model, "b").unwrap(), [2]);
-        assert!(matches!(answer(&model, ""), Err(LanguageError::NoAnswer)));
+        assert!(matches!(answer(&model, ""), Err(LanguageError::EmptyAnswer)));
     }
 }

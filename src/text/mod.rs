@@ -56,10 +56,10 @@ pub fn fastest_precision(device: &str) -> Precision {
     if device == "cpu" && Kernel::best() == Kernel::Amx { Precision::Bf16 } else { Precision::F32 }
 }
 
-/// Returns the decoder in tensors on its device; `None` on the CPU. Counts the uploaded bytes
+/// Uploads the decoder to its device as tensors, unless it is there; `None` on the CPU. Counts the uploaded bytes
 /// ([`TransferCount`](crate::device::TransferCount)).
 #[cfg(text_kernels)]
-pub fn on_device(decoder: &TokenDecoder) -> Option<DeviceDecoder> {
+pub fn upload_decoder(decoder: &TokenDecoder) -> Option<DeviceDecoder> {
     crate::device::count_upload(decoder.bytes_to_upload() as u64);
     decoder.on_device()
 }

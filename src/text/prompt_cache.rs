@@ -9,20 +9,20 @@ use std::sync::{Arc, Mutex};
 const MAX_PROMPTS: usize = 1 << 14;
 
 /// A prompt's text and its continuation, if any; or an empty text and a conversation as JSON.
-type Key = (String, String);
+type PromptKey = (String, String);
 
 /// A cache shared by the clones of a model.
 #[derive(Clone, Debug, Default)]
-pub(super) struct PromptCache(Arc<Mutex<HashMap<Key, Vec<u32>>>>);
+pub(super) struct PromptCache(Arc<Mutex<HashMap<PromptKey, Vec<u32>>>>);
 
 impl PromptCache {
     /// Returns the tokens of a prompt, computed by `tokenize` unless they are cached.
     ///
     /// # Errors
     /// The errors of `tokenize`.
-    pub fn tokens(
+    pub fn get_or_tokenize(
         &self,
-        key: Key,
+        key: PromptKey,
         tokenize: impl FnOnce() -> Result<Vec<u32>, LanguageError>,
     ) -> Result<Vec<u32>, LanguageError> {
         let lock = || self.0.lock().expect("no holder of the lock panics");
@@ -46,21 +46,22 @@ mod tests {
     fn a_prompt_is_tokenized_once_while_there_is_room() {
         let cache = PromptCache::default();
         let mut count = 0;
-        let mut ask = |number: usize| {
-            let tokens = cache.clone().tokens((number.to_string(), String::new()), || {
+        let mut ask = |index: usize| {
+            let tokens = cache.clone().get_or_tokenize((index.to_string(), String::new()), || {
                 count += 1;
-                Ok(vec![number as u32])
+                Ok(vec![index as u32])
             });
-            assert_eq!(tokens.unwrap(), [number as u32]);
+            assert_eq!(tokens.unwrap(), [index as u32]);
             count
         };
         assert_eq!((ask(0), ask(1), ask(0)), (1, 2, 2));
-        for number in 2..=MAX_PROMPTS {
-            ask(number);
+        for index in 2..=MAX_PROMPTS {
+            ask(index);
         }
         let full = ask(0);
         assert_eq!((ask(MAX_PROMPTS), ask(MAX_PROMPTS - 1)), (full + 1, full + 1));
-        let failed = cache.tokens(Key::default(), || Err(LanguageError::Character('x')));
+        let failed = cache
+            .get_or_tokenize(PromptKey::default(), || Err(LanguageError::UnknownCharacter('x')));
         assert!(failed.is_err());
     }
 }

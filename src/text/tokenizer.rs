@@ -24,7 +24,7 @@ pub trait Tokenizer: Debug + Send + Sync {
 
     /// The text that each token contributes; an empty list for character vocabularies. A token that holds part of a
     /// character gives U+FFFD.
-    fn pieces(&self, tokens: &[u32]) -> Vec<String>;
+    fn decode_pieces(&self, tokens: &[u32]) -> Vec<String>;
 
     /// Whether a token is recognized in a text before the text is split, like the marks of turns; never for characters.
     fn is_added(&self, _token: u32) -> bool {
@@ -32,5 +32,5 @@ pub trait Tokenizer: Debug + Send + Sync {
     }
 
     /// Finds the token whose vocabulary entry is `name`, special tokens included.
-    fn token(&self, name: &str) -> Option<u32>;
+    fn find_token(&self, name: &str) -> Option<u32>;
 }

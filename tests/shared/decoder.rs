@@ -7,10 +7,10 @@ use burn::tensor::{Device, Tensor, TensorData};
 use grove::data::{EpisodeStatus, HostTrajectory};
 use grove::learner::{AutodiffLearner, HostExperience, HostLearner, SequenceLearner};
 use grove::model::{Decoder, flatten};
-use grove::settings::{DecoderConfig, ModelKind, Start, TrainConfig};
+use grove::settings::{DecoderConfig, GroupStart, ModelKind, TrainConfig};
 
 /// A small decoder whose context is shorter than an episode of Catch.
-pub fn decoder_run(start: Start) -> TrainConfig {
+pub fn decoder_run(start: GroupStart) -> TrainConfig {
     let mut config = short_run(start);
     config.policy.kind = ModelKind::Decoder;
     config.policy.kind_settings.decoder = DecoderConfig {
@@ -77,7 +77,7 @@ pub fn first_host_update(config: &TrainConfig) -> [Vec<f64>; 2] {
 /// A run whose first update is a single step in proportion to the gradient, so that the signs of
 /// small gradients do not matter. `parts` is the number of accumulation steps.
 pub fn one_step(parts: usize) -> TrainConfig {
-    let mut config = decoder_run(Start::Level);
+    let mut config = decoder_run(GroupStart::Level);
     config.update.update_epochs = 1;
     config.update.num_minibatches = 1;
     config.update.gradient_accumulation_steps = parts;

@@ -14,7 +14,7 @@ use grove::env::{CartPole, Catch, Fruit, Rules};
 use grove::model::{FlatMlp, Mlp, NativeMlp, flatten};
 use grove::rng::{Stream, draw};
 use grove::rollout::{FusedRollout, NativeRollout, RolloutKeys};
-use grove::settings::{KlEstimator, LossType, RolloutConfig, Start, TrainConfig};
+use grove::settings::{GroupStart, KlEstimator, LossType, RolloutConfig, TrainConfig};
 
 /// Compares updates on recordings, whole and in parts, with the general learner on the unpacked
 /// trajectory. Returns the error of the gradient.
@@ -42,7 +42,7 @@ async fn learn_from_rollout<G: Rules>(
         group_size: 3,
         num_steps: 14,
         learn_steps: sizes.steps,
-        start: Start::Branch,
+        start: GroupStart::Branch,
         auto_reset: true,
     };
     let policy = mlp(sizes, None, device);

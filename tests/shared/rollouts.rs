@@ -13,7 +13,7 @@ use grove::env::{
 use grove::model::{FlatMlp, Mlp, NativeMlp, flatten, unflatten};
 use grove::rng::{draw, uniform};
 use grove::rollout::{FusedRollout, NativeRollout, RolloutKeys, StepwiseRollout, env_words};
-use grove::settings::{Activation, PolicyConfig, RolloutConfig, Start};
+use grove::settings::{Activation, GroupStart, PolicyConfig, RolloutConfig};
 
 /// Fruit with short episodes, in which fruits appear and land both together and alone.
 pub const SHORT_FRUIT: Fruit = Fruit {
@@ -126,7 +126,7 @@ pub fn config(
     num_groups: usize,
     group_size: usize,
     num_steps: usize,
-    start: Start,
+    start: GroupStart,
 ) -> RolloutConfig {
     RolloutConfig {
         num_groups,
@@ -253,7 +253,7 @@ fn worst(errors: &[f64]) -> f64 {
 /// Checks every game with one hidden layer and returns the largest difference.
 pub async fn one_hidden_layer(device: &Device) -> f64 {
     use Activation::{Relu, Silu, Tanh};
-    let (level, branch) = (Start::Level, Start::Branch);
+    let (level, branch) = (GroupStart::Level, GroupStart::Branch);
     let (catch, pole) = (Catch::default(), CartPole::default());
     let recall = Recall { steps: 7, cues: 3 };
     worst(&[
@@ -271,7 +271,7 @@ pub async fn one_hidden_layer(device: &Device) -> f64 {
 /// Checks games with two hidden layers and returns the largest difference.
 pub async fn two_hidden_layers(device: &Device) -> f64 {
     use Activation::{Relu, Silu, Tanh};
-    let (level, branch) = (Start::Level, Start::Branch);
+    let (level, branch) = (GroupStart::Level, GroupStart::Branch);
     let (catch, pole) = (Catch::default(), CartPole::default());
     worst(&[
         check(SHORT_FRUIT, &config(7, 3, 20, level), &[16, 17], Silu, 7, false, device).await,
@@ -284,7 +284,7 @@ pub async fn two_hidden_layers(device: &Device) -> f64 {
 /// the largest difference.
 pub async fn more_layers(device: &Device) -> f64 {
     use Activation::{Gelu, Silu, Tanh};
-    let (level, branch) = (Start::Level, Start::Branch);
+    let (level, branch) = (GroupStart::Level, GroupStart::Branch);
     let (catch, pole) = (Catch::default(), CartPole::default());
     worst(&[
         check(SHORT_FRUIT, &config(5, 3, 20, level), &[17], Silu, 20, false, device).await,

@@ -6,11 +6,11 @@ use burn::tensor::Device;
 use grove::checkpoint::Checkpoint;
 use grove::env::{Catch, Env};
 use grove::model::policy_file::{read_header, read_params};
-use grove::settings::{Start, TrainConfig};
+use grove::settings::{GroupStart, TrainConfig};
 use grove::trainer::Trainer;
 
 /// Settings of a run of four short iterations.
-pub fn short_run(start: Start) -> TrainConfig {
+pub fn short_run(start: GroupStart) -> TrainConfig {
     let mut config = TrainConfig::for_game(Catch::NAME);
     config.iterations = 4;
     config.policy.hidden = vec![16];
@@ -35,7 +35,7 @@ pub fn section<'a>(checkpoint: &'a Checkpoint, name: &str) -> &'a [u8] {
 /// error of the parameters relative to their change.
 pub async fn whole_runs(device: &Device) -> f64 {
     let mut largest = 0.0f64;
-    for start in [Start::Branch, Start::Level] {
+    for start in [GroupStart::Branch, GroupStart::Level] {
         let config = short_run(start);
         let mut run = Trainer::new(Catch::default(), &config, device);
         let mut native = Trainer::new(Catch::default(), &config, &cpu());

@@ -7,7 +7,9 @@ use grove::advantage::kernels::compute_recording_advantages;
 use grove::data::{
     Recording, RecordingAdvantages, RecordingPart, TERMINATED, TRUNCATED, Trajectory,
 };
-use grove::settings::{AdvantageConfig, Estimator, RolloutConfig, Scale, Start};
+use grove::settings::{
+    AdvantageConfig, AdvantageScale, CreditEstimator, GroupStart, RolloutConfig,
+};
 
 /// A multiple of 1/3 in -1..=1, so that games of small groups often coincide.
 fn third(i: usize) -> f32 {
@@ -43,7 +45,7 @@ impl Games {
                 group_size,
                 num_steps,
                 learn_steps,
-                start: Start::Branch,
+                start: GroupStart::Branch,
                 auto_reset: true,
             },
         }
@@ -188,8 +190,10 @@ fn check(games: &Games, config: &AdvantageConfig, ends: &[usize], device: &burn:
 #[test]
 fn advantages_in_kernels_are_those_of_the_trajectory() {
     let Some(device) = adapter() else { return };
-    for (estimator, discount) in [(Estimator::RewardToGo, 0.9), (Estimator::Return, 1.0)] {
-        for scale_rewards in [Scale::Group, Scale::Batch, Scale::None] {
+    for (estimator, discount) in
+        [(CreditEstimator::RewardToGo, 0.9), (CreditEstimator::Return, 1.0)]
+    {
+        for scale_rewards in [AdvantageScale::Group, AdvantageScale::Batch, AdvantageScale::None] {
             let config = AdvantageConfig { estimator, discount, scale_rewards };
             let mut games = Games::new(7, 3, 13, 5);
             for auto_reset in [true, false] {
@@ -205,9 +209,9 @@ fn advantages_in_kernels_are_those_of_the_trajectory() {
 fn advantages_of_many_groups_are_right_too() {
     let Some(device) = adapter() else { return };
     let config = AdvantageConfig {
-        estimator: Estimator::RewardToGo,
+        estimator: CreditEstimator::RewardToGo,
         discount: 0.95,
-        scale_rewards: Scale::Batch,
+        scale_rewards: AdvantageScale::Batch,
     };
     // More groups than units of the centring kernel, so that each handles several steps.
     check(&Games::new(70_001, 2, 9, 9), &config, &[30_000], &device);

@@ -10,12 +10,12 @@ use crate::shared::decoder::{
 use crate::support::{adapter, cpu, json, refusal, train};
 use burn::tensor::Device;
 use grove::env::Catch;
-use grove::settings::{DecoderConfig, EngineChoice, ModelKind, Start, TrainConfig};
+use grove::settings::{DecoderConfig, EngineChoice, GroupStart, ModelKind, TrainConfig};
 use grove::trainer::Trainer;
 use pollster::block_on;
 
 fn assert_decoder_repeats_and_resumes(device: &Device) {
-    for start in [Start::Branch, Start::Level] {
+    for start in [GroupStart::Branch, GroupStart::Level] {
         let config = decoder_run(start);
         let decoder = Trainer::new(Catch::default(), &config, device).model();
         assert_repeats_and_resumes(&decoder, &config, device);
@@ -37,7 +37,7 @@ fn on_an_adapter_a_decoder_repeats_and_resumes_byte_for_byte() {
 #[test]
 fn any_number_of_threads_makes_the_same_bytes() {
     for engine in [EngineChoice::Auto, EngineChoice::General] {
-        let mut config = TrainConfig { engine, ..decoder_run(Start::Branch) };
+        let mut config = TrainConfig { engine, ..decoder_run(GroupStart::Branch) };
         config.policy.kind_settings.decoder =
             DecoderConfig { context: 8, ..DecoderConfig::default() };
         assert_any_threads_agree(config, 32);
@@ -62,7 +62,7 @@ fn the_first_native_update_equals_autodiff() {
 
 #[test]
 fn a_decoder_acts_the_same_natively_and_by_tensors() {
-    assert_acts_as_by_tensors(&decoder_run(Start::Branch));
+    assert_acts_as_by_tensors(&decoder_run(GroupStart::Branch));
 }
 
 #[test]

@@ -7,11 +7,11 @@ use grove::device::max_addressable_bytes;
 use grove::env::{CartPole, Catch};
 use grove::metrics::IterationRecord;
 use grove::model::policy_file::{Header, replace_header};
-use grove::settings::{EngineChoice, RolloutConfig, Start, TrainConfig};
+use grove::settings::{EngineChoice, GroupStart, RolloutConfig, TrainConfig};
 use grove::trainer::{GameTrainer, Trainer};
 use pollster::block_on;
 
-fn config(engine: EngineChoice, start: Start) -> TrainConfig {
+fn config(engine: EngineChoice, start: GroupStart) -> TrainConfig {
     TrainConfig { engine, ..short_run(start) }
 }
 
@@ -25,7 +25,7 @@ fn bytes(trainer: &GameTrainer<Catch>) -> Vec<(String, Vec<u8>)> {
 }
 
 fn assert_repeats_and_resumes(device: &Device, engine: EngineChoice) {
-    for start in [Start::Branch, Start::Level] {
+    for start in [GroupStart::Branch, GroupStart::Level] {
         let config = config(engine, start);
         let new = || Trainer::new(Catch::default(), &config, device);
         let mut whole = new();
@@ -69,7 +69,7 @@ fn on_an_adapter_the_general_engine_repeats_and_resumes_byte_for_byte() {
 #[test]
 fn a_run_resumed_with_smaller_launches_learns_the_same() {
     let Some(device) = adapter() else { return };
-    let usual = config(EngineChoice::Fused, Start::Branch);
+    let usual = config(EngineChoice::Fused, GroupStart::Branch);
     let smaller = TrainConfig { launch_size: 1e-6, ..usual.clone() };
     let mut whole = Trainer::new(Catch::default(), &usual, &device);
     run(&mut whole, 2);
@@ -98,7 +98,7 @@ fn blocking_and_async_forms_give_the_same_bytes() {
     let on_cpu = (cpu(), vec![EngineChoice::Auto, EngineChoice::General]);
     for (device, engines) in [Some(on_cpu), on_adapter].into_iter().flatten() {
         for engine in engines {
-            let config = config(engine, Start::Branch);
+            let config = config(engine, GroupStart::Branch);
             let new = || Trainer::new(Catch::default(), &config, &device);
             let (mut waits, mut awaited) = (new(), new());
             for _ in 0..3 {
@@ -129,7 +129,7 @@ fn whole_runs_on_an_adapter_equal_those_on_the_cpu() {
 /// Compares two runs that differ in rounding: equal games at first, values within 0.1 %.
 fn assert_agree(a: (&Device, EngineChoice), b: (&Device, EngineChoice), auto_reset: bool) {
     let mut runs = [a, b].map(|(device, engine)| {
-        let mut config = config(engine, Start::Branch);
+        let mut config = config(engine, GroupStart::Branch);
         config.rollout.auto_reset = auto_reset;
         Trainer::new(Catch::default(), &config, device)
     });
@@ -168,7 +168,7 @@ fn all_engines_agree() {
 #[test]
 fn the_length_of_an_episode_is_the_number_of_its_steps() {
     let lengths = |device: &Device, engine, start, auto_reset| {
-        let mut config = TrainConfig::of(&CartPole::default()).unwrap();
+        let mut config = TrainConfig::with_defaults_of(&CartPole::default()).unwrap();
         (config.engine, config.policy.hidden) = (engine, vec![16]);
         config.update.num_minibatches = 1;
         let (num_groups, group_size, num_steps, learn_steps) = (5, 4, 40, 30);
@@ -186,7 +186,8 @@ fn the_length_of_an_episode_is_the_number_of_its_steps() {
         };
         (0..6).map(&mut iterate).collect::<Vec<_>>()
     };
-    for (start, auto_reset) in [(Start::Branch, true), (Start::Level, true), (Start::Branch, false)]
+    for (start, auto_reset) in
+        [(GroupStart::Branch, true), (GroupStart::Level, true), (GroupStart::Branch, false)]
     {
         let expected = lengths(&cpu(), EngineChoice::Auto, start, auto_reset);
         assert!(expected.iter().any(|length| *length != expected[0]), "{expected:?}");
@@ -199,15 +200,15 @@ fn the_length_of_an_episode_is_the_number_of_its_steps() {
     }
     // On a device the fused kernels count, or those of the trajectory.
     if let Some(device) = adapter() {
-        lengths(&device, EngineChoice::Auto, Start::Branch, true);
-        lengths(&device, EngineChoice::General, Start::Branch, false);
+        lengths(&device, EngineChoice::Auto, GroupStart::Branch, true);
+        lengths(&device, EngineChoice::General, GroupStart::Branch, false);
     }
 }
 
 #[test]
 fn a_policy_too_wide_for_the_kernels_uses_the_general_engine_and_says_why() {
     let Some(device) = adapter() else { return };
-    let mut config = config(EngineChoice::Auto, Start::Branch);
+    let mut config = config(EngineChoice::Auto, GroupStart::Branch);
     config.policy.hidden = vec![300];
     let trainer = Trainer::new(Catch::default(), &config, &device);
     assert!(trainer.fallback_reason().unwrap().contains("256 units"));
@@ -226,7 +227,7 @@ fn a_rollout_too_large_for_the_device_is_rejected_before_the_run() {
         |config: &TrainConfig| Trainer::new(Catch::default(), config, &device).unsupported_reason();
     // Words of catch, and the quantities that are recorded beside its four features, in each step of a game.
     for (engine, numbers) in [(EngineChoice::Auto, 2), (EngineChoice::General, 5)] {
-        let mut config = config(engine, Start::Level);
+        let mut config = config(engine, GroupStart::Level);
         config.rollout.num_groups = 1;
         config.rollout.group_size = most / (4 * numbers * config.rollout.num_steps);
         assert_eq!(missing(&config), None);
@@ -235,5 +236,5 @@ fn a_rollout_too_large_for_the_device_is_rejected_before_the_run() {
         assert!(text.contains("rollout takes"), "{text}");
         assert!(text.contains("rollout.group_size or rollout.num_steps, or use"), "{text}");
     }
-    assert_eq!(missing(&config(EngineChoice::Auto, Start::Level)), None);
+    assert_eq!(missing(&config(EngineChoice::Auto, GroupStart::Level)), None);
 }

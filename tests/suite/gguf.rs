@@ -4,7 +4,7 @@
 use crate::support::{TINY_SIZES, grove, json, refusal, stderr, tree};
 use grove::model::DecoderShape;
 use grove::nn::arch::{FAMILIES, Family, QkNorm};
-use grove::text::generate::{Generator, Request, Sampling};
+use grove::text::generate::{CompletionRequest, Generator, Sampling};
 use grove::text::{Adapters, GgufType, LanguageModel, LoraConfig};
 use std::fs;
 use std::path::Path;
@@ -61,9 +61,9 @@ fn sharpened_model(shape: &DecoderShape) -> LanguageModel {
 fn greedy(model: &LanguageModel, count: usize) -> Vec<u32> {
     let sampling = Sampling { temperature: 0.0, max_new_tokens: count, ..Sampling::default() };
     let tokens = model.tokenize_prompt("12+34=", &[] as &[()]).unwrap();
-    let prompt = Request { tokens, completions: 1, key: 0 };
-    let (decoder, sampling) = (&model.decoder(), &sampling);
-    let generator = Generator { decoder, sampling, slots: 1, stop: None, listener: None };
+    let prompt = CompletionRequest { tokens, num_completions: 1, key: 0 };
+    let (decoder, sampling) = (&model.new_decoder(), &sampling);
+    let generator = Generator { decoder, sampling, num_slots: 1, stop: None, listener: None };
     generator.generate(&[prompt])[0][0].tokens.clone()
 }
 
@@ -126,7 +126,7 @@ fn adapters_are_added_to_the_weights_or_written_alone() {
         let params = (0..count).map(|i| (i as f32 * 0.37).sin() * 0.2).collect();
         let mut model = base.clone();
         model.adapters = Some(adapters.with_params(params));
-        let merged = model.clone().merged();
+        let merged = model.clone().merge_adapters();
         assert!(merged.adapters.is_none() && merged.params != base.params);
         assert_eq!(greedy(&merged, 24), greedy(&model, 24), "{}", shape.family.model_type);
         assert_ne!(greedy(&base, 24), greedy(&model, 24), "{}", shape.family.model_type);

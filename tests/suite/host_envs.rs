@@ -8,7 +8,7 @@ use grove::env::{
 };
 use grove::model::Memoryless;
 use grove::rollout::ActionSelection;
-use grove::settings::{EngineChoice, ModelKind, Start, TrainConfig};
+use grove::settings::{EngineChoice, GroupStart, ModelKind, TrainConfig};
 use grove::trainer::{BatchSizes, GameTrainer, HostSetupError, TrainError};
 use host_game::Corridor;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,7 +22,8 @@ mod host_game;
 const GAME: HostGame = HostGame { num_features: 1, num_actions: 2, max_steps: 40 };
 
 fn config() -> TrainConfig {
-    let mut config = TrainConfig { iterations: 15, ..TrainConfig::of(&GAME).unwrap() };
+    let mut config =
+        TrainConfig { iterations: 15, ..TrainConfig::with_defaults_of(&GAME).unwrap() };
     (config.rollout.num_steps, config.rollout.learn_steps) = (40, 40);
     config.rollout.num_groups = 4;
     config
@@ -273,7 +274,7 @@ fn environments_that_do_not_fit_are_rejected() {
     let range = "host.num_features is 0, but must be 1 to 2^20";
     assert_eq!(refused(empty, &config()).to_string(), range);
     let mut branching = config();
-    branching.rollout.start = Start::Branch;
+    branching.rollout.start = GroupStart::Branch;
     assert_eq!(refused(GAME, &branching), HostSetupError::BranchStart);
 }
 

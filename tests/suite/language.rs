@@ -3,7 +3,7 @@
 use burn::tensor::Device;
 use grove::nn::arch::{FAMILIES, Family};
 use grove::settings::Precision;
-use grove::text::generate::{Completion, Generator, Request, Sampling};
+use grove::text::generate::{Completion, CompletionRequest, Generator, Sampling};
 use grove::text::{
     Adapters, Cache, CompletionIndex, LanguageModel, LoraConfig, Pass, PromptWithCompletions,
     Retention, Row, TextPass, TokenDecoder, normalize,
@@ -73,18 +73,18 @@ fn logits(decoder: &TokenDecoder, tokens: &[u32]) -> Vec<Vec<f32>> {
 
 fn generate(
     decoder: &TokenDecoder,
-    prompts: &[Request],
+    prompts: &[CompletionRequest],
     sampling: &Sampling,
     slots: usize,
 ) -> Vec<Vec<Completion>> {
-    Generator { decoder, sampling, slots, stop: None, listener: None }.generate(prompts)
+    Generator { decoder, sampling, num_slots: slots, stop: None, listener: None }.generate(prompts)
 }
 
 #[test]
 fn completions_of_no_tokens_are_empty() {
-    let prompts = [Request { tokens: vec![1], completions: 2, key: 0 }];
+    let prompts = [CompletionRequest { tokens: vec![1], num_completions: 2, key: 0 }];
     let sampling = Sampling { max_new_tokens: 0, ..Sampling::default() };
-    let decoder = load("qwen2").0.decoder();
+    let decoder = load("qwen2").0.new_decoder();
     for decoder in [decoder.clone(), decoder.with_device(Some(Device::flex()), Precision::F32)] {
         let found = generate(&decoder, &prompts, &sampling, 4);
         assert_eq!(found, [vec![Completion::default(); 2]]);
@@ -107,7 +107,7 @@ fn folders_of_transformers_give_its_logits_and_its_text() {
             assert!((got - want).abs() < 1e-4 * largest, "{name}: {got} instead of {want}");
         }
         let sampling = Sampling { temperature: 0.0, max_new_tokens: 64, ..Sampling::default() };
-        let prompt = Request { tokens: expected.tokens, completions: 1, key: 0 };
+        let prompt = CompletionRequest { tokens: expected.tokens, num_completions: 1, key: 0 };
         let there = decoder.clone().with_device(Some(Device::flex()), Precision::F32);
         for decoder in [&decoder, &there] {
             let completions = generate(decoder, std::slice::from_ref(&prompt), &sampling, 1);
@@ -158,10 +158,14 @@ fn new_models_are_saved_and_loaded() {
 }
 
 /// Prompts of different lengths, each with its own number of completions.
-fn prompts(vocabulary: u32) -> Vec<Request> {
+fn prompts(vocabulary: u32) -> Vec<CompletionRequest> {
     let tokens = |i: u32| (0..3 + i * 7 % 23).map(|t| (i * 13 + t * 5) % vocabulary).collect();
     (0..12)
-        .map(|i| Request { tokens: tokens(i), completions: 3 + i as usize % 4, key: 77 * i })
+        .map(|i| CompletionRequest {
+            tokens: tokens(i),
+            num_completions: 3 + i as usize % 4,
+            key: 77 * i,
+        })
         .collect()
 }
 
@@ -178,7 +182,7 @@ fn completions_depend_on_prompt_key_and_weights_alone() {
         assert!(lengths.contains(&20) && lengths.iter().any(|length| *length < 20), "{lengths:?}");
         for one in all.iter().flatten() {
             let stops = one.tokens.last().is_some_and(|token| [5, 9].contains(token));
-            assert_eq!(one.ended, stops);
+            assert_eq!(one.has_ended, stops);
             assert!(stops || one.tokens.len() == 20);
         }
         for (prompt, completions) in prompts.iter().zip(&all) {
@@ -203,7 +207,7 @@ fn texts_that_are_learnt_from_have_the_very_probabilities_of_their_generation() 
         let sampling = Sampling { max_new_tokens: 20, ..Sampling::default() };
         let prompts = prompts(64);
         let all = generate(&decoder, &prompts, &sampling, 9);
-        let text = |(prompt, completions): (&'_ Request, &'_ Vec<Completion>)| -> (Vec<u32>, Vec<Vec<u32>>) {
+        let text = |(prompt, completions): (&'_ CompletionRequest, &'_ Vec<Completion>)| -> (Vec<u32>, Vec<Vec<u32>>) {
             (prompt.tokens.clone(), completions.iter().map(|one| one.tokens.clone()).collect())
         };
         let owned: Vec<_> = prompts.iter().zip(&all).map(text).collect();
@@ -325,7 +329,7 @@ fn a_real_model_in_few_bits_gives_the_logits_and_the_text_of_transformers() {
         }
     }
     let sampling = Sampling { temperature: 0.0, max_new_tokens: 64, ..Sampling::default() };
-    let prompt = Request { tokens: expected.tokens, completions: 1, key: 0 };
+    let prompt = CompletionRequest { tokens: expected.tokens, num_completions: 1, key: 0 };
     let completions = generate(&decoder, &[prompt], &sampling, 1);
     assert_eq!(completions[0][0].tokens, expected.greedy);
     let question =

@@ -5,7 +5,7 @@ use grove::checkpoint::Checkpoint;
 use grove::model::DecoderShape;
 use grove::settings::Precision;
 use grove::task::Sort;
-use grove::text::generate::{Generator, Request, Sampling};
+use grove::text::generate::{CompletionRequest, Generator, Sampling};
 use grove::text::{
     Arithmetic, Cache, CompletionIndex, Kernel, LanguageModel, Pass, PrefixCache,
     PromptWithCompletions, Retention, Row, TextPass, TokenDecoder,
@@ -81,7 +81,7 @@ fn large() -> TokenDecoder {
         intermediate_size: 1024,
         ..LanguageConfig::for_model("tiny").tiny_shape()
     };
-    let decoder = LanguageModel::tiny(&shape, "0123456789+-= abcdefghij", 5).decoder();
+    let decoder = LanguageModel::tiny(&shape, "0123456789+-= abcdefghij", 5).new_decoder();
     assert!(!decoder.is_small());
     decoder
 }
@@ -89,18 +89,23 @@ fn large() -> TokenDecoder {
 #[test]
 fn completions_are_nearly_those_of_single_precision_alone_and_in_a_batch() {
     let sampling = Sampling { max_new_tokens: 12, ..Sampling::default() };
-    let prompt = |number: u32| Request {
+    let prompt = |number: u32| CompletionRequest {
         tokens: (0..3 + 5 * number).map(|i| (i * 7 + number) % 20).collect(),
-        completions: 1 + number as usize,
+        num_completions: 1 + number as usize,
         key: number,
     };
-    let prompts: Vec<Request> = (0..5).map(prompt).collect();
+    let prompts: Vec<CompletionRequest> = (0..5).map(prompt).collect();
     let single = large();
     for kernel in Kernel::available() {
         let decoder = single.clone().with_arithmetic(Arithmetic::Bf16(*kernel));
-        let generate = |decoder: &TokenDecoder, prompts: &[Request], slots: usize| {
-            let generator =
-                Generator { decoder, sampling: &sampling, slots, stop: None, listener: None };
+        let generate = |decoder: &TokenDecoder, prompts: &[CompletionRequest], slots: usize| {
+            let generator = Generator {
+                decoder,
+                sampling: &sampling,
+                num_slots: slots,
+                stop: None,
+                listener: None,
+            };
             generator.generate(prompts)
         };
         let batch = generate(&decoder, &prompts, 7);
@@ -117,7 +122,7 @@ fn completions_are_nearly_those_of_single_precision_alone_and_in_a_batch() {
 /// A decoder whose whole passes run side by side.
 fn small() -> TokenDecoder {
     let model = LanguageModel::tiny(&config().tiny_shape(), "0123456789+-= abcdefghij", 5);
-    let decoder = model.decoder();
+    let decoder = model.new_decoder();
     assert!(decoder.is_small());
     decoder
 }

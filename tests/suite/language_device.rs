@@ -9,7 +9,7 @@ use grove::nn::arch::{NormPlacement, QkNorm, SlidingWindow};
 use grove::objective::{LossConfig, LossType};
 use grove::settings::{Precision, TrainConfig};
 use grove::task::Sort;
-use grove::text::generate::{Completion, Generator, Request, Sampling};
+use grove::text::generate::{Completion, CompletionRequest, Generator, Sampling};
 use grove::text::{Adapters, LoraConfig, TokenDecoder};
 use grove::trainer::text::{LanguageConfig, LanguageTrainer, TINY};
 use std::sync::Arc;
@@ -116,17 +116,18 @@ fn architectures_generate_and_learn_on_a_device_as_on_the_cpu() {
     }
 }
 
-fn prompts() -> [Request; 4] {
-    let prompt = |number: u32, count: u32, completions: usize| Request {
+fn prompts() -> [CompletionRequest; 4] {
+    let prompt = |number: u32, count: u32, completions: usize| CompletionRequest {
         tokens: (0..count).map(|i| (i * i + number * 7 + i) % 40).collect(),
-        completions,
+        num_completions: completions,
         key: number,
     };
     [prompt(1, 9, 4), prompt(2, 1, 4), prompt(3, 17, 4), prompt(4, 5, 2)]
 }
 
 pub fn generate(decoder: &TokenDecoder, sampling: &Sampling, slots: usize) -> Vec<Vec<Completion>> {
-    Generator { decoder, sampling, slots, stop: None, listener: None }.generate(&prompts())
+    Generator { decoder, sampling, num_slots: slots, stop: None, listener: None }
+        .generate(&prompts())
 }
 
 #[test]
@@ -143,12 +144,12 @@ fn devices_choose_the_tokens_that_the_cpu_does() {
             let there = decoder.clone().with_device(Some(device.clone()), Precision::F32);
             for sampling in &ways {
                 let want = generate(&decoder, sampling, 64);
-                let ended = want.iter().flatten().filter(|one| one.ended).count();
+                let ended = want.iter().flatten().filter(|one| one.has_ended).count();
                 assert!(sampling.temperature == 0.0 || (1..14).contains(&ended), "{ended}");
                 for slots in if all { vec![64, 5, 3] } else { vec![64] } {
                     let got = generate(&there, sampling, slots);
                     for (got, want) in got.iter().flatten().zip(want.iter().flatten()) {
-                        assert_eq!((&got.tokens, got.ended), (&want.tokens, want.ended));
+                        assert_eq!((&got.tokens, got.has_ended), (&want.tokens, want.has_ended));
                         let near = |a: &[f32], b: &[f32]| {
                             a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-4)
                         };
@@ -400,10 +401,10 @@ pub fn wide(num_layers: usize) -> TokenDecoder {
 }
 
 /// Two prompts of different lengths, with three completions each.
-pub fn long_prompts() -> [Request; 2] {
-    [70, 3].map(|count| Request {
+pub fn long_prompts() -> [CompletionRequest; 2] {
+    [70, 3].map(|count| CompletionRequest {
         tokens: (0..count).map(|i| (i * i + count) % 1000).collect(),
-        completions: 3,
+        num_completions: 3,
         key: count,
     })
 }
@@ -416,7 +417,7 @@ fn long_texts_are_generated_on_a_device_as_on_the_cpu() {
     for temperature in [0.0, 0.8] {
         let sampling = Sampling { temperature, max_new_tokens: 40, ..Sampling::default() };
         let [want, got] = [&decoder, &there].map(|decoder| {
-            Generator { decoder, sampling: &sampling, slots: 6, stop: None, listener: None }
+            Generator { decoder, sampling: &sampling, num_slots: 6, stop: None, listener: None }
                 .generate(&long_prompts())
         });
         let both = want.iter().flatten().zip(got.iter().flatten());
@@ -447,7 +448,7 @@ fn launches_of_a_token_step_are_few() {
         let decoder = &wide(layers).with_device(Some(device.clone()), Precision::F32);
         let sampling = &Sampling { max_new_tokens: tokens, ..Sampling::default() };
         launches(|| {
-            let by = Generator { decoder, sampling, slots: 6, stop: None, listener: None };
+            let by = Generator { decoder, sampling, num_slots: 6, stop: None, listener: None };
             by.generate(&long_prompts());
         })
     };

@@ -5,8 +5,8 @@ use crate::support::adapter;
 use burn::tensor::Device;
 use grove::rng::{draw, uniform};
 use grove::settings::Precision;
-use grove::text::TokenDecoder;
-use grove::text::generate::{Completion, Generator, Request, Sampling};
+use grove::text::generate::{Completion, CompletionRequest, Generator, Sampling};
+use grove::text::{CompletionIndex, TokenDecoder};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
@@ -28,13 +28,14 @@ fn the_largest_random_number_chooses_a_possible_token() {
     let Some(device) = adapter() else { return };
     let largest = |key: &u32| uniform(draw(draw(*key, 0), 0)) == 1.0 - f32::EPSILON / 2.0;
     let key = (0..=u32::MAX).find(largest).unwrap();
-    let prompt = |i: u32| Request { tokens: vec![i, i * i % 1000, 7], completions: 1, key };
-    let prompts: Vec<Request> = (0..200).map(prompt).collect();
+    let prompt =
+        |i: u32| CompletionRequest { tokens: vec![i, i * i % 1000, 7], num_completions: 1, key };
+    let prompts: Vec<CompletionRequest> = (0..200).map(prompt).collect();
     let decoder = &wide(1).with_device(Some(device), Precision::F32);
     for top_k in [5, 50, 500] {
         let all = Sampling { max_new_tokens: 1, ..Sampling::default() };
         let sampling = &Sampling { top_k, ..all };
-        let found = Generator { decoder, sampling, slots: 200, stop: None, listener: None }
+        let found = Generator { decoder, sampling, num_slots: 200, stop: None, listener: None }
             .generate(&prompts);
         for one in found.iter().flatten() {
             assert!(one.candidates[0].contains(&one.tokens[0]), "{one:?}");
@@ -59,7 +60,7 @@ fn choices_among_the_likeliest_tokens_are_those_of_the_cpu() {
         let there = decoder.clone().with_device(Some(device.clone()), Precision::F32);
         for sampling in ways {
             let [want, got] = [&decoder, &there].map(|decoder| {
-                Generator { decoder, sampling, slots: 6, stop: None, listener: None }
+                Generator { decoder, sampling, num_slots: 6, stop: None, listener: None }
                     .generate(&long_prompts())
             });
             let both = want.iter().flatten().zip(got.iter().flatten());
@@ -91,14 +92,23 @@ fn the_completions_of_a_prompt_are_the_same_if_they_are_more_than_the_slots() {
         let there = wide(1).with_device(Some(device), Precision::F32);
         let generate = |slots| {
             let heard = Mutex::new(BTreeMap::new());
-            let listener = |prompt: usize, number: usize, one: &Completion| {
+            let listener = |index: CompletionIndex, one: &Completion| {
                 if one.is_over(&sampling) {
-                    let before = heard.lock().unwrap().insert([prompt, number], one.tokens.clone());
+                    let before = heard
+                        .lock()
+                        .unwrap()
+                        .insert([index.text, index.completion], one.tokens.clone());
                     assert_eq!(before, None, "it is over once");
                 }
             };
             let (decoder, sampling) = (&there, &sampling);
-            let by = Generator { decoder, sampling, slots, stop: None, listener: Some(&listener) };
+            let by = Generator {
+                decoder,
+                sampling,
+                num_slots: slots,
+                stop: None,
+                listener: Some(&listener),
+            };
             let completions = by.generate(&long_prompts());
             let tokens = |group: Vec<Completion>| group.into_iter().map(|one| one.tokens).collect();
             let completions: Vec<Vec<Vec<u32>>> = completions.into_iter().map(tokens).collect();

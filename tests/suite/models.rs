@@ -12,13 +12,13 @@ use grove::env::{Catch, Env, Recall};
 use grove::model::{NamedModel, NativePolicy, Network, TensorActor};
 use grove::rng::Stream;
 use grove::rollout::{ActionSelection, evaluate};
-use grove::settings::{Activation, EngineChoice, ModelKind, PolicyConfig, Start, TrainConfig};
+use grove::settings::{Activation, EngineChoice, GroupStart, ModelKind, PolicyConfig, TrainConfig};
 use grove::trainer::{GameTrainer, Trainer, load_policy};
 use own_model::Residual;
 use std::fs;
 use std::path::Path;
 
-fn gru_run(start: Start) -> TrainConfig {
+fn gru_run(start: GroupStart) -> TrainConfig {
     let mut config = short_run(start);
     config.policy.kind = ModelKind::Gru;
     config.policy.hidden = vec![8, 5];
@@ -57,7 +57,7 @@ pub fn assert_repeats_and_resumes(model: &Network, config: &TrainConfig, device:
     iterate(&mut broken, 2);
     let saved = broken.snapshot().unwrap();
     let has_memory = model.initial_memory(1, device).is_some();
-    let saves_memory = has_memory && config.rollout.start == Start::Branch;
+    let saves_memory = has_memory && config.rollout.start == GroupStart::Branch;
     assert_eq!(saved.section("memory.safetensors", 1).is_ok(), saves_memory);
     let mut resumed = new().with_checkpoint(&saved).unwrap();
     iterate(&mut resumed, 2);
@@ -103,7 +103,7 @@ pub fn assert_learns_recall(kind: ModelKind, iterations: u32) {
 }
 
 fn assert_any_model_repeats_and_resumes(device: &Device) {
-    for start in [Start::Branch, Start::Level] {
+    for start in [GroupStart::Branch, GroupStart::Level] {
         let config = gru_run(start);
         let gru = Trainer::new(Catch::default(), &config, device).model();
         assert_repeats_and_resumes(&gru, &config, device);
@@ -111,7 +111,7 @@ fn assert_any_model_repeats_and_resumes(device: &Device) {
         assert_repeats_and_resumes(&leaky, &config, device);
     }
     let own = residual(8, 3, device);
-    assert_repeats_and_resumes(&own, &short_run(Start::Branch), device);
+    assert_repeats_and_resumes(&own, &short_run(GroupStart::Branch), device);
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn on_an_adapter_any_model_repeats_and_resumes_byte_for_byte() {
 #[test]
 fn one_thread_and_two_make_the_same_bytes() {
     for kind in [ModelKind::Gru, ModelKind::Mlp] {
-        let mut config = gru_run(Start::Branch);
+        let mut config = gru_run(GroupStart::Branch);
         (config.policy.kind, config.policy.hidden) = (kind, vec![64, 64]);
         config.engine = EngineChoice::General;
         assert_any_threads_agree(config, 64);
@@ -138,7 +138,7 @@ fn one_thread_and_two_make_the_same_bytes() {
 
 #[test]
 fn three_hidden_layers_are_trained_by_the_cpus_engine_as_by_autodiff() {
-    let mut config = short_run(Start::Branch);
+    let mut config = short_run(GroupStart::Branch);
     config.policy.hidden = vec![16, 9, 12];
     let [mut fast, mut general] = [EngineChoice::Auto, EngineChoice::General].map(|engine| {
         let config = TrainConfig { engine, ..config.clone() };
@@ -182,7 +182,7 @@ pub fn assert_acts_as_by_tensors(config: &TrainConfig) {
 
 #[test]
 fn a_recurrent_policy_acts_the_same_natively_and_by_tensors() {
-    let mut config = gru_run(Start::Branch);
+    let mut config = gru_run(GroupStart::Branch);
     config.policy.hidden = vec![9, 7];
     assert_acts_as_by_tensors(&config);
 }
@@ -190,7 +190,7 @@ fn a_recurrent_policy_acts_the_same_natively_and_by_tensors() {
 #[test]
 #[should_panic(expected = "has 4 features and 36 actions, but the game `catch` has 4 and 3")]
 fn a_built_in_network_with_other_actions_is_rejected() {
-    let config = short_run(Start::Branch);
+    let config = short_run(GroupStart::Branch);
     let network = Network::new(4, 36, &config.policy, 1, &cpu());
     let _ = Trainer::with_model(Catch::default(), network, &config, &cpu());
 }
@@ -200,7 +200,7 @@ fn a_built_in_network_with_other_actions_is_rejected() {
 fn a_user_defined_model_with_other_actions_is_rejected() {
     let policy = PolicyConfig::mlp(&[8], Activation::Relu);
     let model = Network::user_defined::<Residual>(4, 2, &policy, 1, &cpu());
-    let _ = Trainer::with_model(Catch::default(), model, &short_run(Start::Branch), &cpu());
+    let _ = Trainer::with_model(Catch::default(), model, &short_run(GroupStart::Branch), &cpu());
 }
 
 /// It learns by default, too: in the program of `own_models`.

@@ -15,7 +15,7 @@ use grove::learner::fused::FusedLearner;
 use grove::model::{FlatMlp, Mlp, flatten, unflatten};
 use grove::rng::{draw, uniform};
 use grove::rollout::{ActionSelection, FusedRollout, RolloutKeys};
-use grove::settings::{Activation, ModelKind, PolicyConfig, Precision, Start, TrainConfig};
+use grove::settings::{Activation, GroupStart, ModelKind, PolicyConfig, Precision, TrainConfig};
 use grove::trainer::{GameTrainer, Trainer};
 use pollster::block_on;
 
@@ -37,7 +37,7 @@ fn config(precision: Precision) -> TrainConfig {
     config.precision = precision;
     config.rollout.num_groups = 37;
     config.rollout.group_size = 5;
-    config.rollout.start = Start::Level;
+    config.rollout.start = GroupStart::Level;
     config.update.update_epochs = 1;
     config.update.num_minibatches = 1;
     config.update.max_grad_norm = 0.0;
@@ -114,10 +114,10 @@ fn a_decoder_learns_nearly_the_same_in_lower_precisions() {
 
 /// Settings of short runs in bf16, one of each built-in network.
 fn runs_in_bf16() -> [TrainConfig; 3] {
-    let [mut gru, mut perceptron] = [short_run(Start::Branch), short_run(Start::Level)];
+    let [mut gru, mut perceptron] = [short_run(GroupStart::Branch), short_run(GroupStart::Level)];
     gru.policy.kind = ModelKind::Gru;
     perceptron.policy.hidden = vec![40, 33];
-    [decoder_run(Start::Branch), gru, perceptron]
+    [decoder_run(GroupStart::Branch), gru, perceptron]
         .map(|config| TrainConfig { precision: Precision::Bf16, ..config })
 }
 
@@ -171,7 +171,7 @@ fn a_resumed_run_in_bf16_equals_an_uninterrupted_one_with_any_threads() {
 fn built_in_networks_learn_to_catch_in_bf16() {
     for mut config in runs_in_bf16() {
         config.iterations = 40;
-        config.rollout.start = Start::Branch;
+        config.rollout.start = GroupStart::Branch;
         config.rollout.num_groups = 64;
         config.rollout.group_size = 8;
         config.optimizer.learning_rate = 1e-2;

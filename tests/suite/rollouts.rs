@@ -20,7 +20,7 @@ use grove::rng::{Stream, draw, uniform};
 use grove::rollout::{
     ActionSelection, NativeRollout, RolloutKeys, StepwiseRollout, env_words, evaluate,
 };
-use grove::settings::{Activation, PolicyConfig, RolloutConfig, Start};
+use grove::settings::{Activation, GroupStart, PolicyConfig, RolloutConfig};
 use pollster::block_on;
 
 impl Host {
@@ -90,8 +90,8 @@ fn check<G: Rules>(
         got.assert_is(&want, &context);
         let (got, want) = (block_on(stepwise.export_state_async()), native.export_state());
         let seats = match config.start {
-            Start::Level => 0,
-            Start::Branch => config.num_groups,
+            GroupStart::Level => 0,
+            GroupStart::Branch => config.num_groups,
         };
         assert_eq!(want.len(), seats * env_words(game), "{context}");
         assert_words(game, &got, &want, float_state, &context);
@@ -99,7 +99,7 @@ fn check<G: Rules>(
 }
 
 fn check_all(device: &Device, default_fruit: bool) {
-    for start in [Start::Level, Start::Branch] {
+    for start in [GroupStart::Level, GroupStart::Branch] {
         check(SHORT_FRUIT, &config(7, 3, 20, start), &[16], false, device);
         let positions = Fruit { observation: FruitObservation::Positions, ..SHORT_FRUIT };
         check(positions, &config(5, 3, 18, start), &[16], false, device);
@@ -130,7 +130,7 @@ fn native_and_stepwise_play_the_same_games_on_an_adapter() {
 /// Checks that games of a group with equal actions have equal observations over several episodes,
 /// and that groups differ.
 fn check_shared_levels<G: Rules>(game: G, stepwise: Option<&Device>) {
-    let config = config(5, 4, 40, Start::Level);
+    let config = config(5, 4, 40, GroupStart::Level);
     let keys = RolloutKeys::new(79);
     let device = stepwise.cloned().unwrap_or_else(cpu);
     let policy = constant_policy(game, 1, &device);
@@ -166,7 +166,7 @@ fn the_members_of_a_group_share_their_level() {
 #[test]
 fn the_number_of_threads_changes_nothing() {
     let game = SHORT_FRUIT;
-    let config = config(23, 5, 30, Start::Branch);
+    let config = config(23, 5, 30, GroupStart::Branch);
     let policy = NativeMlp::new(&perceptron(game, &[16], 1.2, &cpu()));
     let run = |threads: usize| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
@@ -189,7 +189,7 @@ fn the_number_of_threads_changes_nothing() {
 #[test]
 fn other_seeds_and_iterations_play_other_games() {
     let game = SHORT_FRUIT;
-    let config = config(3, 5, 20, Start::Level);
+    let config = config(3, 5, 20, GroupStart::Level);
     let policy = NativeMlp::new(&perceptron(game, &[16], 1.2, &cpu()));
     let played = |seed: u64, iteration: u32| {
         let mut rollout = NativeRollout::new(game, &config, RolloutKeys::new(seed));
@@ -213,7 +213,7 @@ fn the_sums_of_a_rollout_are_those_of_its_steps() {
     let policy = NativeMlp::new(&perceptron(game, &[16], 1.2, &cpu()));
     for auto_reset in [true, false] {
         // Two blocks of games, the second one partial.
-        let config = RolloutConfig { auto_reset, ..config(3, 7, 50, Start::Level) };
+        let config = RolloutConfig { auto_reset, ..config(3, 7, 50, GroupStart::Level) };
         let mut played = HostTrajectory::default();
         played.resize(21, 50, 4);
         played.enable_scores();
@@ -243,7 +243,7 @@ fn the_sums_of_a_rollout_are_those_of_its_steps() {
 #[test]
 fn saved_games_that_do_not_fit_are_rejected() {
     let game = Catch::default();
-    let config = config(3, 5, 2, Start::Branch);
+    let config = config(3, 5, 2, GroupStart::Branch);
     let keys = RolloutKeys::new(1);
     let words = vec![0; 3 * env_words(game) - 1];
     let expected = "the saved games are 11 words, but 12 are needed for 3 groups of `catch`";

@@ -84,7 +84,7 @@ fn byte_gguf() -> Gguf {
 /// The tokens of a text, which are none where it is refused as an empty prompt.
 fn prompt(model: &LanguageModel, text: &str) -> Vec<u32> {
     match model.tokenize_prompt(text, &[] as &[()]) {
-        Err(LanguageError::NoPrompt) => Vec::new(),
+        Err(LanguageError::EmptyPrompt) => Vec::new(),
         tokens => tokens.unwrap(),
     }
 }
@@ -113,7 +113,7 @@ fn a_pattern_means_the_same_with_line_ends_spelled_out_or_as_they_are() {
         let model = LanguageModel::load(folder.path()).unwrap();
         assert_eq!(prompt(&model, "a\n\nb"), [97, 256, 98], "{ends:?}");
         assert_eq!(model.decode_completion(&[97, 256, 98]), "a\n\nb");
-        assert_eq!(model.pieces(&[0xc3, 0xa9, 97]), ["\u{fffd}", "\u{fffd}", "a"]);
+        assert_eq!(model.decode_pieces(&[0xc3, 0xa9, 97]), ["\u{fffd}", "\u{fffd}", "a"]);
     }
 }
 
@@ -246,10 +246,10 @@ fn unigrams_marks_and_added_tokens_are_read() {
     assert_eq!(prompt(&model, "cats cat"), [1, 5, 6, 7, 8, 1, 9]);
     assert_eq!(prompt(&model, "b dog"), [1, 3, 1, 10]);
     assert_eq!(model.decode_completion(&[4, 2]), "ab a");
-    assert_eq!(model.pieces(&[4, 2, 3]), ["ab", " a", "b"]);
+    assert_eq!(model.decode_pieces(&[4, 2, 3]), ["ab", " a", "b"]);
     // After a text an answer begins with a mark only if a space is between them.
     let after =
-        |text: &str, answer: &str| model.tokenize_bare_answer(text, &[] as &[()], answer).unwrap();
+        |text: &str, answer: &str| model.tokenize_plain_answer(text, &[] as &[()], answer).unwrap();
     assert_eq!(after("ab c", "ab"), [6, 3]);
     assert_eq!(after("ab c", " ab"), [4]);
     // Tokenized by itself, if the prompt's last token would be another.

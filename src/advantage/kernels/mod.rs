@@ -10,7 +10,7 @@ use crate::data::{Recording, RecordingAdvantages, RecordingPart};
 use crate::device;
 use crate::device::buffers::{argument, cube_ints, cube_tensor, grid, uninit};
 use crate::parallel::{Team, TeamError};
-use crate::settings::{AdvantageConfig, RolloutConfig, Scale};
+use crate::settings::{AdvantageConfig, AdvantageScale, RolloutConfig};
 use burn::backend::{Cube, DType};
 use burn::cubecl::prelude::*;
 use burn::tensor::Tensor;
@@ -172,8 +172,8 @@ pub fn compute_shared_recording_advantages(
     ours[SQUARES] = deviation * deviation * ours[LEARNT_STEPS];
     let mut all = team.all_reduce_counts(&ours)?;
     all[SQUARES] = match config.scale_rewards {
-        Scale::Batch => 1.0 / ((all[SQUARES] / all[LEARNT_STEPS]).sqrt() + epsilon),
-        Scale::Group | Scale::None => 1.0,
+        AdvantageScale::Batch => 1.0 / ((all[SQUARES] / all[LEARNT_STEPS]).sqrt() + epsilon),
+        AdvantageScale::Group | AdvantageScale::None => 1.0,
     };
     let summary = device::upload(all.into_iter().map(|x| x as f32).collect(), &device);
     Ok(RecordingAdvantages { summary, ..advantages })

@@ -6,7 +6,7 @@ use crate::data::summary::{
     ZERO_VARIANCE_GROUPS,
 };
 use crate::device::buffers::Buffer;
-use crate::settings::{Estimator, Scale};
+use crate::settings::{AdvantageScale, CreditEstimator};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
@@ -85,7 +85,7 @@ impl RecordedSteps {
 /// Compile-time variant of the credit kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct CreditVariant {
-    pub estimator: Estimator,
+    pub estimator: CreditEstimator,
     /// Whether a game continues with a new episode.
     pub auto_reset: bool,
     /// Whether scores are recorded; otherwise they are sums of rewards.
@@ -176,7 +176,7 @@ pub(super) fn credit_kernel(
                 ended_steps = t + 1;
                 if comptime!(!credits.auto_reset) {
                     num_counted = select(t < num_counted, t + 1, num_counted);
-                } else if comptime!(credits.estimator == Estimator::Return) {
+                } else if comptime!(credits.estimator == CreditEstimator::Return) {
                     let end = select(t + 1 < sizes.learn_steps, t + 1, sizes.learn_steps);
                     for step in first..end {
                         advantages[sizes.advantage_index(step, game)] = episode_return;
@@ -186,7 +186,7 @@ pub(super) fn credit_kernel(
                 }
             }
         }
-        if comptime!(credits.estimator == Estimator::RewardToGo) {
+        if comptime!(credits.estimator == CreditEstimator::RewardToGo) {
             let mut credit = 0.0f32;
             for i in 0..num_steps {
                 let t = num_steps - 1 - i;
@@ -257,7 +257,7 @@ pub(super) fn centre_kernel(
     sizes: Sizes,
     steps_per_unit: usize,
     epsilon: f32,
-    #[comptime] scale: Scale,
+    #[comptime] scale: AdvantageScale,
 ) {
     let groups = sizes.games / sizes.group_size;
     let (group_size, learn_steps) = (sizes.group_size, sizes.learn_steps);
@@ -278,7 +278,7 @@ pub(super) fn centre_kernel(
             }
             let mean = sum / group_size as f32;
             let mut factor = 1.0f32;
-            if comptime!(scale == Scale::Group) {
+            if comptime!(scale == AdvantageScale::Group) {
                 let mut squares = 0.0f32;
                 for member in 0..group_size {
                     let centred = advantages[row + member] - base - mean;
@@ -308,7 +308,7 @@ pub(super) fn summary_kernel(
     summary: &mut [f32],
     num_rows: usize,
     epsilon: f32,
-    #[comptime] scale: Scale,
+    #[comptime] scale: AdvantageScale,
 ) {
     let unit = UNIT_POS as usize;
     let column = unit % summary::LEN;
@@ -331,7 +331,8 @@ pub(super) fn summary_kernel(
                 steps += sums[part * summary::LEN + LEARNT_STEPS];
             }
             let factor = 1.0f32 / ((total / steps).sqrt() + epsilon);
-            total = if comptime!(scale == Scale::Batch) { factor } else { 1.0f32.runtime() };
+            total =
+                if comptime!(scale == AdvantageScale::Batch) { factor } else { 1.0f32.runtime() };
         }
         summary[unit] = total;
     }

@@ -268,7 +268,7 @@ mod tests {
             max_new_tokens: 2,
             loss,
         };
-        let decoder = LanguageModel::tiny(&DecoderShape::default(), "ab", 1).decoder();
+        let decoder = LanguageModel::tiny(&DecoderShape::default(), "ab", 1).new_decoder();
         let (shards, team) = (Shards::new(1, 1), Team::alone());
         let differentiation = Differentiation {
             decoder: &decoder,

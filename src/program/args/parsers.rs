@@ -1,6 +1,6 @@
 //! Parsers of the values of options.
 
-use crate::schema::{Settings, Shape, name_from_str, shape_at};
+use crate::schema::{Settings, Shape, find_by_name, shape_at};
 use crate::settings::GenerationConfig;
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Arg, Command, ValueEnum};
@@ -36,7 +36,7 @@ impl<T: Copy + Send + Sync + 'static> TypedValueParser for ChoiceParser<T> {
     ) -> Result<T, clap::Error> {
         let (all, names) = (self.all, self.names());
         // A function is a parser whose error names the option.
-        let parse = move |text: &str| name_from_str(text, all, &names);
+        let parse = move |text: &str| find_by_name(text, all, &names);
         parse.parse_ref(command, arg, value)
     }
 
@@ -107,7 +107,7 @@ pub fn parse_sampling(key: &str, text: &str) -> Result<f32, String> {
     let number: f32 = text.parse().map_err(|_| "not a number".to_string())?;
     match shape_at(GenerationConfig::SETTINGS, key) {
         Some(Shape::Number(range)) if !range.contains(number.into()) => {
-            Err(format!("must be {}", range.in_words(number.into())))
+            Err(format!("must be {}", range.describe_for(number.into())))
         }
         _ => Ok(number),
     }

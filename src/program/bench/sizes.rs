@@ -1,7 +1,7 @@
 //! The sizes of a game's benchmark: those of its options, else of `--set`, else the same for all games.
 
 use super::BenchArgs;
-use crate::settings::{Start, TrainConfig, overlay};
+use crate::settings::{GroupStart, TrainConfig, overlay};
 use anyhow::{Result, ensure};
 use toml::Table;
 
@@ -14,7 +14,7 @@ const DEFAULT_GAMES: usize = 4096;
 /// # Errors
 /// If the games are no whole number of groups, or `--set` names no setting.
 pub fn apply_sizes(args: &BenchArgs, table: &Table, settings: &TrainConfig) -> Result<TrainConfig> {
-    let named = overlay::named_paths(table, &args.set)?;
+    let named = overlay::resolve_assignments(table, &args.set)?;
     let is_set = |path: &str| named.iter().any(|name| name == path);
     let mut config = settings.clone();
     config.engine = args.engine.unwrap_or(config.engine);
@@ -35,7 +35,7 @@ pub fn apply_sizes(args: &BenchArgs, table: &Table, settings: &TrainConfig) -> R
     set_size(&mut rollout.num_steps, args.num_steps, is_set("rollout.num_steps"), 100);
     let all_steps = rollout.num_steps;
     set_size(&mut rollout.learn_steps, args.learn_steps, is_set("rollout.learn_steps"), all_steps);
-    set_size(&mut rollout.start, None, is_set("rollout.start"), Start::Level);
+    set_size(&mut rollout.start, None, is_set("rollout.start"), GroupStart::Level);
     set_size(&mut update.update_epochs, args.update_epochs, is_set("update.update_epochs"), 1);
     set_size(
         &mut update.num_minibatches,
@@ -97,9 +97,9 @@ mod tests {
     fn other_settings_are_those_of_set_too() {
         let config = apply("--set engine=general --set precision=bf16 --set start=branch").unwrap();
         assert_eq!(config.engine.name(), "general");
-        assert_eq!((config.precision.name(), config.rollout.start), ("bf16", Start::Branch));
+        assert_eq!((config.precision.name(), config.rollout.start), ("bf16", GroupStart::Branch));
         assert_eq!(apply("--set precision=bf16 --precision f32").unwrap().precision.name(), "f32");
-        assert_eq!(apply("").unwrap().rollout.start, Start::Level);
+        assert_eq!(apply("").unwrap().rollout.start, GroupStart::Level);
         let error = apply("--set group_size=3").unwrap_err().to_string();
         assert!(error.contains("--num-envs is 4096") && error.contains("(3)"), "{error}");
         assert_eq!(apply("--set group_size=0 --num-envs 0").unwrap().rollout.num_groups, 0);

@@ -22,7 +22,7 @@ use crate::checkpoint::Checkpoint;
 use crate::disk;
 use crate::parallel::Team;
 use crate::run::{LanguageRun, RunFolder};
-use crate::settings::{change_saved, overlay};
+use crate::settings::{change_saved_settings, overlay};
 use crate::task::{self, DataTask, Split, Task};
 use crate::text::LanguageModel;
 use crate::trainer::text::{
@@ -318,7 +318,7 @@ fn train_new(games: &Games, request: &LanguageRequest, args: &RunArgs) -> Result
 pub fn resume(games: &Games, args: &TrainArgs, run: SavedRun) -> Result<()> {
     let TrainArgs { run: args, task_data, verifier, model, .. } = args;
     let mut saved = read_settings(run.checkpoint)?;
-    change_saved(&mut saved, &args.set)?;
+    change_saved_settings(&mut saved, &args.set)?;
     let LanguageSettings { task_name, mut task_settings, mut config } =
         split_language_settings(saved)?;
     config.iterations = args.iterations.unwrap_or(config.iterations);

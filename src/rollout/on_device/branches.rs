@@ -9,7 +9,7 @@ use crate::device::has_kernels;
 use crate::env::Rules;
 use crate::model::Network;
 use crate::rollout::memory::GamesMemory;
-use crate::settings::{RolloutConfig, Start};
+use crate::settings::{GroupStart, RolloutConfig};
 use burn::tensor::Device;
 use burn_cubecl::tensor::CubeTensor;
 
@@ -43,7 +43,7 @@ impl DeviceBranches {
             memory.finish_step(t, || buffers.ends(t));
         }
         let (trajectory, branches) = buffers.finish();
-        self.envs = (config.start == Start::Branch).then(|| Box::new(branches));
+        self.envs = (config.start == GroupStart::Branch).then(|| Box::new(branches));
         trajectory
     }
 

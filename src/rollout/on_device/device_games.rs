@@ -3,7 +3,7 @@
 use super::{FusedRollout, RolloutKeys};
 use crate::env::Rules;
 use crate::model::FlatMlp;
-use crate::settings::{RolloutConfig, Start};
+use crate::settings::{GroupStart, RolloutConfig};
 use burn::tensor::{Device, Int, Tensor};
 
 /// Games on a device that advance step by step indefinitely; the counterpart of
@@ -27,7 +27,7 @@ impl<G: Rules> DeviceGames<G> {
             group_size: 1,
             num_steps: 1,
             learn_steps: 1,
-            start: Start::Branch,
+            start: GroupStart::Branch,
             auto_reset: true,
         };
         let rollout = FusedRollout::new(game, &config, RolloutKeys::new(seed), device);

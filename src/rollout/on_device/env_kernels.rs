@@ -7,7 +7,7 @@ use crate::env::bits::{from_bits, to_bits};
 use crate::env::{Episode, PackedState, Rules, new_game, num_words};
 use crate::math::softmax::MASKED_LOGIT;
 use crate::rng::draw;
-use crate::settings::{RolloutConfig, Start};
+use crate::settings::{GroupStart, RolloutConfig};
 use burn::backend::{DType, Shape};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -54,9 +54,9 @@ impl Origin {
     /// The origin of an iteration's games; `continues` is true if there was a previous iteration.
     pub fn new(config: &RolloutConfig, continues: bool) -> Self {
         match (config.start, continues) {
-            (Start::Level, _) => Self::Level,
-            (Start::Branch, false) => Self::Staggered,
-            (Start::Branch, true) => Self::Branch,
+            (GroupStart::Level, _) => Self::Level,
+            (GroupStart::Branch, false) => Self::Staggered,
+            (GroupStart::Branch, true) => Self::Branch,
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::data::{Recording, RecordingPart};
 use crate::device::buffers::{cube_tensor, max_buffer_bytes, uninit};
 use crate::env::{Rules, num_words};
 use crate::model::FlatMlp;
-use crate::settings::{Precision, RolloutConfig, Start};
+use crate::settings::{GroupStart, Precision, RolloutConfig};
 use burn::backend::{Cube, DType};
 use burn::tensor::{Device, Int, Tensor};
 use burn_cubecl::tensor::CubeTensor;
@@ -153,7 +153,7 @@ impl<G: Rules> FusedRollout<G> {
                 initial_episodes: Tensor::from_primitive::<Cube>(part.initial_episodes),
             });
         }
-        let branches = (config.start == Start::Branch).then(|| Box::new(branches));
+        let branches = (config.start == GroupStart::Branch).then(|| Box::new(branches));
         let num_envs = config.num_envs();
         (Recording { num_steps: steps, num_envs, parts }, FusedBranches(branches))
     }

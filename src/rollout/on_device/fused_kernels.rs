@@ -15,7 +15,7 @@ use crate::env::{Rules, StepResult, num_words, play_step};
 use crate::math::softmax::{SampledAction, sample_action};
 use crate::model::kernels::{MlpShape, mlp_logits, round_to};
 use crate::model::{FeatureSlots, HostObserver, Observer, StepWords};
-use crate::settings::{Precision, RolloutConfig, Start};
+use crate::settings::{GroupStart, Precision, RolloutConfig};
 use burn::cubecl;
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
@@ -310,7 +310,7 @@ impl<G: Rules> PartRollout<'_, G> {
         PlayVariant {
             game: self.game,
             origin,
-            stores_branches: self.config.start == Start::Branch,
+            stores_branches: self.config.start == GroupStart::Branch,
             shape,
             workgroup,
             has_workgroup_weights: !workgroup.has_shared_layers()

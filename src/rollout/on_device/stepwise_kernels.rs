@@ -10,7 +10,7 @@ use crate::device::buffers::{Buffer, argument, cube_tensor, probe, uninit};
 use crate::env::{Episode, Rules, StepResult, play_step};
 use crate::math::softmax::{SampledAction, sample_action};
 use crate::model::StepWords;
-use crate::settings::{RolloutConfig, Start};
+use crate::settings::{GroupStart, RolloutConfig};
 use burn::backend::{Cube, DType};
 use burn::cubecl;
 use burn::cubecl::client::Client;
@@ -279,7 +279,7 @@ impl<G: Rules> StepwiseBuffers<G> {
                 BranchPointsLaunch::new(argument(&self.branches), learn_steps, self.keys.branch),
                 t,
                 self.keys.action,
-                self.config.start == Start::Branch,
+                self.config.start == GroupStart::Branch,
                 self.game,
             );
         }
@@ -317,7 +317,7 @@ impl<G: Rules> StepwiseBuffers<G> {
             truncated: quantity(TRUNCATED),
             scores: quantity(SCORES),
             memory: None,
-            elapsed: (self.config.start == Start::Branch).then(elapsed),
+            elapsed: (self.config.start == GroupStart::Branch).then(elapsed),
             legal: G::MASKED
                 .then(|| quantities.clone().slice([NUM_QUANTITIES..]).permute([1, 2, 0])),
         };

@@ -1,9 +1,9 @@
 //! Adapter folders in PEFT's format: low-rank additions to a model in another folder.
 
-use super::hugging_face::{self, Files, name_stop_tokens, write_files};
-use super::names::read_parameters;
+use super::hugging_face::{self, Files, add_stop_tokens, write_files};
+use super::parameters::read_parameters;
 use super::weights::{WeightFiles, write_weights};
-use super::{pretty, read_file, unusable};
+use super::{read_file, to_pretty_json, unusable_error};
 use crate::model::Parameter;
 use crate::nn::arch::Projection;
 use crate::schema::Settings;
@@ -19,7 +19,7 @@ const WEIGHTS: &str = "adapter_model.safetensors";
 
 /// Keys of PEFT 0.21's `LoraConfig` that are read, or that do not affect the adapted model: settings of training, and
 /// parameters of disabled features. Any other key must be null, false or empty.
-const KNOWN: [&str; 19] = [
+const KNOWN_KEYS: [&str; 19] = [
     "auto_mapping",
     "base_model_name_or_path",
     "bias",
@@ -41,7 +41,7 @@ const KNOWN: [&str; 19] = [
     "use_rslora",
 ];
 /// Initializations of adapters that leave the weights of the base model as they are.
-const INITIALIZATIONS: [&str; 3] = ["gaussian", "eva", "orthogonal"];
+const NEUTRAL_INITIALIZATIONS: [&str; 3] = ["gaussian", "eva", "orthogonal"];
 
 /// Whether a folder holds adapters.
 pub(super) fn has_adapters(folder: &Path) -> bool {
@@ -49,7 +49,7 @@ pub(super) fn has_adapters(folder: &Path) -> bool {
 }
 
 /// Name of a parameter's tensor in files.
-fn name(parameter: &Parameter) -> String {
+fn tensor_name(parameter: &Parameter) -> String {
     format!("base_model.model.model.{}", parameter.name)
 }
 
@@ -57,10 +57,10 @@ fn name(parameter: &Parameter) -> String {
 pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
     let path = folder.join(CONFIG);
     let text = read_file(&path)?;
-    let config_json: Value = serde_json::from_slice(&text).map_err(|e| unusable(&path, e))?;
+    let config_json: Value = serde_json::from_slice(&text).map_err(|e| unusable_error(&path, e))?;
     let key = "base_model_name_or_path";
     let base = config_json[key].as_str().filter(|base| !base.is_empty());
-    let base = base.ok_or_else(|| unusable(&path, format!("there is no `{key}`")))?;
+    let base = base.ok_or_else(|| unusable_error(&path, format!("there is no `{key}`")))?;
     let base = match Path::new(base) {
         base if base.is_relative() && !base.exists() => folder.join(base),
         base => base.to_path_buf(),
@@ -70,13 +70,13 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
         let reason = format!(
             "there is no model in {base}, which these adapters are for; `{key}` must be the path of its folder"
         );
-        return Err(unusable(&path, reason));
+        return Err(unusable_error(&path, reason));
     }
     let model = LanguageModel::load(&base)?;
     let mut model = hugging_face::with_files_of_adapters(model, folder)?;
-    let config = parse_config(&config_json).map_err(|reason| unusable(&path, reason))?;
+    let config = parse_config(&config_json).map_err(|reason| unusable_error(&path, reason))?;
     let weights = WeightFiles::open_files(folder, vec![WEIGHTS.to_string()])?;
-    let find = |parameter: &Parameter| weights.find(parameter, &name(parameter));
+    let find = |parameter: &Parameter| weights.find(parameter, &tensor_name(parameter));
     // Checked before anything is allocated by the rank.
     for linear in Projection::ALL.into_iter().filter(|linear| config.targets(*linear)) {
         let [inputs, _] = linear.sizes(&model.shape);
@@ -85,10 +85,10 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
     }
     let adapters = Adapters::zeros(&model.shape, &config);
     let params = read_parameters(adapters.parameters(), folder, find)?.values().to_vec();
-    let used: HashSet<String> = adapters.parameters().iter().map(name).collect();
-    if let Some(other) = weights.names().find(|name| !used.contains(*name)) {
+    let used: HashSet<String> = adapters.parameters().iter().map(tensor_name).collect();
+    if let Some(other) = weights.tensor_names().find(|name| !used.contains(*name)) {
         let reason = format!("the tensor `{other}` belongs to none of the adapters in {CONFIG}");
-        return Err(unusable(&folder.join(WEIGHTS), reason));
+        return Err(unusable_error(&folder.join(WEIGHTS), reason));
     }
     model.adapters = Some(adapters.with_params(params));
     Ok(model)
@@ -127,14 +127,14 @@ fn is_off(value: &Value) -> bool {
 fn check_entries(config_json: &Value) -> Result<(), String> {
     let mut entries = config_json.as_object().into_iter().flatten();
     if let Some((name, value)) =
-        entries.find(|(name, value)| !KNOWN.contains(&name.as_str()) && !is_off(value))
+        entries.find(|(name, value)| !KNOWN_KEYS.contains(&name.as_str()) && !is_off(value))
     {
         return Err(format!("`{name}`: {value} is not known, and may change the model"));
     }
     let initialization = &config_json["init_lora_weights"];
     let keeps_base = match initialization {
         Value::Null | Value::Bool(_) => true,
-        name => name.as_str().is_some_and(|name| INITIALIZATIONS.contains(&name)),
+        name => name.as_str().is_some_and(|name| NEUTRAL_INITIALIZATIONS.contains(&name)),
     };
     if !keeps_base {
         return Err(format!(
@@ -202,9 +202,9 @@ pub(super) fn write(
     folder: &Path,
 ) -> Result<(), LanguageError> {
     let mut files = metadata(model, adapters);
-    name_stop_tokens(model, &mut files, folder)?;
+    add_stop_tokens(model, &mut files, folder)?;
     write_files(&files, folder)?;
-    write_weights(&folder.join(WEIGHTS), adapters.parameters(), adapters.params(), name)
+    write_weights(&folder.join(WEIGHTS), adapters.parameters(), adapters.params(), tensor_name)
 }
 
 /// Files of an adapter folder other than the weights.
@@ -228,7 +228,7 @@ pub(super) fn metadata(model: &LanguageModel, adapters: &Adapters) -> Files {
         "target_modules": targets,
     });
     let mut files = hugging_face::metadata(model);
-    files.insert(CONFIG.to_string(), pretty(&config_json));
+    files.insert(CONFIG.to_string(), to_pretty_json(&config_json));
     files
 }
 
@@ -239,8 +239,8 @@ pub(super) fn take_config(
 ) -> Result<Option<LoraConfig>, LanguageError> {
     let Some(text) = files.remove(CONFIG) else { return Ok(None) };
     let path = folder.join(CONFIG);
-    let config_json = serde_json::from_slice(&text).map_err(|e| unusable(&path, e))?;
-    parse_config(&config_json).map(Some).map_err(|reason| unusable(&path, reason))
+    let config_json = serde_json::from_slice(&text).map_err(|e| unusable_error(&path, e))?;
+    parse_config(&config_json).map(Some).map_err(|reason| unusable_error(&path, reason))
 }
 
 #[cfg(test)]

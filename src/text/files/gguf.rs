@@ -4,10 +4,10 @@
 
 use super::gguf_metadata::value_types;
 use super::gguf_vocabulary::Vocabulary;
-use super::hugging_face::{Files, GENERATION, TOKENIZER, TOKENIZER_CONFIG, assemble};
-use super::names::{ParameterSource, read_parameters, shape_in_files};
+use super::hugging_face::{Files, GENERATION_CONFIG, TOKENIZER, TOKENIZER_CONFIG, assemble};
+use super::parameters::{ParameterSource, read_parameters, shape_in_files};
 use super::quants::Format;
-use super::{check_fetched, file_error, pretty, unusable, wrong_type};
+use super::{file_error, reject_lfs_pointer, to_pretty_json, unusable_error, wrong_type_reason};
 use crate::disk::input;
 use crate::model::{DecoderShape, Parameter};
 use crate::nn::arch::{FAMILIES, Family, GgufForm, QkNorm, RopeScaling, gguf_name};
@@ -33,12 +33,12 @@ const ROPE_FREQS: &str = "rope_freqs.weight";
 struct Gguf<'a> {
     path: &'a Path,
     metadata: HashMap<String, Value>,
-    tensors: HashMap<String, Tensor>,
+    tensors: HashMap<String, TensorLocation>,
     weights: &'a [u8],
 }
 
-/// A tensor; the numbers of its last axis are contiguous.
-struct Tensor {
+/// Location of a tensor among the weights; its last axis is contiguous.
+struct TensorLocation {
     shape: Vec<usize>,
     /// ggml's code of the number format.
     format_code: u32,
@@ -55,27 +55,27 @@ struct ParameterBytes<'a> {
 }
 
 impl ParameterBytes<'_> {
-    /// Index in this file of row `number` of Hugging Face's layout.
-    fn row(&self, number: usize) -> usize {
-        let Some(head_dim) = self.paired_head_dim else { return number };
-        let (first, i, half) = (number - number % head_dim, number % head_dim, head_dim / 2);
+    /// Index in this file of a row of Hugging Face's layout.
+    fn file_row(&self, row: usize) -> usize {
+        let Some(head_dim) = self.paired_head_dim else { return row };
+        let (first, i, half) = (row - row % head_dim, row % head_dim, head_dim / 2);
         first + i % half * 2 + i / half
     }
 }
 
 impl ParameterSource for ParameterBytes<'_> {
     fn read(&self) -> Vec<f32> {
-        let numbers = self.format.read(self.bytes);
+        let values = self.format.decode(self.bytes);
         if self.paired_head_dim.is_none() {
-            return numbers;
+            return values;
         }
-        let width = numbers.len() / self.rows;
-        let rows = (0..self.rows).flat_map(|row| &numbers[self.row(row) * width..][..width]);
+        let width = values.len() / self.rows;
+        let rows = (0..self.rows).flat_map(|row| &values[self.file_row(row) * width..][..width]);
         rows.copied().collect()
     }
 
-    fn stored(&self, sizes: [usize; 2]) -> Option<StoredMatrix> {
-        self.format.matrix(self.bytes, sizes, |row| self.row(row))
+    fn read_stored(&self, sizes: [usize; 2]) -> Option<StoredMatrix> {
+        self.format.to_matrix(self.bytes, sizes, |row| self.file_row(row))
     }
 }
 
@@ -83,11 +83,11 @@ impl ParameterSource for ParameterBytes<'_> {
 struct HeaderReader<'a> {
     rest: &'a [u8],
     /// Number of values read so far.
-    values: usize,
+    num_values: usize,
 }
 
 impl<'a> HeaderReader<'a> {
-    fn take(&mut self, count: u64) -> Result<&'a [u8], &'static str> {
+    fn read_bytes(&mut self, count: u64) -> Result<&'a [u8], &'static str> {
         let (taken, rest) = self
             .rest
             .split_at_checked(count as usize)
@@ -96,72 +96,75 @@ impl<'a> HeaderReader<'a> {
         Ok(taken)
     }
 
-    fn number<const N: usize>(&mut self) -> Result<[u8; N], &'static str> {
-        Ok(self.take(N as u64)?.try_into().expect("as many as were taken"))
+    fn read_array<const N: usize>(&mut self) -> Result<[u8; N], &'static str> {
+        Ok(self.read_bytes(N as u64)?.try_into().expect("as many as were taken"))
     }
 
-    fn u32(&mut self) -> Result<u32, &'static str> {
-        Ok(u32::from_le_bytes(self.number()?))
+    fn read_u32(&mut self) -> Result<u32, &'static str> {
+        Ok(u32::from_le_bytes(self.read_array()?))
     }
 
-    fn u64(&mut self) -> Result<u64, &'static str> {
-        Ok(u64::from_le_bytes(self.number()?))
+    fn read_u64(&mut self) -> Result<u64, &'static str> {
+        Ok(u64::from_le_bytes(self.read_array()?))
     }
 
-    fn text(&mut self) -> Result<String, &'static str> {
-        let count = self.u64()?;
+    fn read_text(&mut self) -> Result<String, &'static str> {
+        let count = self.read_u64()?;
         // Copied before it is checked, since another process may modify the file.
-        let text = String::from_utf8(self.take(count)?.to_vec());
+        let text = String::from_utf8(self.read_bytes(count)?.to_vec());
         let lossy = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         Ok(text.unwrap_or_else(|error| lossy(error.as_bytes())))
     }
 
-    /// Reads a value of the type of code `value_type`, nested in `depth` arrays.
-    fn value(&mut self, value_type: u32, depth: usize) -> Result<Value, &'static str> {
-        self.values += 1;
-        if self.values > MAX_VALUES {
+    /// Reads a value of the type with the code `value_type`, nested in `depth` arrays.
+    fn read_value(&mut self, value_type: u32, depth: usize) -> Result<Value, &'static str> {
+        self.num_values += 1;
+        if self.num_values > MAX_VALUES {
             return Err("its header has over 8 million values");
         }
         Ok(match value_type {
-            value_types::U8 => json!(self.number::<1>()?[0]),
-            value_types::I8 => json!(self.number::<1>()?[0] as i8),
-            value_types::U16 => json!(u16::from_le_bytes(self.number()?)),
-            value_types::I16 => json!(i16::from_le_bytes(self.number()?)),
-            value_types::U32 => json!(self.u32()?),
-            value_types::I32 => json!(self.u32()? as i32),
+            value_types::U8 => json!(self.read_array::<1>()?[0]),
+            value_types::I8 => json!(self.read_array::<1>()?[0] as i8),
+            value_types::U16 => json!(u16::from_le_bytes(self.read_array()?)),
+            value_types::I16 => json!(i16::from_le_bytes(self.read_array()?)),
+            value_types::U32 => json!(self.read_u32()?),
+            value_types::I32 => json!(self.read_u32()? as i32),
             value_types::F32 => {
                 // Through its shortest decimal form, since widening to f64 would show rounding
                 // errors.
-                let x = f32::from_le_bytes(self.number()?);
+                let x = f32::from_le_bytes(self.read_array()?);
                 json!(x.to_string().parse::<f64>().unwrap_or(f64::NAN))
             }
-            value_types::BOOL => json!(self.number::<1>()?[0] != 0),
-            value_types::STRING => json!(self.text()?),
+            value_types::BOOL => json!(self.read_array::<1>()?[0] != 0),
+            value_types::STRING => json!(self.read_text()?),
             value_types::ARRAY if depth == MAX_DEPTH => {
                 return Err("its header has arrays in arrays, too deep to follow");
             }
             value_types::ARRAY => {
-                let (value_type, count) = (self.u32()?, self.u64()?);
+                let (value_type, count) = (self.read_u32()?, self.read_u64()?);
                 let all: Result<Vec<Value>, _> =
-                    (0..count).map(|_| self.value(value_type, depth + 1)).collect();
+                    (0..count).map(|_| self.read_value(value_type, depth + 1)).collect();
                 Value::Array(all?)
             }
-            value_types::U64 => json!(self.u64()?),
-            value_types::I64 => json!(self.u64()? as i64),
-            value_types::F64 => json!(f64::from_le_bytes(self.number()?)),
+            value_types::U64 => json!(self.read_u64()?),
+            value_types::I64 => json!(self.read_u64()? as i64),
+            value_types::F64 => json!(f64::from_le_bytes(self.read_array()?)),
             _ => return Err("its header has a value of an unknown kind"),
         })
     }
 }
 
 impl<'a> Gguf<'a> {
-    /// Parses a file up to its weights; what is unusable about it as the error.
+    /// Parses a file up to its weights.
+    ///
+    /// # Errors
+    /// The reason why the file cannot be used.
     fn parse(bytes: &'a [u8], path: &'a Path) -> Result<Self, &'static str> {
         let rest = bytes
             .strip_prefix(MAGIC)
             .ok_or("it is not a GGUF file; models in other formats are read from their folders")?;
-        let mut header = HeaderReader { rest, values: 0 };
-        match header.u32()? {
+        let mut header = HeaderReader { rest, num_values: 0 };
+        match header.read_u32()? {
             2 | 3 => {}
             version if (2..=3).contains(&version.swap_bytes()) => {
                 return Err(
@@ -170,25 +173,25 @@ impl<'a> Gguf<'a> {
             }
             _ => return Err("its version is neither 2 nor 3"),
         }
-        let (tensors, values) = (header.u64()?, header.u64()?);
+        let (num_tensors, num_values) = (header.read_u64()?, header.read_u64()?);
         let mut metadata = HashMap::new();
-        for _ in 0..values {
-            let (name, value_type) = (header.text()?, header.u32()?);
-            if metadata.insert(name, header.value(value_type, 0)?).is_some() {
+        for _ in 0..num_values {
+            let (name, value_type) = (header.read_text()?, header.read_u32()?);
+            if metadata.insert(name, header.read_value(value_type, 0)?).is_some() {
                 return Err("its header has a key twice");
             }
         }
-        let mut all = HashMap::new();
-        for _ in 0..tensors {
-            let name = header.text()?;
-            let axes = header.u32()?;
+        let mut tensors = HashMap::new();
+        for _ in 0..num_tensors {
+            let name = header.read_text()?;
+            let axes = header.read_u32()?;
             let shape: Result<Vec<usize>, _> =
-                (0..axes).map(|_| header.u64().map(|n| n as usize)).collect();
+                (0..axes).map(|_| header.read_u64().map(|n| n as usize)).collect();
             let mut shape = shape?;
             // The file lists axes in reverse order.
             shape.reverse();
-            let (format_code, start) = (header.u32()?, header.u64()? as usize);
-            if all.insert(name, Tensor { shape, format_code, start }).is_some() {
+            let (format_code, start) = (header.read_u32()?, header.read_u64()? as usize);
+            if tensors.insert(name, TensorLocation { shape, format_code, start }).is_some() {
                 return Err("it has two tensors of one name");
             }
         }
@@ -197,59 +200,61 @@ impl<'a> Gguf<'a> {
         let start = (bytes.len() - header.rest.len()).checked_next_multiple_of(alignment as usize);
         let weights =
             start.and_then(|start| bytes.get(start..)).ok_or("it ends with its header")?;
-        Ok(Self { path, metadata, tensors: all, weights })
+        Ok(Self { path, metadata, tensors, weights })
     }
 
     /// Finds a metadata value and converts it with `read`; `None` if it is missing.
-    fn typed<T>(
+    fn find_typed<T>(
         &self,
         name: &str,
         expected: &str,
         read: impl Fn(&Value) -> Option<T>,
     ) -> Result<Option<T>, LanguageError> {
         let Some(value) = self.metadata.get(name) else { return Ok(None) };
-        let wrong = || unusable(self.path, wrong_type(name, value, expected));
+        let wrong = || unusable_error(self.path, wrong_type_reason(name, value, expected));
         read(value).map(Some).ok_or_else(wrong)
     }
 
-    fn whole(&self, name: &str) -> Result<Option<usize>, LanguageError> {
-        self.typed(name, "a whole number", |value| Some(value.as_u64()? as usize))
+    fn find_integer(&self, name: &str) -> Result<Option<usize>, LanguageError> {
+        self.find_typed(name, "a whole number", |value| Some(value.as_u64()? as usize))
     }
 
-    fn number(&self, name: &str) -> Result<Option<f64>, LanguageError> {
-        self.typed(name, "a number", Value::as_f64)
+    fn find_number(&self, name: &str) -> Result<Option<f64>, LanguageError> {
+        self.find_typed(name, "a number", Value::as_f64)
     }
 
-    fn text(&self, name: &str) -> &str {
+    fn find_text(&self, name: &str) -> &str {
         self.metadata.get(name).and_then(Value::as_str).unwrap_or_default()
     }
 
     /// Returns the shape of the decoder, from the metadata and from which tensors there are.
     fn shape(&self) -> Result<DecoderShape, LanguageError> {
-        let (family, form) = self.family()?;
+        let (family, form) = self.find_family()?;
         let architecture = form.architecture;
-        let whole = |name: &str| self.whole(&format!("{architecture}.{name}"));
-        let number = |name: &str| self.number(&format!("{architecture}.{name}"));
+        let integer = |name: &str| self.find_integer(&format!("{architecture}.{name}"));
+        let number = |name: &str| self.find_number(&format!("{architecture}.{name}"));
         let size = |name: &str| {
-            let missing = || unusable(self.path, format!("there is no `{architecture}.{name}`"));
-            whole(name)?.ok_or_else(missing)
+            let missing =
+                || unusable_error(self.path, format!("there is no `{architecture}.{name}`"));
+            integer(name)?.ok_or_else(missing)
         };
         let has = |name: &str| self.tensors.contains_key(name);
         let rope_theta = number("rope.freq_base")?.unwrap_or(1e4);
         let table = self.tensors.get("token_embd.weight");
-        let table = table.ok_or_else(|| unusable(self.path, "there is no `token_embd.weight`"))?;
+        let table =
+            table.ok_or_else(|| unusable_error(self.path, "there is no `token_embd.weight`"))?;
         let (hidden_size, num_heads) = (size("embedding_length")?, size("attention.head_count")?);
-        let head_dim = whole("attention.key_length")?.unwrap_or(hidden_size / num_heads.max(1));
+        let head_dim = integer("attention.key_length")?.unwrap_or(hidden_size / num_heads.max(1));
         let shape = DecoderShape {
             family,
             num_actions: table.shape.first().copied().unwrap_or(0),
             hidden_size,
             num_layers: size("block_count")?,
             num_heads,
-            num_kv_heads: whole("attention.head_count_kv")?.unwrap_or(num_heads),
+            num_kv_heads: integer("attention.head_count_kv")?.unwrap_or(num_heads),
             head_dim,
             intermediate_size: size("feed_forward_length")?,
-            context: whole("context_length")?.unwrap_or(2048),
+            context: integer("context_length")?.unwrap_or(2048),
             qkv_bias: has("blk.0.attn_q.bias"),
             output_bias: form.has_output_and_mlp_bias && has("blk.0.attn_output.bias"),
             mlp_bias: form.has_output_and_mlp_bias && has("blk.0.ffn_gate.bias"),
@@ -260,15 +265,15 @@ impl<'a> Gguf<'a> {
             rms_norm_eps: number("attention.layer_norm_rms_epsilon")?.unwrap_or(1e-5) as f32,
             ..DecoderShape::default()
         };
-        shape.check().map_err(|error| unusable(self.path, error))?;
+        shape.check().map_err(|error| unusable_error(self.path, error))?;
         self.check_rotation(architecture, shape.head_dim)?;
         self.check_storable(&shape)?;
         Ok(shape)
     }
 
     /// Finds the family of the model's architecture, with its form in these files.
-    fn family(&self) -> Result<(&'static Family, GgufForm), LanguageError> {
-        let architecture = self.text("general.architecture");
+    fn find_family(&self) -> Result<(&'static Family, GgufForm), LanguageError> {
+        let architecture = self.find_text("general.architecture");
         let known = FAMILIES.iter().filter_map(|family| {
             let form = family.gguf.filter(|form| form.architecture == family.model_type)?;
             Some((*family, form))
@@ -280,7 +285,7 @@ impl<'a> Gguf<'a> {
                  Hugging Face folders",
                 known.join(", ")
             );
-            unusable(self.path, reason)
+            unusable_error(self.path, reason)
         })
     }
 
@@ -293,13 +298,13 @@ impl<'a> Gguf<'a> {
                     "a {} has other biases and norms than this file, which no Hugging Face folder could hold",
                     shape.family.class
                 );
-                Err(unusable(self.path, reason))
+                Err(unusable_error(self.path, reason))
             }
         }
     }
 
     /// Rejects tensors that the shape has no place for, since the model would differ without them.
-    fn check_used(&self, shape: &DecoderShape) -> Result<(), LanguageError> {
+    fn check_all_used(&self, shape: &DecoderShape) -> Result<(), LanguageError> {
         let parameters = shape.parameters();
         let mut used: HashSet<String> =
             parameters.iter().map(|parameter| gguf_name(shape, &parameter.name)).collect();
@@ -310,7 +315,7 @@ impl<'a> Gguf<'a> {
                 let reason = format!(
                     "the tensor `{other}` has no place in a {class} with a `block_count` of {layers}"
                 );
-                Err(unusable(self.path, reason))
+                Err(unusable_error(self.path, reason))
             }
             None => Ok(()),
         }
@@ -320,22 +325,23 @@ impl<'a> Gguf<'a> {
     fn check_rotation(&self, architecture: &str, head_dim: usize) -> Result<(), LanguageError> {
         let key = |name: &str| format!("{architecture}.rope.{name}");
         // A factor without a type, also under its older name, is a linear scaling; 0 means none.
-        let factor = self.number(&key("scaling.factor"))?.or(self.number(&key("scale_linear"))?);
+        let factor =
+            self.find_number(&key("scaling.factor"))?.or(self.find_number(&key("scale_linear"))?);
         let has_type = |value: &Value| Some(value.as_str()? != "none");
-        let is_scaled = match self.typed(&key("scaling.type"), "a string", has_type)? {
+        let is_scaled = match self.find_typed(&key("scaling.type"), "a string", has_type)? {
             Some(has_type) => has_type,
             None => factor.is_some_and(|factor| factor != 0.0 && factor != 1.0),
         };
         if is_scaled {
             let reason = "rotary scaling is supported for Hugging Face folders only";
-            return Err(unusable(self.path, reason));
+            return Err(unusable_error(self.path, reason));
         }
-        match self.whole(&key("dimension_count"))? {
+        match self.find_integer(&key("dimension_count"))? {
             Some(rotated) if rotated != head_dim => {
                 let reason = format!(
                     "{rotated} numbers of a head of {head_dim} rotate; heads that rotate in part are not supported"
                 );
-                Err(unusable(self.path, reason))
+                Err(unusable_error(self.path, reason))
             }
             _ => Ok(()),
         }
@@ -349,7 +355,7 @@ impl<'a> Gguf<'a> {
     ) -> Result<Option<RopeScaling>, LanguageError> {
         let name = ROPE_FREQS;
         let Some(tensor) = self.tensors.get(name) else { return Ok(None) };
-        let wrong = |reason: &str| unusable(self.path, format!("`{name}` {reason}"));
+        let wrong = |reason: &str| unusable_error(self.path, format!("`{name}` {reason}"));
         let ([count], 0) = (&tensor.shape[..], tensor.format_code) else {
             return Err(wrong("is not a list of numbers in single precision"));
         };
@@ -358,9 +364,9 @@ impl<'a> Gguf<'a> {
         }
         let bytes =
             self.weights.get(tensor.start..).and_then(|rest| rest.get(..count.checked_mul(4)?));
-        let numbers = bytes.ok_or_else(|| wrong("goes beyond the end of the file"))?.as_chunks().0;
+        let words = bytes.ok_or_else(|| wrong("goes beyond the end of the file"))?.as_chunks().0;
         let divisors: Vec<f64> =
-            numbers.iter().map(|bytes| f32::from_le_bytes(*bytes).into()).collect();
+            words.iter().map(|word| f32::from_le_bytes(*word).into()).collect();
         let scaling = RopeScaling::from_llama3_divisors(&divisors, theta);
         scaling.map(Some).ok_or_else(|| wrong("is a rotary scaling of no known model of Llama 3"))
     }
@@ -373,29 +379,30 @@ impl<'a> Gguf<'a> {
     ) -> Result<ParameterBytes<'a>, LanguageError> {
         let name = gguf_name(shape, &parameter.name);
         let tensor = self.tensors.get(&name);
-        let tensor =
-            tensor.ok_or_else(|| unusable(self.path, format!("the tensor `{name}` is missing")))?;
+        let tensor = tensor
+            .ok_or_else(|| unusable_error(self.path, format!("the tensor `{name}` is missing")))?;
         let wanted = shape_in_files(parameter);
         if tensor.shape != wanted {
             let found = &tensor.shape;
-            return Err(unusable(
+            return Err(unusable_error(
                 self.path,
                 format!("`{name}` has the shape {found:?}, but must have {wanted:?}"),
             ));
         }
         let format = Format::from_code(tensor.format_code)
-            .map_err(|reason| unusable(self.path, format!("`{name}` is in {reason}")))?;
+            .map_err(|reason| unusable_error(self.path, format!("`{name}` is in {reason}")))?;
         let row = wanted.last().copied().unwrap_or(1);
         if !row.is_multiple_of(format.block_values) {
             let block = format.block_values;
             let reason =
                 format!("`{name}` has rows of {row} numbers, and its format blocks of {block}");
-            return Err(unusable(self.path, reason));
+            return Err(unusable_error(self.path, reason));
         }
         let bytes = self.weights.get(tensor.start..).and_then(|rest| {
             rest.get(..parameter.num_elements() / format.block_values * format.block_bytes)
         });
-        let bytes = bytes.ok_or_else(|| unusable(self.path, format!("it ends within `{name}`")))?;
+        let bytes =
+            bytes.ok_or_else(|| unusable_error(self.path, format!("it ends within `{name}`")))?;
         let rotates_adjacent_pairs =
             shape.family.gguf.is_some_and(|form| form.rotates_adjacent_pairs);
         let is_rotated = matches!(name.rsplit('.').nth(1), Some("attn_q" | "attn_k"));
@@ -404,39 +411,39 @@ impl<'a> Gguf<'a> {
     }
 
     /// Rejects a file of adapters, and one of several parts of a model.
-    fn check_whole(&self) -> Result<(), LanguageError> {
-        if self.text("general.type") == "adapter" {
+    fn check_is_whole_model(&self) -> Result<(), LanguageError> {
+        if self.find_text("general.type") == "adapter" {
             let reason = "it holds adapters without their model; adapters are read from a folder in PEFT's format";
-            return Err(unusable(self.path, reason));
+            return Err(unusable_error(self.path, reason));
         }
-        match (self.whole("split.no")?, self.whole("split.count")?) {
-            (Some(number), Some(count)) if count > 1 => {
-                let number = number + 1;
+        match (self.find_integer("split.no")?, self.find_integer("split.count")?) {
+            (Some(index), Some(count)) if count > 1 => {
+                let number = index + 1;
                 let reason = format!(
                     "it is part {number} of {count} of a model; `llama-gguf-split --merge` joins them"
                 );
-                Err(unusable(self.path, reason))
+                Err(unusable_error(self.path, reason))
             }
             _ => Ok(()),
         }
     }
 
     /// Converts the vocabulary to the files of a Hugging Face folder.
-    fn files(&self, shape: &DecoderShape) -> Result<Files, LanguageError> {
-        let wrong = |reason: String| unusable(self.path, reason);
+    fn vocabulary_files(&self, shape: &DecoderShape) -> Result<Files, LanguageError> {
+        let wrong = |reason: String| unusable_error(self.path, reason);
         let vocabulary = Vocabulary::new(&self.metadata).map_err(wrong)?;
-        let tokenizer = vocabulary.tokenizer().map_err(wrong)?;
+        let tokenizer = vocabulary.to_tokenizer_json().map_err(wrong)?;
         let text = |value: &Value| value.as_str().map(str::to_string);
         let config = json!({
             "tokenizer_class": "PreTrainedTokenizerFast",
-            "bos_token": vocabulary.name("bos_token_id"),
-            "eos_token": vocabulary.name("eos_token_id"),
-            "chat_template": self.typed("tokenizer.chat_template", "a string", text)?,
+            "bos_token": vocabulary.token_name("bos_token_id"),
+            "eos_token": vocabulary.token_name("eos_token_id"),
+            "chat_template": self.find_typed("tokenizer.chat_template", "a string", text)?,
             "model_max_length": shape.context,
         });
         let generation = json!({ "eos_token_id": vocabulary.stop_tokens() });
-        Ok([(TOKENIZER, tokenizer), (TOKENIZER_CONFIG, config), (GENERATION, generation)]
-            .map(|(name, value)| (name.to_string(), pretty(&value)))
+        Ok([(TOKENIZER, tokenizer), (TOKENIZER_CONFIG, config), (GENERATION_CONFIG, generation)]
+            .map(|(name, value)| (name.to_string(), to_pretty_json(&value)))
             .into())
     }
 }
@@ -447,13 +454,13 @@ pub(super) fn read(path: &Path) -> Result<LanguageModel, LanguageError> {
     // SAFETY: any bytes are valid numbers, and texts are copied before they are used. If another process modifies the
     // file while it is mapped, values change, or the program is stopped by SIGBUS, but memory safety is not affected.
     let bytes = unsafe { Mmap::map(&opened) }.map_err(file_error("read", path))?;
-    check_fetched(&bytes, path)?;
-    let file = Gguf::parse(&bytes, path).map_err(|reason| unusable(path, reason))?;
-    file.check_whole()?;
+    reject_lfs_pointer(&bytes, path)?;
+    let file = Gguf::parse(&bytes, path).map_err(|reason| unusable_error(path, reason))?;
+    file.check_is_whole_model()?;
     let shape = file.shape()?;
     let find = |parameter: &Parameter| file.find(parameter, &shape);
     let params = read_parameters(&shape.parameters(), path, find)?;
-    file.check_used(&shape)?;
-    let files = file.files(&shape)?;
+    file.check_all_used(&shape)?;
+    let files = file.vocabulary_files(&shape)?;
     assemble(path, shape, params, files)
 }

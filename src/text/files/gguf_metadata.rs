@@ -34,12 +34,12 @@ pub(super) const SPACE: &str = "\u{2581}";
 pub(super) enum MetadataValue {
     U32(u32),
     F32(f32),
-    Flag(bool),
-    Text(String),
-    Texts(Vec<String>),
+    Bool(bool),
+    String(String),
+    Strings(Vec<String>),
     /// Written as `i32`.
-    Wholes(Vec<u32>),
-    Numbers(Vec<f32>),
+    Integers(Vec<u32>),
+    Floats(Vec<f32>),
 }
 
 impl MetadataValue {
@@ -48,18 +48,18 @@ impl MetadataValue {
         match self {
             Self::U32(x) => append_value(to, value_types::U32, &x.to_le_bytes()),
             Self::F32(x) => append_value(to, value_types::F32, &x.to_le_bytes()),
-            Self::Flag(x) => append_value(to, value_types::BOOL, &[u8::from(*x)]),
-            Self::Text(x) => {
+            Self::Bool(x) => append_value(to, value_types::BOOL, &[u8::from(*x)]),
+            Self::String(x) => {
                 append_value(to, value_types::STRING, &[]);
-                append_text(to, x);
+                append_string(to, x);
             }
-            Self::Texts(all) => {
-                append_list(to, value_types::STRING, all, |to, x| append_text(to, x))
+            Self::Strings(all) => {
+                append_list(to, value_types::STRING, all, |to, x| append_string(to, x))
             }
-            Self::Wholes(all) => {
+            Self::Integers(all) => {
                 append_list(to, value_types::I32, all, |to, x| to.extend(x.to_le_bytes()))
             }
-            Self::Numbers(all) => {
+            Self::Floats(all) => {
                 append_list(to, value_types::F32, all, |to, x| to.extend(x.to_le_bytes()))
             }
         }
@@ -80,7 +80,7 @@ fn append_list<T>(to: &mut Vec<u8>, value_type: u32, all: &[T], write: impl Fn(&
 }
 
 /// Appends a string with its length.
-pub(super) fn append_text(to: &mut Vec<u8>, text: &str) {
+pub(super) fn append_string(to: &mut Vec<u8>, text: &str) {
     to.extend((text.len() as u64).to_le_bytes());
     to.extend(text.as_bytes());
 }

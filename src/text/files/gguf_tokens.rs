@@ -2,21 +2,21 @@
 
 use super::gguf_metadata::token_kinds::{BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED};
 use super::gguf_metadata::{MetadataValue, SPACE};
-use super::hugging_face::{TOKENIZER, special_token};
+use super::hugging_face::{TOKENIZER, find_special_token};
 use super::pre_tokenizers::PreTokenizer;
-use super::tokenizer::merge_parts;
+use super::tokenizer::split_merge;
 use crate::text::language_model::LanguageModel;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 
-/// Tokens of a vocabulary by id.
-struct Tokens {
+/// Tokens of a vocabulary, by id.
+struct TokenTable {
     names: Vec<String>,
     kinds: Vec<u32>,
     ids: HashMap<String, u32>,
 }
 
-impl Tokens {
+impl TokenTable {
     /// Collects the tokens of a `tokenizer.json`; ids without a token get a unique name.
     fn new(json: &Value, count: usize) -> Self {
         let mut names: Vec<String> = (0..count).map(|id| format!("[PAD{id}]")).collect();
@@ -42,73 +42,77 @@ impl Tokens {
 ///
 /// # Errors
 /// A clause if llama.cpp has no such tokenizer.
-pub(super) fn tokens(model: &LanguageModel) -> Result<Vec<(String, MetadataValue)>, String> {
+pub(super) fn convert_vocabulary(
+    model: &LanguageModel,
+) -> Result<Vec<(String, MetadataValue)>, String> {
     let json = model.files.get(TOKENIZER);
     let json: Value = json.and_then(|text| serde_json::from_slice(text).ok()).unwrap_or_default();
-    let mut tokens = Tokens::new(&json, model.shape.num_actions);
+    let mut tokens = TokenTable::new(&json, model.shape.num_actions);
     let mut all: Vec<(&str, MetadataValue)> = match json["model"]["type"].as_str() {
         Some("BPE") if json["model"]["byte_fallback"] == true => {
-            sentence_piece(&json, &mut tokens)?
+            convert_sentence_piece(&json, &mut tokens)?
         }
-        Some("BPE") => byte_level(&json)?,
-        Some("WordLevel") => characters(&mut tokens)?,
+        Some("BPE") => convert_byte_level(&json)?,
+        Some("WordLevel") => convert_characters(&mut tokens)?,
         _ => {
             return Err("llama.cpp has no counterpart of this kind of `tokenizer.json`".into());
         }
     };
-    let (begins, ends) = text_bounds(&json["post_processor"]);
-    let eos = model.stop_tokens.first().copied();
+    let [bos, eos] = bounding_tokens(&json["post_processor"]);
+    let stop = model.stop_tokens.first().copied();
     // llama.cpp assumes token 11 if none is named.
-    let bos = special_token(&model.files, "bos_token", &model.base).map_err(|e| e.to_string())?;
-    let bos = begins.or(tokens.ids.get(&bos).copied()).or(eos);
+    let bos_name =
+        find_special_token(&model.files, "bos_token", &model.base).map_err(|e| e.to_string())?;
+    let named_bos = bos.or(tokens.ids.get(&bos_name).copied()).or(stop);
     let stops = ["ggml.eos_token_id", "ggml.eot_token_id", "ggml.eom_token_id"];
     let stops = stops.into_iter().zip(&model.stop_tokens);
     all.extend(stops.map(|(name, token)| (name, MetadataValue::U32(*token))));
-    all.extend(bos.map(|token| ("ggml.bos_token_id", MetadataValue::U32(token))));
-    all.push(("ggml.add_bos_token", MetadataValue::Flag(begins.is_some())));
-    all.push(("ggml.add_eos_token", MetadataValue::Flag(ends)));
+    all.extend(named_bos.map(|token| ("ggml.bos_token_id", MetadataValue::U32(token))));
+    all.push(("ggml.add_bos_token", MetadataValue::Bool(bos.is_some())));
+    all.push(("ggml.add_eos_token", MetadataValue::Bool(eos.is_some())));
     if let Some(template) = &model.template {
-        all.push(("chat_template", MetadataValue::Text(template.source.clone())));
+        all.push(("chat_template", MetadataValue::String(template.source.clone())));
     }
-    all.push(("ggml.tokens", MetadataValue::Texts(tokens.names)));
-    all.push(("ggml.token_type", MetadataValue::Wholes(tokens.kinds)));
+    all.push(("ggml.tokens", MetadataValue::Strings(tokens.names)));
+    all.push(("ggml.token_type", MetadataValue::Integers(tokens.kinds)));
     Ok(all.into_iter().map(|(name, value)| (name.to_string(), value)).collect())
 }
 
-fn named(model: &str, pre: &str, merges: Vec<String>) -> Vec<(&'static str, MetadataValue)> {
+/// Metadata of byte-level BPE with this pre-tokenizer.
+fn byte_level_metadata(pre: &str, merges: Vec<String>) -> Vec<(&'static str, MetadataValue)> {
     vec![
-        ("ggml.model", MetadataValue::Text(model.to_string())),
-        ("ggml.pre", MetadataValue::Text(pre.to_string())),
-        ("ggml.merges", MetadataValue::Texts(merges)),
+        ("ggml.model", MetadataValue::String("gpt2".to_string())),
+        ("ggml.pre", MetadataValue::String(pre.to_string())),
+        ("ggml.merges", MetadataValue::Strings(merges)),
     ]
 }
 
 /// Converts byte-level BPE.
-fn byte_level(json: &Value) -> Result<Vec<(&'static str, MetadataValue)>, String> {
-    let name = PreTokenizer::name_of(json)
+fn convert_byte_level(json: &Value) -> Result<Vec<(&'static str, MetadataValue)>, String> {
+    let name = PreTokenizer::find_name(json)
         .ok_or("the way in which its `tokenizer.json` splits text has no name in llama.cpp")?;
-    Ok(named("gpt2", name, merges(json).map(|parts| parts.join(" ")).collect()))
+    Ok(byte_level_metadata(name, merges(json).map(|parts| parts.join(" ")).collect()))
 }
 
 /// Merged pairs, in the order of their ranks.
 fn merges(json: &Value) -> impl Iterator<Item = [&str; 2]> {
     let merges = json["model"]["merges"].as_array().into_iter().flatten();
-    merges.filter_map(merge_parts)
+    merges.filter_map(split_merge)
 }
 
 /// Converts SentencePiece's BPE.
-fn sentence_piece(
+fn convert_sentence_piece(
     json: &Value,
-    tokens: &mut Tokens,
+    tokens: &mut TokenTable,
 ) -> Result<Vec<(&'static str, MetadataValue)>, String> {
-    let prefixes = adds_space_prefix(json)?;
+    let adds_prefix = adds_space_prefix(json)?;
     let scores = merge_scores(json, tokens);
     mark_bytes(tokens);
     let mut all = vec![
-        ("ggml.model", MetadataValue::Text("llama".to_string())),
-        ("ggml.pre", MetadataValue::Text("default".to_string())),
-        ("ggml.scores", MetadataValue::Numbers(scores)),
-        ("ggml.add_space_prefix", MetadataValue::Flag(prefixes)),
+        ("ggml.model", MetadataValue::String("llama".to_string())),
+        ("ggml.pre", MetadataValue::String("default".to_string())),
+        ("ggml.scores", MetadataValue::Floats(scores)),
+        ("ggml.add_space_prefix", MetadataValue::Bool(adds_prefix)),
     ];
     let unknown = json["model"]["unk_token"].as_str().and_then(|name| tokens.ids.get(name));
     if let Some(unknown) = unknown {
@@ -154,7 +158,7 @@ fn steps(part: &Value, key: &str) -> Vec<Value> {
 }
 
 /// The scores of SentencePiece's tokens, by which it ranks merges: from the rank of the first pair that makes a token.
-fn merge_scores(json: &Value, tokens: &Tokens) -> Vec<f32> {
+fn merge_scores(json: &Value, tokens: &TokenTable) -> Vec<f32> {
     let pairs: Vec<String> = merges(json).map(|parts| parts.concat()).collect();
     // llama.cpp merges everything that forms a token; pairs that are not merges come last.
     let mut scores = vec![-(pairs.len() as f32); tokens.names.len()];
@@ -168,7 +172,7 @@ fn merge_scores(json: &Value, tokens: &Tokens) -> Vec<f32> {
 }
 
 /// Marks the tokens that SentencePiece has for bytes, such as `<0x0A>`.
-fn mark_bytes(tokens: &mut Tokens) {
+fn mark_bytes(tokens: &mut TokenTable) {
     for (kind, name) in tokens.kinds.iter_mut().zip(&tokens.names) {
         let is_byte = name.len() == 6 && name.starts_with("<0x") && name.ends_with('>');
         if *kind == NORMAL && is_byte {
@@ -178,7 +182,9 @@ fn mark_bytes(tokens: &mut Tokens) {
 }
 
 /// Converts a vocabulary of characters to bytes without merges.
-fn characters(tokens: &mut Tokens) -> Result<Vec<(&'static str, MetadataValue)>, String> {
+fn convert_characters(
+    tokens: &mut TokenTable,
+) -> Result<Vec<(&'static str, MetadataValue)>, String> {
     for (name, kind) in tokens.names.iter_mut().zip(&tokens.kinds) {
         if *kind == NORMAL {
             let [byte] = name.as_bytes() else {
@@ -186,32 +192,31 @@ fn characters(tokens: &mut Tokens) -> Result<Vec<(&'static str, MetadataValue)>,
                     "its token `{name}` is not a single byte, as llama.cpp requires"
                 ));
             };
-            *name = byte_name(*byte).to_string();
+            *name = byte_character(*byte).to_string();
         }
     }
-    Ok(named("gpt2", "gpt-2", Vec::new()))
+    Ok(byte_level_metadata("gpt-2", Vec::new()))
 }
 
 /// Character that stands for a byte in byte-level vocabularies (GPT-2's `bytes_to_unicode`).
-fn byte_name(byte: u8) -> char {
+fn byte_character(byte: u8) -> char {
     let is_plain = |byte: &u8| matches!(byte, 33..=126 | 161..=172 | 174..=255);
     let hidden = (0..byte).filter(|byte| !is_plain(byte)).count() as u32;
     let code = if is_plain(&byte) { u32::from(byte) } else { 256 + hidden };
     char::from_u32(code).expect("a number below the surrogates")
 }
 
-/// Returns the token that begins a text, if any, and whether a token ends it.
-fn text_bounds(processor: &Value) -> (Option<u32>, bool) {
+/// The special tokens that a post-processor puts before and after a text.
+fn bounding_tokens(processor: &Value) -> [Option<u32>; 2] {
     let all = processor["processors"].as_array();
     let mut all = all.map_or(vec![processor], |all| all.iter().collect()).into_iter();
     let Some(template) = all.find(|processor| processor["type"] == "TemplateProcessing") else {
-        return (None, false);
+        return [None; 2];
     };
     let special = |piece: Option<&Value>| {
         let name = piece?["SpecialToken"]["id"].as_str()?;
         Some(template["special_tokens"][name]["ids"][0].as_u64()? as u32)
     };
-    let single = template["single"].as_array();
-    let first = single.and_then(|all| special(all.first()));
-    (first, single.is_some_and(|all| special(all.last()).is_some()))
+    let single = template["single"].as_array().map_or(&[][..], Vec::as_slice);
+    [special(single.first()), special(single.last())]
 }

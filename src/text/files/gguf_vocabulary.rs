@@ -3,12 +3,12 @@
 use super::gguf_metadata::SPACE;
 use super::gguf_metadata::token_kinds::{BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED};
 use super::pre_tokenizers::PreTokenizer;
-use super::wrong_type;
+use super::wrong_type_reason;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 
 /// Names of tokens that end a turn or text. llama.cpp also finds them by name, since few files mark them.
-const ENDS: [&str; 12] = [
+const END_TOKENS: [&str; 12] = [
     "<|eot_id|>",
     "<|im_end|>",
     "<|end|>",
@@ -27,10 +27,10 @@ const ENDS: [&str; 12] = [
 const MAX_MERGED_BYTES: usize = 512;
 
 /// Predicate for the type of a value.
-type Check = fn(&Value) -> bool;
+type Predicate = fn(&Value) -> bool;
 
 /// Metadata keys of a vocabulary, with the types of their values.
-const TYPES: [(&str, &str, Check); 14] = [
+const KEY_TYPES: [(&str, &str, Predicate); 14] = [
     ("model", "a string", Value::is_string),
     ("pre", "a string", Value::is_string),
     ("tokens", "a list of strings", is_string_list),
@@ -70,10 +70,10 @@ impl<'a> Vocabulary<'a> {
     /// # Errors
     /// A clause, if the file has no vocabulary, a value has the wrong type, or two tokens have the same name.
     pub fn new(metadata: &'a HashMap<String, Value>) -> Result<Self, String> {
-        for (key, expected, is_valid) in TYPES {
+        for (key, expected, is_valid) in KEY_TYPES {
             let key = format!("tokenizer.ggml.{key}");
             if let Some(value) = metadata.get(&key).filter(|value| !is_valid(value)) {
-                return Err(wrong_type(&key, value, expected));
+                return Err(wrong_type_reason(&key, value, expected));
             }
         }
         let tokens = metadata.get("tokenizer.ggml.tokens").and_then(Value::as_array);
@@ -93,10 +93,10 @@ impl<'a> Vocabulary<'a> {
     ///
     /// # Errors
     /// A clause, if the file does not name its tokenizer and pre-tokenizer, or they are unknown.
-    pub fn tokenizer(&self) -> Result<Value, String> {
-        match self.text("model") {
-            Some("gpt2") => self.byte_level(),
-            Some("llama") => self.sentence_piece(),
+    pub fn to_tokenizer_json(&self) -> Result<Value, String> {
+        match self.find_text("model") {
+            Some("gpt2") => self.convert_byte_level(),
+            Some("llama") => self.convert_sentence_piece(),
             Some(other) => {
                 Err(format!("the tokenizer `{other}` is not known; there are gpt2 and llama"))
             }
@@ -107,7 +107,7 @@ impl<'a> Vocabulary<'a> {
     /// Tokens that end a text, those marked in the file first.
     pub fn stop_tokens(&self) -> Vec<u32> {
         let named = ["eos_token_id", "eot_token_id", "eom_token_id"].map(|key| self.token_id(key));
-        let others = ENDS.iter().map(|name| self.ids.get(name).copied());
+        let others = END_TOKENS.iter().map(|name| self.ids.get(name).copied());
         let mut all: Vec<u32> = Vec::new();
         for id in named.into_iter().chain(others).flatten() {
             if !all.contains(&(id as u32)) {
@@ -118,7 +118,7 @@ impl<'a> Vocabulary<'a> {
     }
 
     /// Name of the token set by a key such as `bos_token_id`.
-    pub fn name(&self, key: &str) -> Option<&'a str> {
+    pub fn token_name(&self, key: &str) -> Option<&'a str> {
         self.tokens.get(self.token_id(key)?).copied()
     }
 
@@ -126,7 +126,7 @@ impl<'a> Vocabulary<'a> {
         self.metadata.get(&format!("tokenizer.ggml.{name}"))
     }
 
-    fn text(&self, name: &str) -> Option<&'a str> {
+    fn find_text(&self, name: &str) -> Option<&'a str> {
         self.get(name)?.as_str()
     }
 
@@ -136,19 +136,19 @@ impl<'a> Vocabulary<'a> {
         (id < self.tokens.len()).then_some(id)
     }
 
-    fn kind(&self, id: usize) -> u32 {
+    fn token_kind(&self, id: usize) -> u32 {
         let kind = self.get("token_type").and_then(|all| all.get(id)?.as_u64());
         kind.map_or(NORMAL, |kind| kind as u32)
     }
 
     /// Converts byte-level BPE, as in GPT-2.
-    fn byte_level(&self) -> Result<Value, String> {
-        let name = self.text("pre").filter(|name| !name.is_empty()).ok_or(
+    fn convert_byte_level(&self) -> Result<Value, String> {
+        let name = self.find_text("pre").filter(|name| !name.is_empty()).ok_or(
             "there is no `tokenizer.ggml.pre`, which says how it splits text; files of before May 2024 lack it, and \
              would not be read with the tokens that the model was trained with: convert the model anew, or add it with \
              `gguf-new-metadata --pre-tokenizer NAME`",
         )?;
-        let split = PreTokenizer::named(name).ok_or_else(|| {
+        let split = PreTokenizer::from_name(name).ok_or_else(|| {
             format!("`tokenizer.ggml.pre` is `{name}`, a splitting that is not known")
         })?;
         let bytes = json!({
@@ -170,29 +170,29 @@ impl<'a> Vocabulary<'a> {
         };
         let merges: Vec<[&str; 2]> =
             merges.iter().filter_map(|merge| pair(merge.as_str()?)).collect();
-        let mut json = self.bpe(&merges);
-        json["normalizer"] = split.composes.then(|| json!({ "type": "NFC" })).into();
+        let mut json = self.bpe_json(&merges);
+        json["normalizer"] = split.normalizes_nfc.then(|| json!({ "type": "NFC" })).into();
         json["pre_tokenizer"] = json!({ "type": "Sequence", "pretokenizers": pieces });
-        json["post_processor"] = self.post_processor(split.add_bos);
+        json["post_processor"] = self.post_processor(split.adds_bos);
         json["decoder"] = bytes;
-        json["model"]["ignore_merges"] = split.ignore_merges.into();
+        json["model"]["ignore_merges"] = split.ignores_merges.into();
         Ok(json)
     }
 
     /// Converts SentencePiece's BPE, which merges characters by the score of the merged token.
-    fn sentence_piece(&self) -> Result<Value, String> {
-        let prefixes = self.get("add_space_prefix").and_then(Value::as_bool).unwrap_or(true);
+    fn convert_sentence_piece(&self) -> Result<Value, String> {
+        let adds_prefix = self.get("add_space_prefix").and_then(Value::as_bool).unwrap_or(true);
         let replace = |from: &str, to: &str| json!({ "type": "Replace", "pattern": { "String": from }, "content": to });
         let mut normalizers = vec![replace(" ", SPACE)];
         let mut decoders =
             vec![replace(SPACE, " "), json!({ "type": "ByteFallback" }), json!({ "type": "Fuse" })];
-        if prefixes {
+        if adds_prefix {
             normalizers.insert(0, json!({ "type": "Prepend", "prepend": SPACE }));
             decoders.push(json!({ "type": "Strip", "content": " ", "start": 1, "stop": 0 }));
         }
-        let unknown = (0..self.tokens.len()).find(|id| self.kind(*id) == UNKNOWN);
+        let unknown = (0..self.tokens.len()).find(|id| self.token_kind(*id) == UNKNOWN);
         let unknown = self.token_id("unknown_token_id").or(unknown);
-        let mut json = self.bpe(&self.merges()?);
+        let mut json = self.bpe_json(&self.list_merges()?);
         json["normalizer"] = json!({ "type": "Sequence", "normalizers": normalizers });
         json["post_processor"] = self.post_processor(true);
         json["decoder"] = json!({ "type": "Sequence", "decoders": decoders });
@@ -203,12 +203,12 @@ impl<'a> Vocabulary<'a> {
     }
 
     /// A BPE `tokenizer.json` with these merges, without normalizer, pre-tokenizer, post-processor and decoder.
-    fn bpe(&self, merges: &[[&str; 2]]) -> Value {
+    fn bpe_json(&self, merges: &[[&str; 2]]) -> Value {
         json!({
             "version": "1.0",
             "truncation": null,
             "padding": null,
-            "added_tokens": self.added(),
+            "added_tokens": self.added_tokens(),
             "normalizer": null,
             "pre_tokenizer": null,
             "post_processor": null,
@@ -217,28 +217,28 @@ impl<'a> Vocabulary<'a> {
                 "type": "BPE", "dropout": null, "unk_token": null,
                 "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": false,
                 "byte_fallback": false, "ignore_merges": false,
-                "vocab": self.vocabulary(), "merges": merges,
+                "vocab": self.vocab_json(), "merges": merges,
             },
         })
     }
 
-    /// Pairs of tokens that merge, by decreasing score of the merged token; pairs with the same merged token by their
-    /// ids.
-    fn merges(&self) -> Result<Vec<[&'a str; 2]>, String> {
+    /// Lists the pairs of tokens that merge, by decreasing score of the merged token, and by their ids where they make
+    /// the same token.
+    fn list_merges(&self) -> Result<Vec<[&'a str; 2]>, String> {
         let scores = self.get("scores").and_then(Value::as_array);
         let scores = scores.filter(|scores| scores.len() == self.tokens.len());
         let scores = scores.ok_or("there is no `tokenizer.ggml.scores` for each token")?;
         let score = |id: usize| scores[id].as_f64().unwrap_or(f64::NEG_INFINITY);
-        let is_text = |id: usize| ![UNKNOWN, CONTROL, BYTE].contains(&self.kind(id));
-        let mut wholes: Vec<usize> = (0..self.tokens.len()).filter(|i| is_text(*i)).collect();
-        wholes.sort_by(|a, b| score(*b).total_cmp(&score(*a)));
+        let is_text = |id: usize| ![UNKNOWN, CONTROL, BYTE].contains(&self.token_kind(id));
+        let mut merged_ids: Vec<usize> = (0..self.tokens.len()).filter(|i| is_text(*i)).collect();
+        merged_ids.sort_by(|a, b| score(*b).total_cmp(&score(*a)));
         let mut merges = Vec::new();
-        for whole in wholes {
-            let name = self.tokens[whole];
+        for id in merged_ids {
+            let name = self.tokens[id];
             if name.len() > MAX_MERGED_BYTES {
                 let length = name.len();
                 return Err(format!(
-                    "the token {whole} has {length} bytes, more than {MAX_MERGED_BYTES}"
+                    "the token {id} has {length} bytes, more than {MAX_MERGED_BYTES}"
                 ));
             }
             let first = merges.len();
@@ -254,15 +254,15 @@ impl<'a> Vocabulary<'a> {
         Ok(merges.into_iter().map(|(_, names)| names).collect())
     }
 
-    fn vocabulary(&self) -> Map<String, Value> {
+    fn vocab_json(&self) -> Map<String, Value> {
         let named = self.tokens.iter().enumerate();
         named.map(|(id, name)| (name.to_string(), json!(id))).collect()
     }
 
     /// Tokens that are recognized in a text before it is split.
-    fn added(&self) -> Vec<Value> {
+    fn added_tokens(&self) -> Vec<Value> {
         let added = (0..self.tokens.len()).filter_map(|id| {
-            let kind = self.kind(id);
+            let kind = self.token_kind(id);
             (kind == CONTROL || kind == USER_DEFINED || kind == UNKNOWN).then(|| {
                 json!({
                     "id": id, "content": self.tokens[id], "single_word": false,
@@ -275,11 +275,11 @@ impl<'a> Vocabulary<'a> {
     }
 
     /// The post-processor, which adds the tokens at the start and end of a text if the file says so; if the file does
-    /// not mention the token at the start, `begins` decides.
-    fn post_processor(&self, begins: bool) -> Value {
+    /// not mention the token at the start, `adds_bos` decides.
+    fn post_processor(&self, adds_bos: bool) -> Value {
         let adds = |name: &str, default| self.get(name).and_then(Value::as_bool).unwrap_or(default);
         let token = |key: &str, is_added| self.token_id(key).filter(|_| is_added);
-        let bos = token("bos_token_id", adds("add_bos_token", begins));
+        let bos = token("bos_token_id", adds("add_bos_token", adds_bos));
         let eos = token("eos_token_id", adds("add_eos_token", false));
         let special =
             |id: usize| json!({ "SpecialToken": { "id": self.tokens[id], "type_id": 0 } });

@@ -2,10 +2,10 @@
 //!
 //! <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>
 
-use super::gguf_metadata::{MetadataValue, append_text};
-use super::gguf_tokens::tokens;
-use super::names::FileParameter;
-use super::{file_error, unusable};
+use super::gguf_metadata::{MetadataValue, append_string};
+use super::gguf_tokens::convert_vocabulary;
+use super::parameters::FileParameter;
+use super::{file_error, unusable_error};
 use crate::disk;
 use crate::model::{DecoderShape, Parameter};
 use crate::nn::arch::{Adapters, GgufForm, gguf_name};
@@ -40,8 +40,8 @@ names! {
     }
 }
 
-/// Codes and block sizes of a number format in ggml's files.
-struct FormatInfo {
+/// Layout of a number format in ggml's files: its codes and the sizes of a block.
+struct FormatLayout {
     /// ggml's code of a tensor in the format.
     tensor_code: u32,
     /// ggml's code of a file in the format.
@@ -54,14 +54,14 @@ struct FormatInfo {
 
 impl GgufType {
     /// The codes and sizes of the format.
-    const fn info(self) -> FormatInfo {
+    const fn layout(self) -> FormatLayout {
         let (tensor_code, file_code, block_values, block_bytes) = match self {
             Self::F32 => (0, 0, 1, 4),
             Self::F16 => (1, 1, 1, 2),
             Self::Bf16 => (30, 32, 1, 2),
             Self::Q8_0 => (8, 7, BLOCK_VALUES, BLOCK_VALUES + 2),
         };
-        FormatInfo { tensor_code, file_code, block_values, block_bytes }
+        FormatLayout { tensor_code, file_code, block_values, block_bytes }
     }
 }
 
@@ -70,24 +70,24 @@ struct Tensor<'a> {
     parameter: FileParameter<'a>,
     format: GgufType,
     /// Number of heads whose rotating coordinates are stored in pairs.
-    heads: Option<usize>,
+    num_paired_heads: Option<usize>,
 }
 
 impl<'a> Tensor<'a> {
     /// Selects the number format of a parameter: f32 for vectors, the requested one for matrices, or f16 if their rows
     /// are not whole blocks.
-    fn new(parameter: FileParameter<'a>, asked: GgufType, shape: &DecoderShape) -> Self {
-        let format = match (&parameter.shape[..], asked) {
+    fn new(parameter: FileParameter<'a>, requested: GgufType, shape: &DecoderShape) -> Self {
+        let format = match (&parameter.shape[..], requested) {
             ([_], _) => GgufType::F32,
             ([.., width], GgufType::Q8_0) if !width.is_multiple_of(BLOCK_VALUES) => GgufType::F16,
-            _ => asked,
+            _ => requested,
         };
-        let heads = heads(shape, &parameter.name);
-        Self { parameter, format, heads }
+        let num_paired_heads = count_paired_heads(shape, &parameter.name);
+        Self { parameter, format, num_paired_heads }
     }
 
-    fn bytes(&self) -> usize {
-        let FormatInfo { block_values, block_bytes, .. } = self.format.info();
+    fn num_bytes(&self) -> usize {
+        let FormatLayout { block_values, block_bytes, .. } = self.format.layout();
         self.parameter.shape.iter().product::<usize>() / block_values * block_bytes
     }
 
@@ -99,8 +99,8 @@ impl<'a> Tensor<'a> {
             GgufType::Bf16 => bf16::from_f32(x).is_finite(),
             GgufType::Q8_0 => f16::from_f32(x / LARGEST_CODE).is_finite(),
         };
-        let FileParameter { name, in_memory, .. } = &self.parameter;
-        match in_memory.iter().find(|x| !fits(**x)) {
+        let FileParameter { name, params, .. } = &self.parameter;
+        match params.iter().find(|x| !fits(**x)) {
             Some(x) => Err(format!("`{name}` has {x}, too large for {}", self.format.name())),
             None => Ok(()),
         }
@@ -108,29 +108,29 @@ impl<'a> Tensor<'a> {
 
     /// Encodes the values in file order.
     fn encode(&self, head_dim: usize) -> Vec<u8> {
-        let mut numbers = self.parameter.values();
-        if let Some(heads) = self.heads {
-            numbers = paired(&numbers, heads, head_dim).into();
+        let mut values = self.parameter.values();
+        if let Some(heads) = self.num_paired_heads {
+            values = pair_rotated_rows(&values, heads, head_dim).into();
         }
         match self.format {
-            GgufType::F32 => numbers.iter().flat_map(|x| x.to_le_bytes()).collect(),
-            GgufType::F16 => numbers.iter().flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect(),
+            GgufType::F32 => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            GgufType::F16 => values.iter().flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect(),
             GgufType::Bf16 => {
-                numbers.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()).collect()
+                values.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()).collect()
             }
-            GgufType::Q8_0 => numbers.as_chunks().0.iter().flat_map(encode_q8_0).collect(),
+            GgufType::Q8_0 => values.as_chunks().0.iter().flat_map(encode_q8_0).collect(),
         }
     }
 }
 
 /// Reorders the rows of heads so that the two that rotate together are adjacent, as in Llama's files.
-fn paired(numbers: &[f32], heads: usize, head_dim: usize) -> Vec<f32> {
-    let (width, half) = (numbers.len() / (heads * head_dim), head_dim / 2);
+fn pair_rotated_rows(values: &[f32], heads: usize, head_dim: usize) -> Vec<f32> {
+    let (width, half) = (values.len() / (heads * head_dim), head_dim / 2);
     let rows = (0..heads * head_dim).map(|row| {
         let (head, i) = (row / head_dim, row % head_dim);
         head * head_dim + i % 2 * half + i / 2
     });
-    rows.flat_map(|row| &numbers[row * width..][..width]).copied().collect()
+    rows.flat_map(|row| &values[row * width..][..width]).copied().collect()
 }
 
 /// Encodes a block in ggml's Q8_0: the scale in half precision, then the codes.
@@ -150,7 +150,7 @@ fn encode_q8_0(block: &[f32; BLOCK_VALUES]) -> [u8; BLOCK_VALUES + 2] {
 ///
 /// # Errors
 /// If GGUF cannot express the shape, or [`super::gguf`] would not read it.
-fn architecture(shape: &DecoderShape) -> Result<&'static str, String> {
+fn find_architecture(shape: &DecoderShape) -> Result<&'static str, String> {
     let plain = |form: &GgufForm| DecoderShape {
         family: shape.family,
         num_features: 0,
@@ -182,12 +182,12 @@ fn architecture(shape: &DecoderShape) -> Result<&'static str, String> {
 }
 
 /// Metadata of a model.
-fn metadata(
+fn model_metadata(
     model: &LanguageModel,
     format: GgufType,
 ) -> Result<Vec<(String, MetadataValue)>, String> {
     let shape = &model.shape;
-    let name = architecture(shape)?;
+    let architecture = find_architecture(shape)?;
     let count = |count: usize| MetadataValue::U32(count as u32);
     let sizes = [
         ("context_length", count(shape.context)),
@@ -204,18 +204,18 @@ fn metadata(
         ("vocab_size", count(shape.num_actions)),
     ];
     let mut all = vec![
-        ("general.architecture".to_string(), MetadataValue::Text(name.to_string())),
-        ("general.file_type".to_string(), MetadataValue::U32(format.info().file_code)),
+        ("general.architecture".to_string(), MetadataValue::String(architecture.to_string())),
+        ("general.file_type".to_string(), MetadataValue::U32(format.layout().file_code)),
         ("general.quantization_version".to_string(), MetadataValue::U32(2)),
     ];
-    all.extend(sizes.map(|(key, value)| (format!("{name}.{key}"), value)));
-    let words = tokens(model)?;
-    all.extend(words.into_iter().map(|(key, value)| (format!("tokenizer.{key}"), value)));
+    all.extend(sizes.map(|(key, value)| (format!("{architecture}.{key}"), value)));
+    let vocabulary = convert_vocabulary(model)?;
+    all.extend(vocabulary.into_iter().map(|(key, value)| (format!("tokenizer.{key}"), value)));
     Ok(all)
 }
 
-/// Number of heads of a tensor whose rotating coordinates are adjacent in files; `None` for other tensors.
-fn heads(shape: &DecoderShape, name: &str) -> Option<usize> {
+/// Counts the heads of a tensor whose rotating coordinates are adjacent in files; `None` for other tensors.
+fn count_paired_heads(shape: &DecoderShape, name: &str) -> Option<usize> {
     let has_rows = !name.ends_with(LORA_A);
     let rotates_adjacent_pairs = shape.family.gguf.is_some_and(|form| form.rotates_adjacent_pairs);
     let part = name.split('.').nth(2).filter(|_| rotates_adjacent_pairs && has_rows)?;
@@ -233,9 +233,9 @@ pub(super) fn write(
     path: &Path,
 ) -> Result<(), LanguageError> {
     let shape = &model.shape;
-    let metadata = metadata(model, format).map_err(|reason| unusable(path, reason))?;
+    let metadata = model_metadata(model, format).map_err(|reason| unusable_error(path, reason))?;
     let name = |parameter: &Parameter| gguf_name(shape, &parameter.name);
-    let parameters = FileParameter::all(&shape.parameters(), model.params.values(), name);
+    let parameters = FileParameter::list(&shape.parameters(), model.params.values(), name);
     write_file(path, &metadata, parameters, format, shape)
 }
 
@@ -247,10 +247,10 @@ pub(super) fn write_adapters(
     path: &Path,
 ) -> Result<(), LanguageError> {
     let shape = &model.shape;
-    let name = architecture(shape).map_err(|reason| unusable(path, reason))?;
-    let text = |text: &str| MetadataValue::Text(text.to_string());
+    let architecture = find_architecture(shape).map_err(|reason| unusable_error(path, reason))?;
+    let text = |text: &str| MetadataValue::String(text.to_string());
     let metadata = [
-        ("general.architecture", text(name)),
+        ("general.architecture", text(architecture)),
         ("general.type", text("adapter")),
         ("adapter.type", text("lora")),
         ("adapter.lora.alpha", MetadataValue::F32(adapters.config().lora_alpha)),
@@ -263,7 +263,7 @@ pub(super) fn write_adapters(
         let suffix = if factor == "B.weight" { ".lora_b" } else { LORA_A };
         gguf_name(shape, &format!("{matrix}.weight")) + suffix
     };
-    let parameters = FileParameter::all(adapters.parameters(), adapters.params(), name);
+    let parameters = FileParameter::list(adapters.parameters(), adapters.params(), name);
     write_file(path, &metadata, parameters, format, shape)
 }
 
@@ -277,25 +277,25 @@ fn write_file(
 ) -> Result<(), LanguageError> {
     let tensors = parameters.into_iter().map(|parameter| Tensor::new(parameter, format, shape));
     let tensors: Vec<Tensor> = tensors.collect();
-    tensors.iter().try_for_each(Tensor::check).map_err(|reason| unusable(path, reason))?;
+    tensors.iter().try_for_each(Tensor::check).map_err(|reason| unusable_error(path, reason))?;
     let mut header = b"GGUF".to_vec();
     header.extend(3u32.to_le_bytes());
     header.extend((tensors.len() as u64).to_le_bytes());
     header.extend((metadata.len() as u64).to_le_bytes());
     for (name, value) in metadata {
-        append_text(&mut header, name);
+        append_string(&mut header, name);
         value.write(&mut header);
     }
     let mut start = 0u64;
     for tensor in &tensors {
         let FileParameter { name, shape, .. } = &tensor.parameter;
-        append_text(&mut header, name);
+        append_string(&mut header, name);
         header.extend((shape.len() as u32).to_le_bytes());
         // The file lists axes in reverse order.
         shape.iter().rev().for_each(|size| header.extend((*size as u64).to_le_bytes()));
-        header.extend(tensor.format.info().tensor_code.to_le_bytes());
+        header.extend(tensor.format.layout().tensor_code.to_le_bytes());
         header.extend(start.to_le_bytes());
-        start += tensor.bytes().next_multiple_of(ALIGNMENT) as u64;
+        start += tensor.num_bytes().next_multiple_of(ALIGNMENT) as u64;
     }
     let write = |file: &mut File| {
         let mut to = BufWriter::new(file);
@@ -324,8 +324,9 @@ mod tests {
         let refused = |format, x: f32| {
             let numbers = [0.0, x];
             let (name, shape) = ("w".to_string(), vec![1, 2]);
-            let parameter = FileParameter { name, shape, in_memory: &numbers, transposed: None };
-            Tensor { parameter, format, heads: None }.check()
+            let parameter =
+                FileParameter { name, shape, params: &numbers, transposed_columns: None };
+            Tensor { parameter, format, num_paired_heads: None }.check()
         };
         for (format, max) in [
             (GgufType::F16, 65504.0),
@@ -342,14 +343,14 @@ mod tests {
     #[test]
     fn blocks_of_eight_bits_are_read_as_they_were_written() {
         let block: [f32; BLOCK_VALUES] = std::array::from_fn(|i| (i as f32 - 11.0) * 0.03);
-        let read = Format::from_code(8).unwrap().read(&encode_q8_0(&block));
+        let read = Format::from_code(8).unwrap().decode(&encode_q8_0(&block));
         let step = 20.0 * 0.03 / 127.0;
         for (got, want) in read.iter().zip(block) {
             assert!((got - want).abs() <= 0.51 * step + 1e-3 * want.abs(), "{got} for {want}");
         }
         assert!(read.iter().any(|x| *x != 0.0));
         assert_eq!(
-            Format::from_code(8).unwrap().read(&encode_q8_0(&[0.0; BLOCK_VALUES])),
+            Format::from_code(8).unwrap().decode(&encode_q8_0(&[0.0; BLOCK_VALUES])),
             [0.0; BLOCK_VALUES]
         );
     }

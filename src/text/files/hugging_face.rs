@@ -1,9 +1,9 @@
 //! Reader and writer of Hugging Face's model folders.
 
-use super::names::{hugging_face_name, read_parameters};
+use super::parameters::{hugging_face_name, read_parameters};
 use super::tokenizer::{self, special_token_name};
 use super::weights::{WEIGHTS, WeightFiles, write_weights};
-use super::{file_error, pretty, read_file, unusable, wrong_type};
+use super::{file_error, read_file, to_pretty_json, unusable_error, wrong_type_reason};
 use crate::model::{DecoderShape, Parameter};
 use crate::nn::DecoderParams;
 use crate::nn::arch::ConfigError;
@@ -20,23 +20,23 @@ use std::path::Path;
 pub(super) type Files = BTreeMap<String, Vec<u8>>;
 
 const CONFIG: &str = "config.json";
-pub(super) const GENERATION: &str = "generation_config.json";
+pub(super) const GENERATION_CONFIG: &str = "generation_config.json";
 pub(super) const TOKENIZER: &str = "tokenizer.json";
 pub(super) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 const ADDED_TOKENS: &str = "added_tokens.json";
 const SPECIAL_TOKENS: &str = "special_tokens_map.json";
-const TEMPLATE: &str = "chat_template.jinja";
+const CHAT_TEMPLATE: &str = "chat_template.jinja";
 /// Names of the embedding table and of the head among the weights.
 const EMBEDDINGS: &str = "model.embed_tokens.weight";
 const HEAD: &str = "lm_head.weight";
 
 /// Files of a folder other than the weights that are kept and written again.
-const KEPT: [&str; 9] = [
+const KEPT_FILES: [&str; 9] = [
     CONFIG,
-    GENERATION,
+    GENERATION_CONFIG,
     TOKENIZER,
     TOKENIZER_CONFIG,
-    TEMPLATE,
+    CHAT_TEMPLATE,
     SPECIAL_TOKENS,
     ADDED_TOKENS,
     "vocab.json",
@@ -44,9 +44,9 @@ const KEPT: [&str; 9] = [
 ];
 
 /// Reads the files of a folder that are kept.
-fn read_kept(folder: &Path) -> Result<Files, LanguageError> {
+fn read_kept_files(folder: &Path) -> Result<Files, LanguageError> {
     let mut files = Files::new();
-    for name in KEPT {
+    for name in KEPT_FILES {
         let path = folder.join(name);
         if path.exists() {
             files.insert(name.to_string(), read_file(&path)?);
@@ -64,12 +64,14 @@ pub(super) fn with_files_of_adapters(
     model: LanguageModel,
     folder: &Path,
 ) -> Result<LanguageModel, LanguageError> {
-    let mut files = read_kept(folder)?;
+    let mut files = read_kept_files(folder)?;
     files.remove(CONFIG);
     // As in `transformers`, a tokenizer is read from one folder.
     let is_replaced = |name: &str| match name {
-        CONFIG | GENERATION => false,
-        TEMPLATE | SPECIAL_TOKENS | ADDED_TOKENS if files.contains_key(TOKENIZER_CONFIG) => true,
+        CONFIG | GENERATION_CONFIG => false,
+        CHAT_TEMPLATE | SPECIAL_TOKENS | ADDED_TOKENS if files.contains_key(TOKENIZER_CONFIG) => {
+            true
+        }
         _ => files.contains_key(TOKENIZER),
     };
     let mut all = model.files.clone();
@@ -85,25 +87,25 @@ pub(super) fn with_files_of_adapters(
 
 /// Reads a folder.
 pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
-    let mut files = read_kept(folder)?;
+    let mut files = read_kept_files(folder)?;
     check_files(folder, &files)?;
     check_vocabulary(folder, &files)?;
     let path = folder.join(CONFIG);
-    let mut config = parse(&files, CONFIG, folder)?;
-    let mut shape = shape(&config, &path)?;
+    let mut config = parse_file(&files, CONFIG, folder)?;
+    let mut shape = parse_shape(&config, &path)?;
     if !config["quantization_config"].is_null() {
         let reason = "its `quantization_config` says that the weights are quantized; the model in F32, F16 or BF16 is \
                       needed";
-        return Err(unusable(&path, reason));
+        return Err(unusable_error(&path, reason));
     }
     let weights = WeightFiles::open(folder)?;
     // `transformers` would initialize a random head.
-    if !shape.tie_word_embeddings && !weights.has(HEAD) {
+    if !shape.tie_word_embeddings && !weights.contains(HEAD) {
         let reason = format!(
             "the tensor `{HEAD}` is missing; if the embedding table is the head, `tie_word_embeddings` in {CONFIG} must \
              be true"
         );
-        return Err(unusable(folder, reason));
+        return Err(unusable_error(folder, reason));
     }
     // As in `transformers`, a head that differs from the embedding table is used, whatever the configuration says. The
     // configuration is corrected, so that other libraries do not drop it.
@@ -111,11 +113,15 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
     if is_tied != shape.tie_word_embeddings {
         shape.tie_word_embeddings = is_tied;
         config["tie_word_embeddings"] = is_tied.into();
-        files.insert(CONFIG.to_string(), pretty(&config));
+        files.insert(CONFIG.to_string(), to_pretty_json(&config));
     }
     // Writers of shared tensors keep one of the two names, which may be the head's.
     let name = |parameter: &Parameter| match hugging_face_name(parameter) {
-        name if name == EMBEDDINGS && is_tied && !weights.has(EMBEDDINGS) && weights.has(HEAD) => {
+        name if name == EMBEDDINGS
+            && is_tied
+            && !weights.contains(EMBEDDINGS)
+            && weights.contains(HEAD) =>
+        {
             HEAD.to_string()
         }
         name => name,
@@ -125,25 +131,26 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
     assemble(folder, shape, params, files)
 }
 
-/// The first special token that a template puts after an answer; without one, the first added token that is not blank.
-fn turn_end(template: &ChatTemplate, tokenizer: &dyn Tokenizer) -> Option<u32> {
-    let mut tokens = tokenizer.encode(&template.suffix_of_answer()?).ok()?;
+/// Finds the first special token that a template puts after an answer; without one, the first added token that is not
+/// blank.
+fn find_turn_end(template: &ChatTemplate, tokenizer: &dyn Tokenizer) -> Option<u32> {
+    let mut tokens = tokenizer.encode(&template.find_answer_suffix()?).ok()?;
     tokens.retain(|token| tokenizer.is_added(*token));
     let text = |token: &u32| tokenizer.decode(&[*token]);
     let special = tokens.iter().find(|token| text(token).is_empty());
     special.or_else(|| tokens.iter().find(|token| !text(token).trim().is_empty())).copied()
 }
 
-/// Name of a special token, from the first file that has one; empty without any.
-pub(super) fn special_token(
+/// Finds the name of a special token, in the first file that has one; empty without any.
+pub(super) fn find_special_token(
     files: &Files,
     key: &str,
     folder: &Path,
 ) -> Result<String, LanguageError> {
     for name in [TOKENIZER_CONFIG, SPECIAL_TOKENS] {
-        let tokens = parse(files, name, folder)?;
+        let tokens = parse_file(files, name, folder)?;
         let token = special_token_name(&tokens, key)
-            .map_err(|reason| unusable(&folder.join(name), reason))?;
+            .map_err(|reason| unusable_error(&folder.join(name), reason))?;
         if !token.is_empty() {
             return Ok(token.to_string());
         }
@@ -160,16 +167,16 @@ pub(super) fn assemble(
 ) -> Result<LanguageModel, LanguageError> {
     let tokenizer_path = path.join(TOKENIZER);
     let tokenizer = tokenizer::read(&files[TOKENIZER], shape.num_actions, &tokenizer_path)?;
-    let config = parse(&files, TOKENIZER_CONFIG, path)?;
+    let config = parse_file(&files, TOKENIZER_CONFIG, path)?;
     let config_path = path.join(TOKENIZER_CONFIG);
-    let wrong = |reason: String| unusable(&config_path, reason);
-    let [bos, eos] = ["bos_token", "eos_token"].map(|key| special_token(&files, key, path));
+    let wrong = |reason: String| unusable_error(&config_path, reason);
+    let [bos, eos] = ["bos_token", "eos_token"].map(|key| find_special_token(&files, key, path));
     let (bos, eos) = (bos?, eos?);
-    let mut stop_tokens = stop_tokens(&*tokenizer, &eos, &files, (path, shape.num_actions))?;
-    let source = template_source(&files, &config).map_err(wrong)?;
+    let mut stop_tokens = find_stop_tokens(&*tokenizer, &eos, &files, path, shape.num_actions)?;
+    let source = find_template_source(&files, &config).map_err(wrong)?;
     let mut template = source.map(|source| ChatTemplate { source, bos, eos, turn_end: None });
     if let Some(template) = &mut template {
-        template.turn_end = turn_end(template, &*tokenizer);
+        template.turn_end = find_turn_end(template, &*tokenizer);
         stop_tokens.extend(template.turn_end.filter(|end| !stop_tokens.contains(end)));
     }
     // Absolute, so that adapters find their model from any working directory.
@@ -188,19 +195,20 @@ pub(super) fn assemble(
     })
 }
 
-/// Tokens that end a text, the tokenizer's `eos_token` first, which for chat models ends a turn.
-fn stop_tokens(
+/// Finds the tokens that end a text, the tokenizer's `eos_token` first, which for chat models ends a turn.
+fn find_stop_tokens(
     tokenizer: &dyn Tokenizer,
     eos: &str,
     files: &Files,
-    (folder, vocabulary): (&Path, usize),
+    folder: &Path,
+    num_tokens: usize,
 ) -> Result<Vec<u32>, LanguageError> {
     // A token without weights cannot end a text, and has no logit to learn.
-    let has_logit = |id: &u32| (*id as usize) < vocabulary;
-    let mut tokens: Vec<u32> = tokenizer.token(eos).filter(has_logit).into_iter().collect();
-    for name in [GENERATION, CONFIG] {
-        let ends = end_tokens(&parse(files, name, folder)?);
-        for id in ends.map_err(|reason| unusable(&folder.join(name), reason))? {
+    let has_logit = |id: &u32| (*id as usize) < num_tokens;
+    let mut tokens: Vec<u32> = tokenizer.find_token(eos).filter(has_logit).into_iter().collect();
+    for name in [GENERATION_CONFIG, CONFIG] {
+        let ends = parse_end_tokens(&parse_file(files, name, folder)?);
+        for id in ends.map_err(|reason| unusable_error(&folder.join(name), reason))? {
             if has_logit(&id) && !tokens.contains(&id) {
                 tokens.push(id);
             }
@@ -209,11 +217,11 @@ fn stop_tokens(
     Ok(tokens)
 }
 
-/// Tokens that end a text according to a file, a number or a list.
+/// Parses the tokens that end a text according to a file, a number or a list.
 ///
 /// # Errors
 /// A clause if the value has another type.
-fn end_tokens(config: &Value) -> Result<Vec<u32>, String> {
+fn parse_end_tokens(config: &Value) -> Result<Vec<u32>, String> {
     let key = "eos_token_id";
     let ids: &[Value] = match &config[key] {
         Value::Null => &[],
@@ -221,17 +229,17 @@ fn end_tokens(config: &Value) -> Result<Vec<u32>, String> {
         id => std::slice::from_ref(id),
     };
     if !ids.iter().all(Value::is_number) {
-        return Err(wrong_type(key, &config[key], "a number or a list of numbers"));
+        return Err(wrong_type_reason(key, &config[key], "a number or a list of numbers"));
     }
     Ok(ids.iter().filter_map(|id| u32::try_from(id.as_u64()?).ok()).collect())
 }
 
-/// Chat template of a folder: a separate file, or part of `tokenizer_config.json`.
+/// Finds the chat template of a folder: a separate file, or part of `tokenizer_config.json`.
 ///
 /// # Errors
 /// A clause if it is not a string.
-fn template_source(files: &Files, config: &Value) -> Result<Option<String>, String> {
-    if let Some(bytes) = files.get(TEMPLATE) {
+fn find_template_source(files: &Files, config: &Value) -> Result<Option<String>, String> {
+    if let Some(bytes) = files.get(CHAT_TEMPLATE) {
         return Ok(Some(String::from_utf8_lossy(bytes).into_owned()));
     }
     let key = "chat_template";
@@ -246,25 +254,29 @@ fn template_source(files: &Files, config: &Value) -> Result<Option<String>, Stri
     let text = |template: &Value| {
         let text = template.as_str().map(str::to_string);
         text.ok_or_else(|| {
-            wrong_type(key, template, "a string, or a list of strings with a `name`")
+            wrong_type_reason(key, template, "a string, or a list of strings with a `name`")
         })
     };
     template.map(text).transpose()
 }
 
 /// Parses a file as JSON; null if there is none.
-fn parse(files: &Files, name: &str, folder: &Path) -> Result<Value, LanguageError> {
+fn parse_file(files: &Files, name: &str, folder: &Path) -> Result<Value, LanguageError> {
     match files.get(name) {
-        Some(bytes) => serde_json::from_slice(bytes).map_err(|e| unusable(&folder.join(name), e)),
+        Some(bytes) => {
+            serde_json::from_slice(bytes).map_err(|e| unusable_error(&folder.join(name), e))
+        }
         None => Ok(Value::Null),
     }
 }
 
-/// Reads the shape from a `config.json`.
-fn shape(config: &Value, path: &Path) -> Result<DecoderShape, LanguageError> {
+/// Parses the shape in a `config.json`.
+fn parse_shape(config: &Value, path: &Path) -> Result<DecoderShape, LanguageError> {
     DecoderShape::from_config(config).map_err(|error| match error {
-        ConfigError::Family { found } => LanguageError::Architecture { path: path.into(), found },
-        error => unusable(path, error),
+        ConfigError::Family { found } => {
+            LanguageError::UnknownArchitecture { path: path.into(), found }
+        }
+        error => unusable_error(path, error),
     })
 }
 
@@ -275,7 +287,7 @@ pub(super) fn model_from_files<E: From<LanguageError>>(
     params: impl FnOnce(&DecoderShape) -> Result<DecoderParams, E>,
 ) -> Result<LanguageModel, E> {
     check_files(folder, &files)?;
-    let shape = shape(&parse(&files, CONFIG, folder)?, &folder.join(CONFIG))?;
+    let shape = parse_shape(&parse_file(&files, CONFIG, folder)?, &folder.join(CONFIG))?;
     let params = params(&shape)?;
     Ok(assemble(folder, shape, params, files)?)
 }
@@ -283,31 +295,31 @@ pub(super) fn model_from_files<E: From<LanguageError>>(
 /// Checks that a folder has the files that every model needs.
 fn check_files(folder: &Path, files: &Files) -> Result<(), LanguageError> {
     match [CONFIG, TOKENIZER].into_iter().find(|name| !files.contains_key(*name)) {
-        Some(name) => Err(unusable(folder, format!("there is no {name}"))),
+        Some(name) => Err(unusable_error(folder, format!("there is no {name}"))),
         None => Ok(()),
     }
 }
 
 /// Checks that `tokenizer.json` contains everything that the files beside it say about the vocabulary.
 fn check_vocabulary(folder: &Path, files: &Files) -> Result<(), LanguageError> {
-    let config = parse(files, TOKENIZER_CONFIG, folder)?;
-    let added = parse(files, ADDED_TOKENS, folder)?;
-    let checked = tokenizer::check_added(&files[TOKENIZER], &config, &added);
-    checked.map_err(|reason| unusable(&folder.join(TOKENIZER), reason))
+    let config = parse_file(files, TOKENIZER_CONFIG, folder)?;
+    let added = parse_file(files, ADDED_TOKENS, folder)?;
+    let checked = tokenizer::check_added_tokens(&files[TOKENIZER], &config, &added);
+    checked.map_err(|reason| unusable_error(&folder.join(TOKENIZER), reason))
 }
 
 /// Writes a folder with the model, its weights in single precision.
 pub(super) fn write(model: &LanguageModel, folder: &Path) -> Result<(), LanguageError> {
     let mut files = metadata(model);
-    let mut config = parse(&files, CONFIG, folder)?;
+    let mut config = parse_file(&files, CONFIG, folder)?;
     // Precision of the weights that were read; `transformers` would round the trained ones to it.
     for key in ["dtype", "torch_dtype"] {
         if config.get(key).is_some_and(|dtype| *dtype != "float32") {
             config[key] = "float32".into();
-            files.insert(CONFIG.to_string(), pretty(&config));
+            files.insert(CONFIG.to_string(), to_pretty_json(&config));
         }
     }
-    name_stop_tokens(model, &mut files, folder)?;
+    add_stop_tokens(model, &mut files, folder)?;
     write_files(&files, folder)?;
     let (path, parameters) = (folder.join(WEIGHTS), model.shape.parameters());
     write_weights(&path, &parameters, model.params.values(), hugging_face_name)
@@ -318,25 +330,26 @@ pub(super) fn write(model: &LanguageModel, folder: &Path) -> Result<(), Language
 ///
 /// # Errors
 /// If a file is malformed.
-pub(super) fn name_stop_tokens(
+pub(super) fn add_stop_tokens(
     model: &LanguageModel,
     files: &mut Files,
     folder: &Path,
 ) -> Result<(), LanguageError> {
-    let mut generation = parse(files, GENERATION, folder)?;
+    let mut generation = parse_file(files, GENERATION_CONFIG, folder)?;
     let (name, config) = if generation.is_object() {
-        (GENERATION, &generation)
+        (GENERATION_CONFIG, &generation)
     } else {
         // `transformers` then takes them from the configuration.
-        (CONFIG, &parse(files, CONFIG, folder)?)
+        (CONFIG, &parse_file(files, CONFIG, folder)?)
     };
-    let named = end_tokens(config).map_err(|reason| unusable(&folder.join(name), reason))?;
+    let named =
+        parse_end_tokens(config).map_err(|reason| unusable_error(&folder.join(name), reason))?;
     if !model.stop_tokens.iter().all(|token| named.contains(token)) {
         if !generation.is_object() {
             generation = json!({});
         }
         generation["eos_token_id"] = json!(model.stop_tokens);
-        files.insert(GENERATION.to_string(), pretty(&generation));
+        files.insert(GENERATION_CONFIG.to_string(), to_pretty_json(&generation));
     }
     Ok(())
 }
@@ -347,7 +360,7 @@ pub(super) fn metadata(model: &LanguageModel) -> Files {
     // A new model has no configuration yet.
     files
         .entry(CONFIG.to_string())
-        .or_insert_with(|| pretty(&model.shape.to_config(&model.stop_tokens)));
+        .or_insert_with(|| to_pretty_json(&model.shape.to_config(&model.stop_tokens)));
     files
 }
 

@@ -7,7 +7,7 @@ mod gguf_tokens;
 mod gguf_vocabulary;
 mod gguf_writer;
 mod hugging_face;
-mod names;
+mod parameters;
 mod pre_tokenizers;
 mod quants;
 mod template;
@@ -40,7 +40,7 @@ impl LanguageModel {
         } else if !path.exists() {
             Err(LanguageError::Missing(path.to_path_buf()))
         } else if !path.is_dir() {
-            Err(unusable(path, "it is neither a regular file nor a folder"))
+            Err(unusable_error(path, "it is neither a regular file nor a folder"))
         } else if adapter::has_adapters(path) {
             adapter::read(path)
         } else {
@@ -63,10 +63,10 @@ impl LanguageModel {
     ///
     /// # Errors
     /// If it cannot be written, or the architecture or the vocabulary is not supported.
-    pub fn save_gguf(&self, path: &Path, kind: GgufType) -> Result<(), LanguageError> {
+    pub fn save_gguf(&self, path: &Path, format: GgufType) -> Result<(), LanguageError> {
         match &self.adapters {
-            Some(adapters) => gguf_writer::write_adapters(self, adapters, kind, path),
-            None => gguf_writer::write(self, kind, path),
+            Some(adapters) => gguf_writer::write_adapters(self, adapters, format, path),
+            None => gguf_writer::write(self, format, path),
         }
     }
 
@@ -98,17 +98,17 @@ impl LanguageModel {
 }
 
 /// Formats JSON as the content of a file.
-fn pretty(value: &Value) -> Vec<u8> {
+fn to_pretty_json(value: &Value) -> Vec<u8> {
     serde_json::to_vec_pretty(value).expect("JSON is text")
 }
 
 /// Creates the error for a malformed file.
-fn unusable(path: &Path, reason: impl ToString) -> LanguageError {
+fn unusable_error(path: &Path, reason: impl ToString) -> LanguageError {
     LanguageError::Unusable { path: path.to_path_buf(), reason: reason.to_string() }
 }
 
 /// Reason for rejecting an entry with a value of the wrong type, which is abbreviated since it may be long.
-fn wrong_type(name: &str, value: &Value, expected: &str) -> String {
+fn wrong_type_reason(name: &str, value: &Value, expected: &str) -> String {
     let shown: String = value.to_string().chars().take(60).collect();
     format!("`{name}` is {shown}, but must be {expected}")
 }
@@ -124,15 +124,15 @@ fn file_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> La
 /// If it cannot be read, or is a Git LFS pointer.
 fn read_file(path: &Path) -> Result<Vec<u8>, LanguageError> {
     let bytes = input::read(path, input::MAX_DATA_BYTES).map_err(file_error("read", path))?;
-    check_fetched(&bytes, path)?;
+    reject_lfs_pointer(&bytes, path)?;
     Ok(bytes)
 }
 
 /// Rejects the pointer that stands for a file in a clone made without Git LFS.
-fn check_fetched(bytes: &[u8], path: &Path) -> Result<(), LanguageError> {
+fn reject_lfs_pointer(bytes: &[u8], path: &Path) -> Result<(), LanguageError> {
     if bytes.starts_with(b"version https://git-lfs.github.com/spec/") {
         let reason = "it is a pointer of Git LFS, not the file itself; `git lfs pull` fetches that";
-        Err(unusable(path, reason))
+        Err(unusable_error(path, reason))
     } else {
         Ok(())
     }

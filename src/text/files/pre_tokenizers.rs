@@ -11,11 +11,11 @@ pub(super) struct PreTokenizer {
     /// Patterns in order; each splits the pieces left by the previous one.
     pub patterns: &'static [&'static str],
     /// Whether a word that is a token is never split, whatever the merges.
-    pub ignore_merges: bool,
+    pub ignores_merges: bool,
     /// Whether texts begin with the beginning-of-text token by default.
-    pub add_bos: bool,
+    pub adds_bos: bool,
     /// Whether text is normalized first (Unicode's NFC).
-    pub composes: bool,
+    pub normalizes_nfc: bool,
 }
 
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
@@ -55,8 +55,8 @@ const NAMES: [&str; 18] = [
 
 impl PreTokenizer {
     /// Finds the name of the pre-tokenizer in a `tokenizer.json`.
-    pub fn name_of(json: &Value) -> Option<&'static str> {
-        let composes = match &json["normalizer"] {
+    pub fn find_name(json: &Value) -> Option<&'static str> {
+        let normalizes_nfc = match &json["normalizer"] {
             Value::Null => false,
             normalizer if normalizer["type"] == "NFC" => true,
             _ => return None,
@@ -78,28 +78,30 @@ impl PreTokenizer {
         });
         let patterns: Vec<&str> =
             patterns.collect::<Option<Vec<_>>>()?.into_iter().flatten().collect();
-        let ignores = json["model"]["ignore_merges"] == true;
+        let ignores_merges = json["model"]["ignore_merges"] == true;
         NAMES.into_iter().find(|name| {
-            Self::named(name).is_some_and(|one| {
-                one.patterns == patterns && one.ignore_merges == ignores && one.composes == composes
+            Self::from_name(name).is_some_and(|one| {
+                one.patterns == patterns
+                    && one.ignores_merges == ignores_merges
+                    && one.normalizes_nfc == normalizes_nfc
             })
         })
     }
 
     /// Finds a pre-tokenizer by name.
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         let split = |patterns| Self { patterns, ..Self::default() };
         Some(match name {
             "llama3" | "llama-v3" | "llama-bpe" | "falcon3" | "falcon-h1" | "pixtral"
             | "midm-2.0" | "lfm2" | "jina-v5-nano" => {
-                Self { ignore_merges: true, add_bos: true, ..split(&[LLAMA3]) }
+                Self { ignores_merges: true, adds_bos: true, ..split(&[LLAMA3]) }
             }
             "dbrx" | "smaug-bpe" | "glm4" | "chatglm-bpe" => split(&[LLAMA3]),
-            "qwen2" => Self { composes: true, ..split(&[QWEN2]) },
-            "qwen35" => Self { composes: true, ..split(&[QWEN35]) },
+            "qwen2" => Self { normalizes_nfc: true, ..split(&[QWEN2]) },
+            "qwen35" => Self { normalizes_nfc: true, ..split(&[QWEN35]) },
             "deepseek-r1-qwen" | "kormo" | "f2llmv2" | "stablelm2" | "megrez" | "hunyuan"
             | "solar-open" | "grok-2" => split(&[QWEN2]),
-            "tekken" => Self { ignore_merges: true, add_bos: true, ..split(&[TEKKEN]) },
+            "tekken" => Self { ignores_merges: true, adds_bos: true, ..split(&[TEKKEN]) },
             "gpt-4o" | "llama4" | "kanana2" | "talkie" | "minimax-m2" => split(&[GPT4O]),
             "smollm" | "starcoder" | "refact" | "command-r" | "codeshell" | "exaone"
             | "minerva-7b" | "mellum2" => split(&[r"\p{N}", GPT2]),
@@ -123,7 +125,7 @@ impl PreTokenizer {
             "deepseek-coder" => split(&[r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", CJK, r"\p{N}"]),
             "bailingmoe" | "bailingmoe2" | "llada-moe" => split(&[BAILING]),
             "seed-coder" => split(&[SEED_CODER]),
-            "minicpm5" => Self { ignore_merges: true, ..split(&[r"\p{N}{1,3}", MINICPM5]) },
+            "minicpm5" => Self { ignores_merges: true, ..split(&[r"\p{N}{1,3}", MINICPM5]) },
             "viking" => split(&[r" ?[^(\s|.,!?…。，、।۔،)]+", r"\p{N}"]),
             _ => return None,
         })

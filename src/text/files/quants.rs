@@ -11,24 +11,25 @@ use half::f16;
 pub(super) struct Format {
     pub block_values: usize,
     pub block_bytes: usize,
-    kind: Kind,
+    encoding: Encoding,
 }
 
+/// The encoding of the values of a block.
 #[derive(Clone, Copy)]
-enum Kind {
+enum Encoding {
     /// Single precision.
     Single,
     /// Half-precision numbers.
     Half(NumberFormat),
     /// Blocks of codes, with a scale and an offset per `group` of them.
-    Codes { format: NumberFormat, group: usize, split: Split },
+    Codes { format: NumberFormat, group: usize, unpack: Unpack },
 }
 
 /// Fills the codes of a block, and the scales and offsets of its groups.
-type Split = fn(&[u8], &mut [u16], &mut [[f32; 2]]);
+type Unpack = fn(&[u8], &mut [u16], &mut [[f32; 2]]);
 
 /// The names of ggml's other formats (`ggml.h`).
-const NAMES: [(u32, &str); 22] = [
+const UNSUPPORTED_NAMES: [(u32, &str); 22] = [
     (9, "Q8_1"),
     (10, "Q2_K"),
     (11, "Q3_K"),
@@ -59,24 +60,28 @@ impl Format {
     /// # Errors
     /// A phrase that names the format and the supported ones, if it is not supported.
     pub fn from_code(code: u32) -> Result<Self, String> {
-        let whole = |block_bytes, kind| Ok(Self { block_values: 1, block_bytes, kind });
-        let codes = |block_values, block_bytes, format, group, split| {
-            Ok(Self { block_values, block_bytes, kind: Kind::Codes { format, group, split } })
+        let whole = |block_bytes, encoding| Ok(Self { block_values: 1, block_bytes, encoding });
+        let codes = |block_values, block_bytes, format, group, unpack| {
+            Ok(Self {
+                block_values,
+                block_bytes,
+                encoding: Encoding::Codes { format, group, unpack },
+            })
         };
         match code {
-            0 => whole(4, Kind::Single),
-            1 => whole(2, Kind::Half(NumberFormat::F16)),
-            2 => codes(32, 18, NumberFormat::FourBit, 32, split_q4_q5::<false, false>),
-            3 => codes(32, 20, NumberFormat::FourBit, 32, split_q4_q5::<true, false>),
-            6 => codes(32, 22, NumberFormat::EightBit, 32, split_q4_q5::<false, true>),
-            7 => codes(32, 24, NumberFormat::EightBit, 32, split_q4_q5::<true, true>),
-            8 => codes(32, 34, NumberFormat::EightBit, 32, split_q8_0),
-            12 => codes(256, 144, NumberFormat::FourBit, 32, split_q4k_q5k::<false>),
-            13 => codes(256, 176, NumberFormat::EightBit, 32, split_q4k_q5k::<true>),
-            14 => codes(256, 210, NumberFormat::EightBit, 16, split_q6_k),
-            30 => whole(2, Kind::Half(NumberFormat::Bf16)),
+            0 => whole(4, Encoding::Single),
+            1 => whole(2, Encoding::Half(NumberFormat::F16)),
+            2 => codes(32, 18, NumberFormat::FourBit, 32, unpack_q4_q5::<false, false>),
+            3 => codes(32, 20, NumberFormat::FourBit, 32, unpack_q4_q5::<true, false>),
+            6 => codes(32, 22, NumberFormat::EightBit, 32, unpack_q4_q5::<false, true>),
+            7 => codes(32, 24, NumberFormat::EightBit, 32, unpack_q4_q5::<true, true>),
+            8 => codes(32, 34, NumberFormat::EightBit, 32, unpack_q8_0),
+            12 => codes(256, 144, NumberFormat::FourBit, 32, unpack_q4k_q5k::<false>),
+            13 => codes(256, 176, NumberFormat::EightBit, 32, unpack_q4k_q5k::<true>),
+            14 => codes(256, 210, NumberFormat::EightBit, 16, unpack_q6_k),
+            30 => whole(2, Encoding::Half(NumberFormat::Bf16)),
             _ => {
-                let name = NAMES.iter().find(|(known, _)| *known == code);
+                let name = UNSUPPORTED_NAMES.iter().find(|(known, _)| *known == code);
                 let name =
                     name.map_or_else(|| format!("number {code}"), |(_, name)| name.to_string());
                 Err(format!(
@@ -88,14 +93,18 @@ impl Format {
     }
 
     /// Decodes all values of some blocks.
-    pub fn read(&self, blocks: &[u8]) -> Vec<f32> {
+    pub fn decode(&self, blocks: &[u8]) -> Vec<f32> {
         let mut codes = vec![0; self.block_values];
-        let mut read_block = |block: &[u8], to: &mut [f32]| match self.kind {
-            Kind::Single => to[0] = f32::from_le_bytes([block[0], block[1], block[2], block[3]]),
-            Kind::Half(format) => to[0] = format.number(u16::from_le_bytes([block[0], block[1]])),
-            Kind::Codes { format, group, split } => {
+        let mut decode_block = |block: &[u8], to: &mut [f32]| match self.encoding {
+            Encoding::Single => {
+                to[0] = f32::from_le_bytes([block[0], block[1], block[2], block[3]])
+            }
+            Encoding::Half(format) => {
+                to[0] = format.number(u16::from_le_bytes([block[0], block[1]]))
+            }
+            Encoding::Codes { format, group, unpack } => {
                 let mut scales = [[0.0; 2]; 16];
-                split(block, &mut codes, &mut scales[..self.block_values / group]);
+                unpack(block, &mut codes, &mut scales[..self.block_values / group]);
                 let groups = to.chunks_exact_mut(group).zip(codes.chunks_exact(group));
                 for ((to, codes), [scale, offset]) in groups.zip(scales) {
                     for (x, code) in to.iter_mut().zip(codes) {
@@ -104,35 +113,35 @@ impl Format {
                 }
             }
         };
-        let mut numbers = vec![0.0; blocks.len() / self.block_bytes * self.block_values];
-        let places = numbers.chunks_exact_mut(self.block_values);
+        let mut values = vec![0.0; blocks.len() / self.block_bytes * self.block_values];
+        let places = values.chunks_exact_mut(self.block_values);
         blocks
             .chunks_exact(self.block_bytes)
             .zip(places)
-            .for_each(|(block, to)| read_block(block, to));
-        numbers
+            .for_each(|(block, to)| decode_block(block, to));
+        values
     }
 
-    /// The matrix of these sizes, `[inner, columns]`, whose column `j` is row `row(j)` of `blocks`, without expanding
-    /// it; `None` if the numbers are in f32 anyway. Rows consist of whole blocks.
-    pub fn matrix(
-        &self,
+    /// Converts blocks to the matrix of these sizes, `[inner, columns]`, whose column `j` is row `row(j)` of `blocks`,
+    /// without expanding it; `None` if the numbers are in f32 anyway. Rows consist of whole blocks.
+    pub fn to_matrix(
+        self,
         blocks: &[u8],
         sizes @ [inner, _]: [usize; 2],
         row: impl Fn(usize) -> usize + Sync,
     ) -> Option<StoredMatrix> {
         let width = inner / self.block_values * self.block_bytes;
-        let row = |number: usize| &blocks[row(number) * width..][..width];
-        match self.kind {
-            Kind::Single => None,
-            Kind::Half(format) => Some(StoredMatrix::halves(format, sizes, row)),
-            Kind::Codes { format, group, split } => {
-                let fill = |number: usize, Column { codes, scales }: Column| {
+        let row = |column: usize| &blocks[row(column) * width..][..width];
+        match self.encoding {
+            Encoding::Single => None,
+            Encoding::Half(format) => Some(StoredMatrix::halves(format, sizes, row)),
+            Encoding::Codes { format, group, unpack } => {
+                let fill = |column: usize, Column { codes, scales }: Column| {
                     let codes = codes.chunks_exact_mut(self.block_values);
                     let scales = scales.chunks_exact_mut(self.block_values / group);
-                    let blocks = row(number).chunks_exact(self.block_bytes);
+                    let blocks = row(column).chunks_exact(self.block_bytes);
                     for (block, (codes, scales)) in blocks.zip(codes.zip(scales)) {
-                        split(block, codes, scales);
+                        unpack(block, codes, scales);
                     }
                 };
                 Some(StoredMatrix::new(format, sizes, group, fill))
@@ -141,36 +150,36 @@ impl Format {
     }
 }
 
-fn half(bytes: &[u8]) -> f32 {
+fn read_half(bytes: &[u8]) -> f32 {
     f16::from_le_bytes([bytes[0], bytes[1]]).to_f32()
 }
 
 /// The fifth bit of value `i`, shifted into place.
-fn fifth(bits: &[u8], i: usize) -> u16 {
+fn fifth_bit(bits: &[u8], i: usize) -> u16 {
     u16::from(bits[i / 8] >> (i % 8) & 1) << 4
 }
 
 /// Decodes a block of 32 codes with a scale and, if `OFFSET`, an offset; otherwise codes count from the
 /// middle of their range. Codes have 4 bits, or 5 (`FIFTH`), the fifth of them apart.
-fn split_q4_q5<const OFFSET: bool, const FIFTH: bool>(
+fn unpack_q4_q5<const OFFSET: bool, const FIFTH: bool>(
     block: &[u8],
     codes: &mut [u16],
     scales: &mut [[f32; 2]],
 ) {
-    let (scale, middle) = (half(block), if FIFTH { -16.0 } else { -8.0 });
+    let (scale, middle) = (read_half(block), if FIFTH { -16.0 } else { -8.0 });
     let (offset, rest) =
-        if OFFSET { (half(&block[2..]), &block[4..]) } else { (middle * scale, &block[2..]) };
+        if OFFSET { (read_half(&block[2..]), &block[4..]) } else { (middle * scale, &block[2..]) };
     scales[0] = [scale, offset];
     let (fifths, bytes) = rest.split_at(if FIFTH { 4 } else { 0 });
     // The lower four bits of all bytes, then the upper ones.
     let lower = bytes.iter().map(|byte| byte & 15).chain(bytes.iter().map(|byte| byte >> 4));
     for (i, (code, q)) in codes.iter_mut().zip(lower).enumerate() {
-        *code = u16::from(q) | if FIFTH { fifth(fifths, i) } else { 0 };
+        *code = u16::from(q) | if FIFTH { fifth_bit(fifths, i) } else { 0 };
     }
 }
 
-fn split_q8_0(block: &[u8], codes: &mut [u16], scales: &mut [[f32; 2]]) {
-    scales[0] = [half(block), 0.0];
+fn unpack_q8_0(block: &[u8], codes: &mut [u16], scales: &mut [[f32; 2]]) {
+    scales[0] = [read_half(block), 0.0];
     codes.iter_mut().zip(&block[2..]).for_each(|(code, q)| *code = (*q).into());
 }
 
@@ -186,25 +195,25 @@ fn unpack_scale(from: &[u8], i: usize) -> [f32; 2] {
 
 /// Decodes a block of eight groups with scales and offsets, which begins with the scale and the offset of these. Codes
 /// have 4 bits, or 5 (`FIFTH`), the fifth of them apart.
-fn split_q4k_q5k<const FIFTH: bool>(block: &[u8], codes: &mut [u16], scales: &mut [[f32; 2]]) {
-    let (scale, offset) = (half(block), half(&block[2..]));
+fn unpack_q4k_q5k<const FIFTH: bool>(block: &[u8], codes: &mut [u16], scales: &mut [[f32; 2]]) {
+    let (scale, offset) = (read_half(block), read_half(&block[2..]));
     for (i, to) in scales.iter_mut().enumerate() {
         let [s, o] = unpack_scale(&block[4..16], i);
         *to = [scale * s, -(offset * o)];
     }
-    let (fifths, numbers) = block[16..].split_at(if FIFTH { 32 } else { 0 });
+    let (fifths, bytes) = block[16..].split_at(if FIFTH { 32 } else { 0 });
     for (i, codes) in codes.chunks_exact_mut(32).enumerate() {
-        let numbers = &numbers[i / 2 * 32..][..32];
-        for (l, (code, q)) in codes.iter_mut().zip(numbers).enumerate() {
+        let bytes = &bytes[i / 2 * 32..][..32];
+        for (l, (code, q)) in codes.iter_mut().zip(bytes).enumerate() {
             let fifth = if FIFTH { (fifths[l] >> i & 1) << 4 } else { 0 };
             *code = u16::from(q >> (i % 2 * 4) & 15 | fifth);
         }
     }
 }
 
-fn split_q6_k(block: &[u8], codes: &mut [u16], scales: &mut [[f32; 2]]) {
+fn unpack_q6_k(block: &[u8], codes: &mut [u16], scales: &mut [[f32; 2]]) {
     let (lower, upper) = (&block[..128], &block[128..192]);
-    let scale = half(&block[208..]);
+    let scale = read_half(&block[208..]);
     for (to, s) in scales.iter_mut().zip(&block[192..208]) {
         *to = [scale * f32::from(*s as i8), 0.0];
     }
@@ -221,7 +230,7 @@ fn split_q6_k(block: &[u8], codes: &mut [u16], scales: &mut [[f32; 2]]) {
 mod tests {
     use super::*;
 
-    /// Each case is a format's number, the offsets of half-precision numbers in its blocks, the count of numbers in two
+    /// Each case is a format's code, the offsets of half-precision numbers in its blocks, the count of numbers in two
     /// blocks, their weighted sum, and two of the numbers, as the Python package `gguf` reads them.
     #[test]
     fn blocks_are_read_as_the_reference_reads_them() {
@@ -236,8 +245,8 @@ mod tests {
             (13, &[0, 2], 512, -734.2145, 8.897827, -0.115601),
             (14, &[208], 512, -13688.6815, -90.37793, -29.131348),
         ];
-        for (number, halves, count, sum, early, late) in expected {
-            let format = Format::from_code(number).unwrap();
+        for (code, halves, count, sum, early, late) in expected {
+            let format = Format::from_code(code).unwrap();
             let mut bytes: Vec<u8> = (0..2 * format.block_bytes)
                 .map(|i| ((i * i * 37 + i * 11 + 5) % 251) as u8)
                 .collect();
@@ -246,16 +255,13 @@ mod tests {
                     bytes[*at..at + 2].copy_from_slice(&[0x66, 0x2e + block as u8]);
                 }
             }
-            let numbers = format.read(&bytes);
-            assert_eq!(numbers.len(), count);
-            let weighted = numbers.iter().enumerate();
+            let values = format.decode(&bytes);
+            assert_eq!(values.len(), count);
+            let weighted = values.iter().enumerate();
             let weighted = weighted.map(|(i, x)| f64::from(*x) * ((i * 7 % 13) as f64 - 6.0));
-            let got = (weighted.sum::<f64>(), numbers[5], numbers[count - 3]);
-            assert!((got.0 - sum).abs() < 1e-3 * sum.abs(), "{number}: {got:?}");
-            assert!(
-                (got.1 - early).abs() < 1e-5 && (got.2 - late).abs() < 1e-5,
-                "{number}: {got:?}"
-            );
+            let got = (weighted.sum::<f64>(), values[5], values[count - 3]);
+            assert!((got.0 - sum).abs() < 1e-3 * sum.abs(), "{code}: {got:?}");
+            assert!((got.1 - early).abs() < 1e-5 && (got.2 - late).abs() < 1e-5, "{code}: {got:?}");
         }
     }
 }

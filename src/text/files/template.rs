@@ -17,7 +17,7 @@ impl ChatTemplate {
     /// # Errors
     /// If the template fails, raises an error itself, or takes more time, memory or depth than a chat template needs.
     pub fn render(&self, messages: &[impl Serialize]) -> Result<String, LanguageError> {
-        self.render_with(messages, &Map::<String, Json>::new(), true)
+        self.render_with(messages, &Map::<String, Json>::new())
     }
 
     /// Renders messages and the assistant's answer to them, with values of the template's own variables.
@@ -29,11 +29,11 @@ impl ChatTemplate {
     ) -> Result<String, LanguageError> {
         let answer = Value::from_iter([("role", "assistant"), ("content", answer)]);
         let all: Vec<Value> = messages.iter().map(Value::from_serialize).chain([answer]).collect();
-        self.render_with(&all, values, false)
+        self.render_conversation(&all, values, false)
     }
 
     /// Text that the template puts after an answer; `None` if it rejects the conversation.
-    pub(super) fn suffix_of_answer(&self) -> Option<String> {
+    pub(super) fn find_answer_suffix(&self) -> Option<String> {
         // A word that templates neither change nor contain.
         const ANSWER: &str = "Zq7answerZq7";
         let question = [json!({ "role": "user", "content": "question" })];
@@ -41,9 +41,16 @@ impl ChatTemplate {
         Some(text.rsplit_once(ANSWER)?.1.to_string())
     }
 
-    /// Renders messages with values of the template's own variables, up to where the assistant is to answer if
-    /// `add_generation_prompt`.
+    /// Renders messages as [`ChatTemplate::render`], with values of the template's own variables.
     pub(in crate::text) fn render_with(
+        &self,
+        messages: &[impl Serialize],
+        values: &impl Serialize,
+    ) -> Result<String, LanguageError> {
+        self.render_conversation(messages, values, true)
+    }
+
+    fn render_conversation(
         &self,
         messages: &[impl Serialize],
         values: &impl Serialize,
@@ -61,10 +68,10 @@ impl ChatTemplate {
         let values = merge_maps([tokens, none, own, fixed]);
         // As in Jinja; a template may have been saved with Windows line ends.
         let source = self.source.replace("\r\n", "\n").replace('\r', "\n");
-        let source = limits::with_checks(&without_generation_tags(&source))
+        let source = limits::insert_checks(&replace_generation_tags(&source))
             .map_err(LanguageError::Template)?;
         limits::run(move || {
-            let environment = environment();
+            let environment = new_environment();
             let template = environment.template_from_str(&source)?;
             let mut text = BoundedText::default();
             let rendered = template.render_captured_to(values, &mut text);
@@ -76,8 +83,8 @@ impl ChatTemplate {
     }
 }
 
-/// Jinja with the filters and functions that `transformers` adds.
-fn environment() -> Environment<'static> {
+/// Creates Jinja with the filters and functions that `transformers` adds.
+fn new_environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_trim_blocks(true);
     environment.set_lstrip_blocks(true);
@@ -86,8 +93,8 @@ fn environment() -> Environment<'static> {
         Err(Error::new(ErrorKind::InvalidOperation, message))
     });
     environment.add_function("strftime_now", strftime_now);
-    python::apply(&mut environment);
-    limits::apply(&mut environment, python::python_text, python::method);
+    python::replace_filters_and_tests(&mut environment);
+    limits::apply(&mut environment, python::format_python, python::call_method);
     environment
 }
 
@@ -134,7 +141,7 @@ fn strftime_now(format: String) -> Result<String, Error> {
 
 /// Replaces `generation` tags, by which `transformers` finds the assistant's text, by `with` blocks, which have a scope
 /// of their own, too.
-fn without_generation_tags(source: &str) -> Cow<'_, str> {
+fn replace_generation_tags(source: &str) -> Cow<'_, str> {
     if !source.contains("endgeneration") {
         return source.into();
     }
@@ -273,7 +280,7 @@ mod tests {
             r#"{"tools": [{"type": "function", "function": {"name": "f"}}], "bos_token": "!"}"#;
         let values: Value = serde_json::from_str(values).unwrap();
         assert_eq!(
-            source.render_with(&[json!({})], &values, true).unwrap(),
+            source.render_with(&[json!({})], &values).unwrap(),
             "{\"type\": \"function\", \"function\": {\"name\": \"f\"}}True!"
         );
     }

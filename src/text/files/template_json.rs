@@ -16,14 +16,14 @@ pub(super) fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
     let ensure_ascii: Option<bool> = options.get("ensure_ascii")?;
     let sort_keys: Option<bool> = options.get("sort_keys")?;
     options.assert_all_used()?;
-    let indent = indent.as_ref().map(indentation).transpose()?;
+    let indent = indent.as_ref().map(parse_indent).transpose()?;
     let defaults = if indent.is_some() { [",", ": "] } else { [", ", ": "] };
     let separators = separators.unwrap_or_else(|| defaults.map(String::from).into());
-    let Ok([item, key]) = <[String; 2]>::try_from(separators) else {
+    let Ok([item_separator, key_separator]) = <[String; 2]>::try_from(separators) else {
         let what = "`separators` of `tojson` must be two strings";
         return Err(Error::new(ErrorKind::InvalidOperation, what));
     };
-    let layout = Layout { indent, item, key, depth: 0, is_empty: true };
+    let layout = PythonLayout { indent, item_separator, key_separator, depth: 0, is_empty: true };
     let text = match sort_keys {
         Some(true) => write_json(&sort_object_keys(value)?, layout)?,
         _ => write_json(value, layout)?,
@@ -31,11 +31,11 @@ pub(super) fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
     Ok(if ensure_ascii == Some(true) { escape_non_ascii(&text) } else { text })
 }
 
-/// The indentation of a level by the argument `indent`: a string, or a number of spaces.
-fn indentation(indent: &Value) -> Result<String, Error> {
+/// Parses the argument `indent`, the indentation of a level: a string, or a number of spaces.
+fn parse_indent(indent: &Value) -> Result<String, Error> {
     match indent.as_str() {
         Some(text) => Ok(text.to_string()),
-        None => limits::repeated(" ", usize::try_from(indent.clone())?),
+        None => limits::repeat(" ", usize::try_from(indent.clone())?),
     }
 }
 
@@ -81,20 +81,20 @@ pub(super) fn format_float(number: f64) -> String {
 }
 
 /// The separators and line breaks of Python's `json.dumps`.
-struct Layout {
+struct PythonLayout {
     /// Indentation of a level; `None` for all on one line.
     indent: Option<String>,
-    /// The separator of items.
-    item: String,
-    /// The separator of a key and its value.
-    key: String,
+    /// Text between items.
+    item_separator: String,
+    /// Text between a key and its value.
+    key_separator: String,
     /// Number of lists and objects that are open.
     depth: usize,
     /// Whether the innermost of them has no item yet.
     is_empty: bool,
 }
 
-impl Layout {
+impl PythonLayout {
     fn open<W: ?Sized + Write>(&mut self, to: &mut W, bracket: &[u8]) -> IoResult<()> {
         self.depth += 1;
         self.is_empty = true;
@@ -103,7 +103,7 @@ impl Layout {
 
     fn separate<W: ?Sized + Write>(&mut self, to: &mut W, is_first: bool) -> IoResult<()> {
         if !is_first {
-            to.write_all(self.item.as_bytes())?;
+            to.write_all(self.item_separator.as_bytes())?;
         }
         self.is_empty = false;
         self.break_line(to)
@@ -125,7 +125,7 @@ impl Layout {
     }
 }
 
-impl Formatter for Layout {
+impl Formatter for PythonLayout {
     fn write_f64<W: ?Sized + Write>(&mut self, to: &mut W, value: f64) -> IoResult<()> {
         to.write_all(format_float(value).as_bytes())
     }
@@ -151,7 +151,7 @@ impl Formatter for Layout {
     }
 
     fn begin_object_value<W: ?Sized + Write>(&mut self, to: &mut W) -> IoResult<()> {
-        to.write_all(self.key.as_bytes())
+        to.write_all(self.key_separator.as_bytes())
     }
 
     fn end_object<W: ?Sized + Write>(&mut self, to: &mut W) -> IoResult<()> {
@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     /// Renders a template with a value `x`.
-    fn rendered(template: &str, x: &str) -> Result<String, Error> {
+    fn render(template: &str, x: &str) -> Result<String, Error> {
         let mut environment = minijinja::Environment::new();
         environment.add_filter("tojson", to_json);
         let x: Value = serde_json::from_str(x).unwrap();
@@ -195,21 +195,21 @@ mod tests {
             ),
         ] {
             let template = format!("{{{{ x | tojson({arguments}) }}}}");
-            assert_eq!(rendered(&template, x).unwrap(), expected, "{arguments}");
+            assert_eq!(render(&template, x).unwrap(), expected, "{arguments}");
         }
         assert_eq!(
-            rendered("{{ x | tojson(ensure_ascii=true) }}", "\"\u{1f600}\u{7f}\"").unwrap(),
+            render("{{ x | tojson(ensure_ascii=true) }}", "\"\u{1f600}\u{7f}\"").unwrap(),
             r#""\ud83d\ude00\u007f""#
         );
         assert_eq!(
-            rendered("{{ {'b': x, 'a': [none, true]} | tojson }}", "7").unwrap(),
+            render("{{ {'b': x, 'a': [none, true]} | tojson }}", "7").unwrap(),
             r#"{"b": 7, "a": [null, true]}"#
         );
         for (arguments, reason) in [
             ("separators=(',',)", "must be two strings"),
             ("skipkeys=true", "unknown keyword argument 'skipkeys'"),
         ] {
-            let error = rendered(&format!("{{{{ x | tojson({arguments}) }}}}"), "1");
+            let error = render(&format!("{{{{ x | tojson({arguments}) }}}}"), "1");
             let error = error.unwrap_err().to_string();
             assert!(error.contains(reason), "{error}");
         }
@@ -221,7 +221,7 @@ mod tests {
                        -0.0, 7, 18446744073709551615]";
         // The result of Python's `json.dumps(json.loads(numbers))`.
         assert_eq!(
-            rendered("{{ x | tojson }}", numbers).unwrap(),
+            render("{{ x | tojson }}", numbers).unwrap(),
             "[1e+16, -1.5e+22, 1.2345678901234568e+17, 9999999999999998.0, 100.0, 0.0001, 1e-05, -1.5e-07, 5e-324, -0.0, 7, \
              18446744073709551615]"
         );

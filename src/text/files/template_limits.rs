@@ -32,11 +32,9 @@ const MAX_VALUES: usize = 1 << 20;
 const ASSIGNED: &str = "_assigned";
 /// Filter that checks a value before it is assigned to a namespace.
 const STORED: &str = "_stored";
-/// The unbounded filter `indent`.
+/// The unbounded filters `indent`, `replace` and `join`.
 const INDENT: &str = "_indent";
-/// The unbounded filter `replace`.
 const REPLACE: &str = "_replace";
-/// The unbounded filter `join`.
 const JOIN: &str = "_join";
 
 /// Runs a rendering on its own thread with a deep stack, and gives up on it beyond the limits.
@@ -46,7 +44,7 @@ const JOIN: &str = "_join";
 pub(super) fn run(
     render: impl FnOnce() -> Result<String, Error> + Send + 'static,
 ) -> Result<String, String> {
-    let before = resident();
+    let before = resident_bytes();
     let (sender, receiver) = channel();
     let given_up = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&given_up);
@@ -66,7 +64,7 @@ pub(super) fn run(
             Err(RecvTimeoutError::Timeout) => {}
         }
         let time = thread_cpu_time(&thread).unwrap_or_else(|| stopwatch.elapsed());
-        if let Some(limit) = exceeded_limit(time, resident().saturating_sub(before)) {
+        if let Some(limit) = find_exceeded_limit(time, resident_bytes().saturating_sub(before)) {
             break limit;
         }
     };
@@ -74,8 +72,8 @@ pub(super) fn run(
     Err(limit)
 }
 
-/// The limit that a rendering has exceeded in this time, while the process has grown by so many bytes.
-fn exceeded_limit(time: Duration, growth: u64) -> Option<String> {
+/// Finds the limit that a rendering has exceeded in this time, while the process has grown by so many bytes.
+fn find_exceeded_limit(time: Duration, growth: u64) -> Option<String> {
     if time > MIN_GROWTH_TIME && growth > MAX_GROWTH_BYTES {
         let mib = MAX_GROWTH_BYTES >> 20;
         return Some(format!("the process takes {mib} MiB of memory more while it is rendered"));
@@ -93,25 +91,25 @@ fn check_given_up() -> Result<(), Error> {
     let is_given_up = |flag: &Option<Arc<AtomicBool>>| {
         flag.as_ref().is_some_and(|flag| flag.load(Ordering::Relaxed))
     };
-    if GIVEN_UP.with_borrow(is_given_up) { Err(refused("it has passed a limit")) } else { Ok(()) }
+    if GIVEN_UP.with_borrow(is_given_up) { Err(refusal("it has passed a limit")) } else { Ok(()) }
 }
 
 /// Resident memory of the process, bytes; 0 where the platform does not report it, and in tests, which share a process.
-fn resident() -> u64 {
+fn resident_bytes() -> u64 {
     if cfg!(test) { 0 } else { crate::device::memory(None).in_use.unwrap_or(0) }
 }
 
-/// Prints a value where minijinja would print it differently.
-type PythonText = fn(&Value) -> Result<Option<String>, Error>;
+/// Formats a value that minijinja would print differently; `None` for any other.
+type FormatPython = fn(&Value) -> Result<Option<String>, Error>;
 /// Calls a method of a value that minijinja lacks.
-type Method = fn(&Value, &str, &[Value]) -> Option<Value>;
+type CallMethod = fn(&Value, &str, &[Value]) -> Option<Value>;
 
 /// Sets fuel, and replaces filters that can make long texts out of short templates.
-pub(super) fn apply(environment: &mut Environment<'_>, python_text: PythonText, own: Method) {
+pub(super) fn apply(environment: &mut Environment<'_>, format: FormatPython, call: CallMethod) {
     environment.set_fuel(Some(MAX_INSTRUCTIONS));
     environment.set_formatter(move |to, state, value| {
         check_given_up()?;
-        match python_text(value)? {
+        match format(value)? {
             Some(text) => to.write_str(&text).map_err(Error::from),
             None => escape_formatter(to, state, value),
         }
@@ -125,7 +123,8 @@ pub(super) fn apply(environment: &mut Environment<'_>, python_text: PythonText, 
     environment.add_filter(JOIN, filters::join);
     environment.add_filter("join", join);
     environment.set_unknown_method_callback(move |state, value, name, arguments| {
-        own(value, name, arguments).map_or_else(|| method(state, value, name, arguments), Ok)
+        call(value, name, arguments)
+            .map_or_else(|| call_bounded_method(state, value, name, arguments), Ok)
     });
     for name in ["batch", "slice", "format"] {
         environment.remove_filter(name);
@@ -140,11 +139,11 @@ pub(super) fn apply(environment: &mut Environment<'_>, python_text: PythonText, 
 ///
 /// # Errors
 /// If the template is longer than [`MAX_SOURCE_BYTES`].
-pub(super) fn with_checks(source: &str) -> Result<String, String> {
+pub(super) fn insert_checks(source: &str) -> Result<String, String> {
     if source.len() > MAX_SOURCE_BYTES {
         return Err(format!("it is longer than {} KiB", MAX_SOURCE_BYTES >> 10));
     }
-    Ok(rewrite_tags(source, checked_names))
+    Ok(rewrite_tags(source, rewrite_assignments))
 }
 
 /// Replaces the tags of a template for which `rewrite` returns a string. Raw blocks, expressions and comments count as
@@ -165,8 +164,8 @@ pub(super) fn rewrite_tags(source: &str, rewrite: impl Fn(&str) -> Option<String
 fn split_tag(text: &str) -> (&str, &str) {
     let end = match text.as_bytes().get(1) {
         Some(b'#') => text.find("#}").map(|at| at + 2),
-        Some(b'%') => raw_end(text).or_else(|| tag_end(text, "%}")),
-        Some(b'{') => tag_end(text, "}}"),
+        Some(b'%') => find_raw_end(text).or_else(|| find_tag_end(text, "%}")),
+        Some(b'{') => find_tag_end(text, "}}"),
         _ => Some(1),
     };
     text.split_at(end.unwrap_or(text.len()))
@@ -177,8 +176,8 @@ pub(super) fn tag_content(tag: &str) -> &str {
     tag.trim_matches(|c: char| "{%-+}".contains(c) || c.is_whitespace())
 }
 
-/// End of a raw block, in which nothing is a tag.
-fn raw_end(text: &str) -> Option<usize> {
+/// Finds the end of a raw block, in which nothing is a tag.
+fn find_raw_end(text: &str) -> Option<usize> {
     let tag = |from: usize| text[from..].find("%}").map(|at| from + at + 2);
     let mut at = tag(0)?;
     if tag_content(&text[..at]) != "raw" {
@@ -194,15 +193,15 @@ fn raw_end(text: &str) -> Option<usize> {
     }
 }
 
-/// End of a tag, past `close` outside of quotes.
-fn tag_end(text: &str, close: &str) -> Option<usize> {
+/// Finds the end of a tag, past `close` outside of quotes.
+fn find_tag_end(text: &str, close: &str) -> Option<usize> {
     let mut bytes = unquoted_bytes(&text[2..]).map(|(at, ..)| at + 2);
     let is_end = |at: &usize| text.as_bytes()[*at..].starts_with(close.as_bytes());
     bytes.find(is_end).map(|at| at + close.len())
 }
 
 /// Rewrites a tag that assigns values to names, so that they pass through [`check_value`]; `None` for other tags.
-fn checked_names(tag: &str) -> Option<String> {
+fn rewrite_assignments(tag: &str) -> Option<String> {
     let inner = tag.strip_prefix("{%")?.strip_suffix("%}")?;
     let (inner, end) = match inner.strip_suffix(['-', '+']) {
         Some(short) => (short, &inner[short.len()..]),
@@ -216,8 +215,8 @@ fn checked_names(tag: &str) -> Option<String> {
         names.iter().map(|name| format!("{{% set {name} = ({name})|{ASSIGNED} {end}%}}")).collect()
     };
     Some(match &inner[start..][..word] {
-        "set" => format!("{{%{begin}{}{end}%}}", checked_set(rest)),
-        "with" => format!("{{%{begin}{}{end}%}}", checked_values(rest)),
+        "set" => format!("{{%{begin}{}{end}%}}", rewrite_set(rest)),
+        "with" => format!("{{%{begin}{}{end}%}}", rewrite_values(rest)),
         "for" => {
             let words = rest.split(|c: char| c.is_whitespace() || ",()".contains(c));
             let names = words.filter(|word| !word.is_empty()).take_while(|word| *word != "in");
@@ -228,10 +227,10 @@ fn checked_names(tag: &str) -> Option<String> {
             if kind == "call" && !name.trim().is_empty() {
                 return None;
             }
-            let (list, after) = list.split_at(closing_bracket(list)?);
+            let (list, after) = list.split_at(find_closing_bracket(list)?);
             let names = split_at_commas(list).into_iter().filter_map(|part| part.split('=').next());
             let names = names.map(str::trim).filter(|name| !name.is_empty());
-            let (names, list) = (names.collect::<Vec<_>>(), checked_values(list));
+            let (names, list) = (names.collect::<Vec<_>>(), rewrite_values(list));
             format!("{{%{begin}{name}({list}{after}{end}%}}{}", check_again(&names))
         }
         _ => return None,
@@ -239,7 +238,7 @@ fn checked_names(tag: &str) -> Option<String> {
 }
 
 /// Rewrites the rest of a tag after `set`, so that the value is checked: an assignment's, or the block up to `endset`.
-fn checked_set(rest: &str) -> String {
+fn rewrite_set(rest: &str) -> String {
     match rest.split_once('=') {
         Some((target, value)) if !target.contains('|') => {
             let check = if target.contains('.') { STORED } else { ASSIGNED };
@@ -250,7 +249,7 @@ fn checked_set(rest: &str) -> String {
 }
 
 /// Rewrites a list of names with values, so that the values are checked.
-fn checked_values(list: &str) -> String {
+fn rewrite_values(list: &str) -> String {
     let checked = |part: &str| match part.split_once('=') {
         Some((name, value)) => format!("{name}=({value})|{ASSIGNED}"),
         None => part.to_string(),
@@ -272,8 +271,8 @@ fn split_at_commas(list: &str) -> Vec<&str> {
     parts
 }
 
-/// Position of the bracket that closes one opened before the text.
-fn closing_bracket(text: &str) -> Option<usize> {
+/// Finds the bracket that closes one opened before the text.
+fn find_closing_bracket(text: &str) -> Option<usize> {
     unquoted_bytes(text).find(|(_, depth, _)| *depth < 0).map(|(at, ..)| at)
 }
 
@@ -304,28 +303,28 @@ fn unquoted_bytes(text: &str) -> impl Iterator<Item = (usize, i32, u8)> {
     })
 }
 
-/// Rejects values that contain a namespace, unless the namespace is the whole value and `may_be_one`, and values that
-/// are too large.
-fn check_value(value: Value, may_be_one: bool) -> Result<Value, Error> {
+/// Rejects values that contain a namespace, unless the namespace is the whole value and `may_be_namespace`, and values
+/// that are too large.
+fn check_value(value: Value, may_be_namespace: bool) -> Result<Value, Error> {
     let is_namespace = |value: &Value| {
         value.as_object().is_some_and(|object| object.type_name().ends_with("::Namespace"))
     };
     let (mut parts, mut bytes) = (MAX_VALUES, MAX_TEXT_BYTES);
-    let mut open = vec![(value.clone(), may_be_one)];
-    while let Some((value, may_be_one)) = open.pop() {
+    let mut open = vec![(value.clone(), may_be_namespace)];
+    while let Some((value, may_be_namespace)) = open.pop() {
         check_given_up()?;
-        if is_namespace(&value) && !may_be_one {
-            return Err(refused("a namespace is stored in another value"));
+        if is_namespace(&value) && !may_be_namespace {
+            return Err(refusal("a namespace is stored in another value"));
         }
         let length = value.as_str().map_or(0, str::len);
-        bytes = bytes.checked_sub(length).ok_or_else(|| too_long("a text"))?;
+        bytes = bytes.checked_sub(length).ok_or_else(|| too_long_error("a text"))?;
         if !matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::Iterable) {
             continue;
         }
         let is_map = value.kind() == ValueKind::Map;
         for part in value.try_iter()? {
             let part = if is_map { value.get_item(&part)? } else { part };
-            parts = parts.checked_sub(1).ok_or_else(|| refused("a value has too many parts"))?;
+            parts = parts.checked_sub(1).ok_or_else(|| refusal("a value has too many parts"))?;
             open.push((part, false));
         }
     }
@@ -345,14 +344,14 @@ fn indent(state: &State, text: Value, options: Rest<Value>) -> Result<Value, Err
 }
 
 /// Repeats a string `count` times, with a bounded result.
-pub(super) fn repeated(text: &str, count: usize) -> Result<String, Error> {
+pub(super) fn repeat(text: &str, count: usize) -> Result<String, Error> {
     check_length(text.len().saturating_mul(count))?;
     Ok(text.repeat(count))
 }
 
 /// Rejects a string of `bytes` bytes if it is too long.
 fn check_length(bytes: usize) -> Result<(), Error> {
-    if bytes > MAX_TEXT_BYTES { Err(too_long("a text")) } else { Ok(()) }
+    if bytes > MAX_TEXT_BYTES { Err(too_long_error("a text")) } else { Ok(()) }
 }
 
 /// Rejects the replacement of `from` by `to` in a string, or the insertion of `to` between its characters, if the
@@ -376,8 +375,13 @@ fn join(state: &State, parts: Value, options: Rest<Value>) -> Result<Value, Erro
     state.apply_filter(JOIN, &all)
 }
 
-/// Python's string methods; those that can make long texts are bounded like the filters.
-fn method(state: &State, value: &Value, name: &str, arguments: &[Value]) -> Result<Value, Error> {
+/// Calls a method of Python strings; those that can make long texts are bounded like the filters.
+fn call_bounded_method(
+    state: &State,
+    value: &Value,
+    name: &str,
+    arguments: &[Value],
+) -> Result<Value, Error> {
     match (name, value.as_str(), arguments) {
         ("replace", Some(_), [from, to, ..]) => {
             check_replacement(&value.to_string(), &from.to_string(), &to.to_string())?;
@@ -399,7 +403,7 @@ fn check_format(text: &str) -> Result<(), Error> {
     let mut is_open = false;
     for c in text.replace("{{", "").replace("}}", "").chars() {
         match c {
-            '{' if is_open => return Err(refused("a format has another format inside")),
+            '{' if is_open => return Err(refusal("a format has another format inside")),
             '{' => is_open = true,
             '}' => is_open = false,
             _ => {}
@@ -408,12 +412,13 @@ fn check_format(text: &str) -> Result<(), Error> {
     Ok(())
 }
 
-fn refused(reason: &'static str) -> Error {
+/// Creates the error of a rendering that is not permitted.
+fn refusal(reason: &'static str) -> Error {
     Error::new(ErrorKind::InvalidOperation, reason)
 }
 
 /// The error of a text that is longer than [`MAX_TEXT_BYTES`].
-fn too_long(text: &str) -> Error {
+fn too_long_error(text: &str) -> Error {
     let reason = format!("{text} is longer than {} MiB", MAX_TEXT_BYTES >> 20);
     Error::new(ErrorKind::InvalidOperation, reason)
 }
@@ -428,7 +433,7 @@ pub(super) struct BoundedText {
 impl BoundedText {
     /// Rejects a truncated text.
     pub(super) fn check(&self) -> Result<(), Error> {
-        if self.is_full { Err(too_long("its text")) } else { Ok(()) }
+        if self.is_full { Err(too_long_error("its text")) } else { Ok(()) }
     }
 
     /// The text.
@@ -480,18 +485,15 @@ mod tests {
                       {% macro f(a, b=((1, 2))|_assigned) %}{% set a = (a)|_assigned %}{% set b = (b)|_assigned %}\
                       {% call(a) f(b) %}{% set a = (a)|_assigned %}{% call f(b) %}\
                       {% set z | replace('=', '') |_assigned%}";
-        assert_eq!(with_checks(source).unwrap(), wanted);
+        assert_eq!(insert_checks(source).unwrap(), wanted);
     }
 
     #[test]
     fn limits_are_on_what_a_rendering_may_have_used_itself() {
-        let found =
-            |milliseconds, growth| exceeded_limit(Duration::from_millis(milliseconds), growth);
-        assert!(
-            [(2000, 0), (2000, 512 << 20), (20, 1 << 40)]
-                .iter()
-                .all(|it| found(it.0, it.1).is_none())
-        );
+        let found = |ms, growth| find_exceeded_limit(Duration::from_millis(ms), growth);
+        for (ms, growth) in [(2000, 0), (2000, 512 << 20), (20, 1 << 40)] {
+            assert!(found(ms, growth).is_none());
+        }
         assert!(found(21, (512 << 20) + 1).is_some_and(|limit| limit.contains("512 MiB")));
         assert!(found(2001, 0).is_some_and(|limit| limit.contains("2 seconds")));
     }

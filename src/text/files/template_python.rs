@@ -8,12 +8,12 @@ use minijinja::{Environment, Error, ErrorKind, State, Value, filters};
 use std::io::{Result as IoResult, Write};
 
 /// Replaces the filters and tests of minijinja that differ from Jinja's.
-pub(super) fn apply(environment: &mut Environment<'_>) {
+pub(super) fn replace_filters_and_tests(environment: &mut Environment<'_>) {
     environment.add_filter("string", string);
     environment.add_filter("length", length);
     environment.add_filter("count", length);
     environment.add_filter("int", int);
-    environment.add_filter("float", real);
+    environment.add_filter("float", float);
     // In Python, strings and dicts also have a length and items, and so does Jinja's undefined value.
     environment.add_test("sequence", |value: &Value| {
         is_list(value)
@@ -37,22 +37,22 @@ fn is_list(value: &Value) -> bool {
 
 /// The filter `int`: its argument, or 0, for what Python does not convert.
 fn int(state: &State, value: &Value, arguments: Rest<Value>) -> Result<Value, Error> {
-    let default = default(&arguments, Value::from(0))?;
+    let default = parse_default(&arguments, Value::from(0))?;
     let is_finite = |number: &Value| {
         !is_float(number) || f64::try_from(number.clone()).is_ok_and(f64::is_finite)
     };
-    let number = numeral(value).filter(is_finite);
+    let number = to_number(value).filter(is_finite);
     number.map_or(Ok(default), |number| filters::int(state, &number))
 }
 
 /// The filter `float`: its argument, or 0.0, for what Python does not convert.
-fn real(state: &State, value: &Value, arguments: Rest<Value>) -> Result<Value, Error> {
-    let default = default(&arguments, Value::from(0.0))?;
-    numeral(value).map_or(Ok(default), |number| filters::float(state, &number))
+fn float(state: &State, value: &Value, arguments: Rest<Value>) -> Result<Value, Error> {
+    let default = parse_default(&arguments, Value::from(0.0))?;
+    to_number(value).map_or(Ok(default), |number| filters::float(state, &number))
 }
 
-/// The argument `default` of a filter, its only one.
-fn default(arguments: &[Value], otherwise: Value) -> Result<Value, Error> {
+/// Parses the argument `default` of a filter, its only one.
+fn parse_default(arguments: &[Value], otherwise: Value) -> Result<Value, Error> {
     let (positional, named): (&[Value], Kwargs) = from_args(arguments)?;
     let default = match positional {
         [] if named.has("default") => named.get("default")?,
@@ -64,8 +64,8 @@ fn default(arguments: &[Value], otherwise: Value) -> Result<Value, Error> {
     Ok(default)
 }
 
-/// The number that a value is, or that Python reads from a string; `None` if there is none. Errors stay as they are.
-fn numeral(value: &Value) -> Option<Value> {
+/// Converts a value to the number that Python reads from it; `None` if there is none. Error values are kept.
+fn to_number(value: &Value) -> Option<Value> {
     let Some(text) = value.as_str() else {
         let kind = value.kind();
         let is_number = matches!(kind, ValueKind::Number | ValueKind::Bool | ValueKind::Invalid);
@@ -94,7 +94,7 @@ fn string(value: &Value) -> Result<Value, Error> {
     if value.kind() == ValueKind::String {
         return Ok(value.clone());
     }
-    Ok(Value::from(python_text(value)?.unwrap_or_else(|| value.to_string())))
+    Ok(Value::from(format_python(value)?.unwrap_or_else(|| value.to_string())))
 }
 
 /// The filter `length`; an undefined value has length 0.
@@ -106,8 +106,8 @@ fn length(value: &Value) -> Result<usize, Error> {
     }
 }
 
-/// Methods of Python strings that `minijinja_contrib` lacks; tuples are lists.
-pub(super) fn method(value: &Value, name: &str, arguments: &[Value]) -> Option<Value> {
+/// Calls a method of Python strings that `minijinja_contrib` lacks; tuples are lists.
+pub(super) fn call_method(value: &Value, name: &str, arguments: &[Value]) -> Option<Value> {
     let [part] = arguments else { return None };
     let (text, part) = (value.as_str()?, part.as_str()?);
     match name {
@@ -126,19 +126,19 @@ pub(super) fn method(value: &Value, name: &str, arguments: &[Value]) -> Option<V
 }
 
 /// Formats a list, dict or float like Python's `str`; `None` for other values, which minijinja prints alike.
-pub(super) fn python_text(value: &Value) -> Result<Option<String>, Error> {
+pub(super) fn format_python(value: &Value) -> Result<Option<String>, Error> {
     if !is_float(value) && !is_list(value) && value.kind() != ValueKind::Map {
         return Ok(None);
     }
     let mut text = BoundedText::default();
-    let written = write(&mut text, value);
+    let written = write_repr(&mut text, value);
     text.check()?;
     written.map_err(|error| Error::new(ErrorKind::InvalidOperation, error.to_string()))?;
     Ok(Some(text.into_string()))
 }
 
 /// Writes a value like Python's `repr`.
-fn write(to: &mut BoundedText, value: &Value) -> IoResult<()> {
+fn write_repr(to: &mut BoundedText, value: &Value) -> IoResult<()> {
     if let Some(text) = value.as_str() {
         return write_text(to, text);
     }
@@ -148,7 +148,7 @@ fn write(to: &mut BoundedText, value: &Value) -> IoResult<()> {
             to.write_all(b"[")?;
             for (i, item) in items(value)?.enumerate() {
                 to.write_all(if i == 0 { b"" } else { b", " })?;
-                write(to, &item)?;
+                write_repr(to, &item)?;
             }
             to.write_all(b"]")
         }
@@ -156,9 +156,9 @@ fn write(to: &mut BoundedText, value: &Value) -> IoResult<()> {
             to.write_all(b"{")?;
             for (i, key) in items(value)?.enumerate() {
                 to.write_all(if i == 0 { b"" } else { b", " })?;
-                write(to, &key)?;
+                write_repr(to, &key)?;
                 to.write_all(b": ")?;
-                write(to, &value.get_item(&key).unwrap_or_default())?;
+                write_repr(to, &value.get_item(&key).unwrap_or_default())?;
             }
             to.write_all(b"}")
         }
@@ -210,7 +210,7 @@ mod tests {
     use serde_json::json;
 
     /// Renders a template with one message, whose `content` is a string and whose `x` holds values of all types.
-    fn rendered(source: &str) -> String {
+    fn render(source: &str) -> String {
         let (source, none) = (source.to_string(), String::new());
         let template = ChatTemplate { source, bos: none.clone(), eos: none, turn_end: None };
         let x = json!({"s": "it's\n\u{200d}\u{1f600}\u{7f}", "n": [1, 2.0, 1e20, null, true, {}]});
@@ -222,19 +222,16 @@ mod tests {
     fn values_are_printed_as_by_python() {
         // The results of Python's `str`.
         let n = "[1, 2.0, 1e+20, None, True, {}]";
-        assert_eq!(rendered("{{ messages[0].x.n }}"), n);
-        assert_eq!(rendered("{{ messages[0].x.n|string }}"), n);
-        assert_eq!(rendered("{{ messages[0].x.n[2] }} {{ 0.00001|string }}"), "1e+20 1e-05");
+        assert_eq!(render("{{ messages[0].x.n }}"), n);
+        assert_eq!(render("{{ messages[0].x.n|string }}"), n);
+        assert_eq!(render("{{ messages[0].x.n[2] }} {{ 0.00001|string }}"), "1e+20 1e-05");
         assert_eq!(
-            rendered("{{ [messages[0].x.s, 'a', '\\'\"', 'b\\\\'] }}"),
+            render("{{ [messages[0].x.s, 'a', '\\'\"', 'b\\\\'] }}"),
             "[\"it's\\n\\u200d\u{1f600}\\x7f\", 'a', '\\'\"', 'b\\\\']"
         );
+        assert_eq!(render("{{ {'b': 'x', 'a': {1: ''}} }}{{ 'x' }}"), "{'b': 'x', 'a': {1: ''}}x");
         assert_eq!(
-            rendered("{{ {'b': 'x', 'a': {1: ''}} }}{{ 'x' }}"),
-            "{'b': 'x', 'a': {1: ''}}x"
-        );
-        assert_eq!(
-            rendered(
+            render(
                 "{% set l = [1, 'a', none] %}{{ l[1:] }}{{ l[::-1]|string }}{{ [l[2:]] }}{{ l[3:] }}"
             ),
             "['a', None][None, 'a', 1][[None]][]"
@@ -245,7 +242,7 @@ mod tests {
     fn values_are_tested_as_by_python() {
         // The results of Jinja.
         let tests = |values: &[&str], test: &str| -> Vec<bool> {
-            let one = |value: &&str| rendered(&format!("{{{{ {value} is {test} }}}}")) == "True";
+            let one = |value: &&str| render(&format!("{{{{ {value} is {test} }}}}")) == "True";
             values.iter().map(one).collect()
         };
         let none = ["none", "true", "1", "1.5"];
@@ -257,7 +254,7 @@ mod tests {
         assert_eq!(tests(&none, "number"), [false, true, true, true]);
         assert_eq!(tests(&some, "number"), [false; 6]);
         assert_eq!(
-            rendered("{% if tools is iterable and tools | length > 0 %}a{% else %}b{% endif %}"),
+            render("{% if tools is iterable and tools | length > 0 %}a{% else %}b{% endif %}"),
             "b"
         );
     }
@@ -288,30 +285,30 @@ mod tests {
             ("true|float", "1.0"),
             ("3|float", "3.0"),
         ] {
-            assert_eq!(rendered(&format!("{{{{ {source} }}}}")), expected, "{source}");
+            assert_eq!(render(&format!("{{{{ {source} }}}}")), expected, "{source}");
         }
     }
 
     #[test]
     fn lengths_sequences_and_methods_are_those_of_python() {
         // The results of Jinja.
-        assert_eq!(rendered("{{ nothing|length }}{{ 'ab'|length }}{{ [1]|count }}"), "021");
+        assert_eq!(render("{{ nothing|length }}{{ 'ab'|length }}{{ [1]|count }}"), "021");
         assert_eq!(
-            rendered(
+            render(
                 "{{ 'a' is sequence }} {{ {} is sequence }} {{ [] is sequence }} {{ 1 is sequence }}"
             ),
             "True True True False"
         );
-        assert_eq!(rendered("{{ 'aba'.removeprefix('a') }}{{ 'aba'.removesuffix('a') }}"), "baab");
+        assert_eq!(render("{{ 'aba'.removeprefix('a') }}{{ 'aba'.removesuffix('a') }}"), "baab");
         assert_eq!(
-            rendered("{{ 'a-b-c'.partition('-')[2] }}|{{ 'a-b-c'.rpartition('-')[0] }}"),
+            render("{{ 'a-b-c'.partition('-')[2] }}|{{ 'a-b-c'.rpartition('-')[0] }}"),
             "b-c|a-b"
         );
-        assert_eq!(rendered("{{ 'ab'.partition('-')[0] }}|{{ 'ab'.rpartition('-')[2] }}"), "ab|ab");
+        assert_eq!(render("{{ 'ab'.partition('-')[0] }}|{{ 'ab'.rpartition('-')[2] }}"), "ab|ab");
     }
 
     #[test]
     fn line_ends_of_windows_are_line_ends() {
-        assert_eq!(rendered("a\r\n{% if true %}\r\n  b\r\n{% endif %}\r\nc\r\n"), "a\n  b\nc");
+        assert_eq!(render("a\r\n{% if true %}\r\n  b\r\n{% endif %}\r\nc\r\n"), "a\n  b\nc");
     }
 }

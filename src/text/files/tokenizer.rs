@@ -1,6 +1,6 @@
 //! Tokenizers read from `tokenizer.json` by the crate `tokenizers`.
 
-use super::{unusable, wrong_type};
+use super::{unusable_error, wrong_type_reason};
 use crate::text::characters::Characters;
 use crate::text::error::LanguageError;
 use crate::text::tokenizer::Tokenizer;
@@ -16,10 +16,10 @@ use std::sync::Arc;
 struct FileTokenizer {
     tokenizer: tokenizers::Tokenizer,
     /// Number of tokens in the weights.
-    vocabulary: usize,
+    num_tokens: usize,
 }
 
-/// Reads a `tokenizer.json` for weights with `vocabulary` tokens; errors name `path`.
+/// Reads a `tokenizer.json` for weights with `num_tokens` tokens; errors name `path`.
 ///
 /// Added tokens may be beyond the weights, as the mark of an image is in Gemma 3's text models: only a text that
 /// contains one is an error.
@@ -28,27 +28,28 @@ struct FileTokenizer {
 /// If it is malformed, or the vocabulary of its model has a token that the weights lack.
 pub(super) fn read(
     text: &[u8],
-    vocabulary: usize,
+    num_tokens: usize,
     path: &Path,
 ) -> Result<Arc<dyn Tokenizer>, LanguageError> {
-    let json: Value = serde_json::from_slice(text).map_err(|e| unusable(path, e))?;
+    let json: Value = serde_json::from_slice(text).map_err(|e| unusable_error(path, e))?;
     // Checked before anything is allocated by a token's id.
-    check_largest(largest_token(&json), vocabulary).map_err(|reason| unusable(path, reason))?;
+    check_largest(find_largest_token(&json), num_tokens)
+        .map_err(|reason| unusable_error(path, reason))?;
     for part in ["normalizer", "decoder"] {
-        check_growth(part, &json[part]).map_err(|reason| unusable(path, reason))?;
+        check_growth(part, &json[part]).map_err(|reason| unusable_error(path, reason))?;
     }
-    check_merges(&json["model"]).map_err(|reason| unusable(path, reason))?;
-    check_template(&json["post_processor"]).map_err(|reason| unusable(path, reason))?;
+    check_merges(&json["model"]).map_err(|reason| unusable_error(path, reason))?;
+    check_template(&json["post_processor"]).map_err(|reason| unusable_error(path, reason))?;
     if let Some(characters) = Characters::from_json(&json) {
         return Ok(Arc::new(characters));
     }
     drop(json);
     let tokenizer = catch_panic(|| tokenizers::Tokenizer::from_bytes(text));
     let tokenizer = tokenizer.and_then(|it| it.map_err(|e| e.to_string()));
-    let mut tokenizer = tokenizer.map_err(|reason| unusable(path, reason))?;
+    let mut tokenizer = tokenizer.map_err(|reason| unusable_error(path, reason))?;
     // Prompts are never truncated or padded.
-    tokenizer.with_padding(None).with_truncation(None).map_err(|e| unusable(path, e))?;
-    Ok(Arc::new(FileTokenizer { tokenizer, vocabulary }))
+    tokenizer.with_padding(None).with_truncation(None).map_err(|e| unusable_error(path, e))?;
+    Ok(Arc::new(FileTokenizer { tokenizer, num_tokens }))
 }
 
 /// Tokens of a `tokenizer.json` that texts are not split within.
@@ -66,7 +67,7 @@ struct AddedTokens {
 /// # Errors
 /// A clause, if one of the files names a token that `tokenizer.json` does not add or adds in another way, or asks for
 /// added tokens to be split.
-pub(super) fn check_added(text: &[u8], config: &Value, added: &Value) -> Result<(), String> {
+pub(super) fn check_added_tokens(text: &[u8], config: &Value, added: &Value) -> Result<(), String> {
     let key = "split_special_tokens";
     if config[key] == true {
         return Err(format!(
@@ -74,13 +75,13 @@ pub(super) fn check_added(text: &[u8], config: &Value, added: &Value) -> Result<
         ));
     }
     let file: AddedTokens = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-    let known = elements(&file.added_tokens).into_iter();
+    let known = list_elements(&file.added_tokens).into_iter();
     let known: HashMap<&str, &Value> =
         known.filter_map(|token| Some((token_text(token)?, token))).collect();
     let table = "added_tokens_decoder";
     let mut named = Vec::new();
     for key in [table, "additional_special_tokens", "extra_special_tokens"] {
-        let tokens = elements(&config[key]).into_iter().filter_map(token_text);
+        let tokens = list_elements(&config[key]).into_iter().filter_map(token_text);
         named.extend(tokens.map(|name| (key, name)));
     }
     // Only counts without that table.
@@ -94,12 +95,12 @@ pub(super) fn check_added(text: &[u8], config: &Value, added: &Value) -> Result<
              which adds it"
         ));
     }
-    for token in elements(&config[table]) {
+    for token in list_elements(&config[table]) {
         let Some((name, known)) = token_text(token).and_then(|name| known.get_key_value(name))
         else {
             continue;
         };
-        if let Some(flag) = other_flag(token, known, changes_texts(&file.normalizer)) {
+        if let Some(flag) = differing_flag(token, known, changes_texts(&file.normalizer)) {
             return Err(format!(
                 "`{flag}` of its added token {name:?} differs from the one in `{table}` beside it; save the tokenizer \
                  with `transformers`, which takes that one"
@@ -111,12 +112,13 @@ pub(super) fn check_added(text: &[u8], config: &Value, added: &Value) -> Result<
 
 /// Whether a normalizer does anything: an empty list of normalizers stands for none.
 fn changes_texts(normalizer: &Value) -> bool {
-    nested(normalizer, &["normalizers"]).any(|part| !part.is_null() && part["type"] != "Sequence")
+    nested_parts(normalizer, &["normalizers"])
+        .any(|part| !part.is_null() && part["type"] != "Sequence")
 }
 
 /// The flag by which an added token of `tokenizer_config.json` is found in other places of texts, or left out of more
 /// decoded texts, than the one of `tokenizer.json`. Absent flags are as in `transformers`.
-fn other_flag(token: &Value, known: &Value, is_normalized: bool) -> Option<&'static str> {
+fn differing_flag(token: &Value, known: &Value, has_normalizer: bool) -> Option<&'static str> {
     let is_on = |token: &Value, flag: &str| match &token[flag] {
         Value::Null => flag == "normalized" && token["special"] != true,
         value => *value == true,
@@ -124,15 +126,15 @@ fn other_flag(token: &Value, known: &Value, is_normalized: bool) -> Option<&'sta
     let flags = ["lstrip", "rstrip", "single_word", "normalized", "special"];
     flags.into_iter().find(|flag| match *flag {
         // Without a normalizer a token is found in the text as it stands.
-        "normalized" if !is_normalized => false,
+        "normalized" if !has_normalizer => false,
         // Tokens that `tokenizer.json` marks as special stay special.
         "special" => is_on(token, flag) && !is_on(known, flag),
         flag => is_on(token, flag) != is_on(known, flag),
     })
 }
 
-/// Elements of a list, or values of a table.
-fn elements(value: &Value) -> Vec<&Value> {
+/// Lists the elements of a list, or the values of a table.
+fn list_elements(value: &Value) -> Vec<&Value> {
     match value {
         Value::Array(all) => all.iter().collect(),
         Value::Object(all) => all.values().collect(),
@@ -146,17 +148,17 @@ fn token_text(token: &Value) -> Option<&str> {
 }
 
 /// Rejects a token that the weights lack.
-fn check_largest(largest: Option<u64>, vocabulary: usize) -> Result<(), String> {
-    match largest.filter(|token| *token >= vocabulary as u64) {
+fn check_largest(largest: Option<u64>, num_tokens: usize) -> Result<(), String> {
+    match largest.filter(|token| *token >= num_tokens as u64) {
         Some(largest) => Err(format!(
-            "its token {largest} is beyond the weights, which have {vocabulary} tokens"
+            "its token {largest} is beyond the weights, which have {num_tokens} tokens"
         )),
         None => Ok(()),
     }
 }
 
-/// Largest token id in the vocabulary of the model of a `tokenizer.json`.
-fn largest_token(json: &Value) -> Option<u64> {
+/// Finds the largest token id in the vocabulary of the model of a `tokenizer.json`.
+fn find_largest_token(json: &Value) -> Option<u64> {
     match &json["model"]["vocab"] {
         Value::Object(vocabulary) => vocabulary.values().filter_map(Value::as_u64).max(),
         Value::Array(vocabulary) => (vocabulary.len() as u64).checked_sub(1),
@@ -165,7 +167,7 @@ fn largest_token(json: &Value) -> Option<u64> {
 }
 
 /// A part of a `tokenizer.json`, and the parts that it holds, at any depth, in lists of these names.
-fn nested<'a>(part: &'a Value, lists: &'a [&str]) -> impl Iterator<Item = &'a Value> {
+fn nested_parts<'a>(part: &'a Value, lists: &'a [&str]) -> impl Iterator<Item = &'a Value> {
     let mut open = vec![part];
     std::iter::from_fn(move || {
         let part = open.pop()?;
@@ -180,7 +182,7 @@ const MAX_GROWTH: usize = 1 << 10;
 /// Rejects a `normalizer` or `decoder` whose parts together lengthen a text without bound.
 fn check_growth(name: &str, value: &Value) -> Result<(), String> {
     let (mut growth, mut before) = (1_usize, 0);
-    for part in nested(value, &["normalizers", "decoders"]) {
+    for part in nested_parts(value, &["normalizers", "decoders"]) {
         let length = |value: &Value| value.as_str().map_or(0, str::len);
         if part["type"] == "Prepend" {
             before += length(&part["prepend"]);
@@ -201,8 +203,8 @@ fn check_growth(name: &str, value: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// The two parts of an entry of `merges`, which is a string or a list.
-pub(super) fn merge_parts(merge: &Value) -> Option<[&str; 2]> {
+/// Splits an entry of `merges`, a string or a list, into its two parts.
+pub(super) fn split_merge(merge: &Value) -> Option<[&str; 2]> {
     match merge {
         Value::String(text) => text.split_once(' ').map(|(first, second)| [first, second]),
         list => Some([list[0].as_str()?, list[1].as_str()?]),
@@ -218,7 +220,7 @@ pub(super) fn special_token_name<'a>(config: &'a Value, key: &str) -> Result<&'a
     match token_text(token) {
         Some(name) => Ok(name),
         None if token.is_null() => Ok(""),
-        None => Err(wrong_type(key, token, "the text of a token")),
+        None => Err(wrong_type_reason(key, token, "the text of a token")),
     }
 }
 
@@ -226,7 +228,7 @@ pub(super) fn special_token_name<'a>(config: &'a Value, key: &str) -> Result<&'a
 fn check_merges(model: &Value) -> Result<(), String> {
     let prefix = model["continuing_subword_prefix"].as_str().unwrap_or_default();
     for merge in model["merges"].as_array().into_iter().flatten() {
-        let Some([first, second]) = merge_parts(merge) else { continue };
+        let Some([first, second]) = split_merge(merge) else { continue };
         let whole = second.strip_prefix(prefix).map(|second| format!("{first}{second}"));
         if whole.is_none_or(|whole| model["vocab"].get(whole).is_none()) {
             return Err(format!("the merge of `{first}` and `{second}` makes no token"));
@@ -237,7 +239,7 @@ fn check_merges(model: &Value) -> Result<(), String> {
 
 /// Rejects a `post_processor` that puts a special token beside a text without defining it.
 fn check_template(value: &Value) -> Result<(), String> {
-    for processor in nested(value, &["processors"]) {
+    for processor in nested_parts(value, &["processors"]) {
         let pieces = processor["single"].as_array().into_iter().flatten();
         let mut names = pieces.filter_map(|piece| piece["SpecialToken"]["id"].as_str());
         if let Some(name) = names.find(|name| processor["special_tokens"].get(name).is_none()) {
@@ -255,15 +257,19 @@ fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, String> {
 }
 
 impl FileTokenizer {
-    fn encode(&self, text: &str, adds_special_tokens: bool) -> Result<Vec<u32>, LanguageError> {
+    fn encode_checked(
+        &self,
+        text: &str,
+        adds_special_tokens: bool,
+    ) -> Result<Vec<u32>, LanguageError> {
         let encoding = catch_panic(|| self.tokenizer.encode_fast(text, adds_special_tokens));
         let encoding = encoding.and_then(|it| it.map_err(|e| e.to_string()));
         let tokens = encoding.map_err(LanguageError::Tokenizer)?.get_ids().to_vec();
         // An added token may be beyond the weights, and a post-processor may add any id.
-        match tokens.iter().find(|token| **token as usize >= self.vocabulary) {
+        match tokens.iter().find(|token| **token as usize >= self.num_tokens) {
             Some(token) => Err(LanguageError::Tokenizer(format!(
                 "it makes the token {token}, and the weights have {} tokens",
-                self.vocabulary
+                self.num_tokens
             ))),
             None => Ok(tokens),
         }
@@ -272,18 +278,18 @@ impl FileTokenizer {
 
 impl Tokenizer for FileTokenizer {
     fn encode(&self, text: &str) -> Result<Vec<u32>, LanguageError> {
-        self.encode(text, false)
+        self.encode_checked(text, false)
     }
 
     fn encode_whole(&self, text: &str) -> Result<Vec<u32>, LanguageError> {
-        self.encode(text, true)
+        self.encode_checked(text, true)
     }
 
     fn decode(&self, tokens: &[u32]) -> String {
         catch_panic(|| self.tokenizer.decode(tokens, true).unwrap_or_default()).unwrap_or_default()
     }
 
-    fn pieces(&self, tokens: &[u32]) -> Vec<String> {
+    fn decode_pieces(&self, tokens: &[u32]) -> Vec<String> {
         // Many tokenizers drop the space before the first token of a text, so each token is decoded after the one
         // before it.
         let piece = |at: usize| {
@@ -302,7 +308,7 @@ impl Tokenizer for FileTokenizer {
         self.tokenizer.get_added_vocabulary().get_added_tokens_decoder().contains_key(&token)
     }
 
-    fn token(&self, name: &str) -> Option<u32> {
+    fn find_token(&self, name: &str) -> Option<u32> {
         self.tokenizer.token_to_id(name)
     }
 }

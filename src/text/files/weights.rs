@@ -1,7 +1,7 @@
 //! Safetensors files of weights: a single one, or several listed by an index.
 
-use super::names::{FileParameter, ParameterSource, shape_in_files};
-use super::{check_fetched, file_error, read_file, unusable};
+use super::parameters::{FileParameter, ParameterSource, shape_in_files};
+use super::{file_error, read_file, reject_lfs_pointer, unusable_error};
 use crate::disk::{self, input};
 use crate::model::Parameter;
 use crate::nn::ops::stored::{NumberFormat, StoredMatrix};
@@ -39,7 +39,7 @@ struct TensorLocation {
 }
 
 /// Bytes and type of a tensor.
-pub(super) struct Tensor<'a> {
+pub(super) struct TensorBytes<'a> {
     dtype: Dtype,
     bytes: &'a [u8],
 }
@@ -50,7 +50,7 @@ impl WeightFiles {
         let index = folder.join(INDEX);
         // As in `transformers`: an index beside the single file lists older weights.
         let names = if index.is_file() && !folder.join(WEIGHTS).is_file() {
-            indexed(&read_file(&index)?).map_err(|reason| unusable(&index, reason))?
+            parse_index(&read_file(&index)?).map_err(|reason| unusable_error(&index, reason))?
         } else {
             vec![WEIGHTS.to_string()]
         };
@@ -69,21 +69,22 @@ impl WeightFiles {
                     "its weights are pickled ({pickled}), and a pickle can run code when it is read; convert them with \
                      `safetensors.torch.save_file`"
                 );
-                return Err(unusable(folder, reason));
+                return Err(unusable_error(folder, reason));
             }
             let opened = input::open(&path).map_err(file_error("read", &path))?;
             // SAFETY: any bytes are valid numbers. If another process modifies the file while it is mapped, values
             // change, or the program is stopped by SIGBUS, but memory safety is not affected.
             let map = unsafe { Mmap::map(&opened) }.map_err(file_error("read", &path))?;
-            check_fetched(&map, &path)?;
+            reject_lfs_pointer(&map, &path)?;
             // Ranges and shapes are checked against the length of the file.
             let (header_bytes, metadata) =
-                SafeTensors::read_metadata(&map).map_err(|e| unusable(&path, e))?;
+                SafeTensors::read_metadata(&map).map_err(|e| unusable_error(&path, e))?;
             for (name, tensor) in metadata.tensors() {
                 let (start, end) = tensor.data_offsets;
                 let bytes = 8 + header_bytes + start..8 + header_bytes + end;
                 let (dtype, shape) = (tensor.dtype, tensor.shape.clone());
-                locations.insert(plain_name(&name), TensorLocation { file, dtype, shape, bytes });
+                locations
+                    .insert(normalize_name(&name), TensorLocation { file, dtype, shape, bytes });
             }
             files.push((path, map));
         }
@@ -91,12 +92,12 @@ impl WeightFiles {
     }
 
     /// Names of all tensors.
-    pub fn names(&self) -> impl Iterator<Item = &String> {
+    pub fn tensor_names(&self) -> impl Iterator<Item = &String> {
         self.locations.keys()
     }
 
     /// Whether a tensor exists.
-    pub fn has(&self, name: &str) -> bool {
+    pub fn contains(&self, name: &str) -> bool {
         self.locations.contains_key(name)
     }
 
@@ -114,33 +115,38 @@ impl WeightFiles {
     }
 
     /// Finds a parameter, named `name` in the files, and checks its shape and type.
-    pub fn find(&self, parameter: &Parameter, name: &str) -> Result<Tensor<'_>, LanguageError> {
-        let location = self
-            .locations
-            .get(name)
-            .ok_or_else(|| unusable(&self.files[0].0, format!("the tensor `{name}` is missing")))?;
+    pub fn find(
+        &self,
+        parameter: &Parameter,
+        name: &str,
+    ) -> Result<TensorBytes<'_>, LanguageError> {
+        let location = self.locations.get(name).ok_or_else(|| {
+            unusable_error(&self.files[0].0, format!("the tensor `{name}` is missing"))
+        })?;
         let (path, map) = &self.files[location.file];
         let (found, wanted) = (&location.shape, shape_in_files(parameter));
         if *found != wanted {
-            return Err(unusable(
+            return Err(unusable_error(
                 path,
                 format!("`{name}` has the shape {found:?}, but must have {wanted:?}"),
             ));
         }
         match location.dtype {
             dtype @ (Dtype::F32 | Dtype::F16 | Dtype::BF16) => {
-                Ok(Tensor { dtype, bytes: &map[location.bytes.clone()] })
+                Ok(TensorBytes { dtype, bytes: &map[location.bytes.clone()] })
             }
-            other => Err(unusable(path, format!("`{name}` holds {other:?}, not F32, F16 or BF16"))),
+            other => {
+                Err(unusable_error(path, format!("`{name}` holds {other:?}, not F32, F16 or BF16")))
+            }
         }
     }
 }
 
-/// Names of the files listed by an index of weights.
+/// Parses the names of the files that an index of weights lists.
 ///
 /// # Errors
 /// A clause if the index is malformed, or names a file in another folder.
-fn indexed(index: &[u8]) -> Result<Vec<String>, String> {
+fn parse_index(index: &[u8]) -> Result<Vec<String>, String> {
     let json: Value = serde_json::from_slice(index).map_err(|error| error.to_string())?;
     let map = json["weight_map"].as_object().ok_or("there is no `weight_map`")?;
     let mut names: Vec<String> =
@@ -157,7 +163,7 @@ fn indexed(index: &[u8]) -> Result<Vec<String>, String> {
 
 /// Name of a tensor without the prefixes that `torch.compile` and multi-device wrappers leave, and with the `model.`
 /// that some files lack.
-fn plain_name(name: &str) -> String {
+fn normalize_name(name: &str) -> String {
     let mut plain = name;
     while let Some(rest) =
         ["_orig_mod.", "module."].iter().find_map(|prefix| plain.strip_prefix(prefix))
@@ -169,7 +175,7 @@ fn plain_name(name: &str) -> String {
     if is_bare { format!("model.{plain}") } else { plain }
 }
 
-impl ParameterSource for Tensor<'_> {
+impl ParameterSource for TensorBytes<'_> {
     fn read(&self) -> Vec<f32> {
         let halves = || self.bytes.as_chunks::<2>().0.iter();
         match self.dtype {
@@ -182,7 +188,7 @@ impl ParameterSource for Tensor<'_> {
         }
     }
 
-    fn stored(&self, sizes @ [inner, _]: [usize; 2]) -> Option<StoredMatrix> {
+    fn read_stored(&self, sizes @ [inner, _]: [usize; 2]) -> Option<StoredMatrix> {
         let format = match self.dtype {
             Dtype::F16 => NumberFormat::F16,
             Dtype::BF16 => NumberFormat::Bf16,
@@ -199,18 +205,19 @@ pub(super) fn write_weights(
     params: &[f32],
     name: impl Fn(&Parameter) -> String,
 ) -> Result<(), LanguageError> {
-    let mut tensors = FileParameter::all(parameters, params, name);
+    let mut tensors = FileParameter::list(parameters, params, name);
     tensors.sort_by(|a, b| a.name.cmp(&b.name));
     let mut end = 0;
     let info = |parameter: &FileParameter| {
         let start = end;
-        end += size_of_val(parameter.in_memory);
+        end += size_of_val(parameter.params);
         let (dtype, data_offsets) = (Dtype::F32, (start, end));
         (parameter.name.clone(), TensorInfo { dtype, shape: parameter.shape.clone(), data_offsets })
     };
     let metadata = [("format".to_string(), "pt".to_string())].into();
     let infos = tensors.iter().map(info).collect();
-    let header = Metadata::new(Some(metadata), infos).map_err(|error| unusable(path, error))?;
+    let header =
+        Metadata::new(Some(metadata), infos).map_err(|error| unusable_error(path, error))?;
     let mut header = serde_json::to_vec(&header).expect("names and numbers are JSON");
     header.resize(header.len().next_multiple_of(8), b' ');
     let write = |file: &mut File| {
@@ -239,8 +246,8 @@ mod tests {
             "model.layers.0._orig_mod.mlp.up_proj.weight",
             "layers.0.mlp.up_proj.weight",
         ] {
-            assert_eq!(plain_name(name), "model.layers.0.mlp.up_proj.weight");
+            assert_eq!(normalize_name(name), "model.layers.0.mlp.up_proj.weight");
         }
-        assert_eq!(plain_name("module.lm_head.weight"), "lm_head.weight");
+        assert_eq!(normalize_name("module.lm_head.weight"), "lm_head.weight");
     }
 }

@@ -3,13 +3,13 @@
 
 use super::decode::{Decode, READ_BACK_STEPS};
 use super::token_step::{KernelBatch, TokenStep};
-use super::{Completion, Generator, Request, SampledToken, Sampling, Scratch, choose};
+use super::{Completion, CompletionRequest, Generator, SampledToken, Sampling, Scratch, choose};
 use crate::device;
 use crate::nn::arch::DecoderShape;
 use crate::rng::{draw, uniform};
 use crate::text::limits::{completion_bytes, max_items};
 use crate::text::packed;
-use crate::text::{CompletionCaches, DeviceDecoder, PromptCaches};
+use crate::text::{CompletionCaches, CompletionIndex, DeviceDecoder, PromptCaches};
 use burn::backend::DType;
 use std::ops::Range;
 
@@ -31,13 +31,13 @@ impl PrefillCapacity {
         }
     }
 
-    /// The number of prompts, from the first on, that can be prefilled together, at least 1.
-    fn num_fitting(&self, prompts: &[Request]) -> usize {
+    /// Counts the prompts, from the first on, that can be prefilled together, at least 1.
+    fn count_fitting(&self, prompts: &[CompletionRequest]) -> usize {
         let (mut tokens, mut longest) = (0usize, 0usize);
-        let fitting = prompts.iter().enumerate().take_while(|(number, prompt)| {
+        let fitting = prompts.iter().enumerate().take_while(|(index, prompt)| {
             tokens += prompt.tokens.len();
             longest = longest.max(prompt.tokens.len());
-            tokens <= self.tokens && (*number + 1).saturating_mul(longest) <= self.cached_tokens
+            tokens <= self.tokens && (*index + 1).saturating_mul(longest) <= self.cached_tokens
         });
         fitting.count().max(1)
     }
@@ -47,7 +47,7 @@ impl PrefillCapacity {
 pub(super) fn generate(
     generator: &Generator,
     decoder: &DeviceDecoder,
-    prompts: &[Request],
+    prompts: &[CompletionRequest],
 ) -> Vec<Vec<Completion>> {
     let token_step = TokenStep::new(decoder);
     let Sampling { max_new_tokens, .. } = *generator.sampling;
@@ -55,12 +55,12 @@ pub(super) fn generate(
     let (shape, dtype) = (model.shape(), model.products.dtype());
     let max_bytes = device::max_addressable_bytes(decoder.device());
     let max_rows = max_items(completion_bytes(shape, max_new_tokens, dtype), max_bytes);
-    let rows = generator.slots.min(max_rows).max(1);
+    let rows = generator.num_slots.min(max_rows).max(1);
     let capacity = PrefillCapacity::new(shape, dtype, max_bytes);
     let mut all = Vec::with_capacity(prompts.len());
     // Prompts in one batch have equally many completions.
-    for similar in prompts.chunk_by(|a, b| a.completions == b.completions) {
-        let completions_per_prompt = similar[0].completions;
+    for similar in prompts.chunk_by(|a, b| a.num_completions == b.num_completions) {
+        let completions_per_prompt = similar[0].num_completions;
         if completions_per_prompt == 0 {
             all.extend(similar.iter().map(|_| Vec::new()));
             continue;
@@ -68,36 +68,36 @@ pub(super) fn generate(
         let mut rest = similar;
         while !rest.is_empty() {
             let together = (rows / completions_per_prompt).clamp(1, rest.len());
-            let (part, others) = rest.split_at(capacity.num_fitting(&rest[..together]));
+            let (prompts, others) = rest.split_at(capacity.count_fitting(&rest[..together]));
             rest = others;
             let token_step = token_step.as_ref();
-            all.extend(complete(generator, decoder, token_step, all.len(), part, rows));
+            all.extend(complete(generator, decoder, token_step, all.len(), prompts, rows));
         }
     }
     all
 }
 
-/// Generates the completions of prompts that have equally many, at most `rows` at a time. `first` is the index of the
-/// first prompt among all.
+/// Generates the completions of prompts that have equally many, at most `rows` at a time. `first_index` is the
+/// index of the first prompt among all.
 fn complete(
     generator: &Generator,
     decoder: &DeviceDecoder,
     token_step: Option<&TokenStep>,
-    first: usize,
-    part: &[Request],
+    first_index: usize,
+    requests: &[CompletionRequest],
     rows: usize,
 ) -> Vec<Vec<Completion>> {
-    let (completions_per_prompt, sampling) = (part[0].completions, generator.sampling);
-    let tokens: Vec<&[u32]> = part.iter().map(|prompt| &prompt.tokens[..]).collect();
+    let (completions_per_prompt, sampling) = (requests[0].num_completions, generator.sampling);
+    let tokens: Vec<&[u32]> = requests.iter().map(|prompt| &prompt.tokens[..]).collect();
     let prefilled = match token_step {
         Some(_) => packed::prefill(decoder, &tokens),
         None => decoder.prefill(&tokens),
     };
-    let mut completions = vec![Vec::new(); part.len()];
+    let mut completions = vec![Vec::new(); requests.len()];
     // A single prompt may have more completions than there are rows.
     for start in (0..completions_per_prompt).step_by(rows) {
         let range = start..completions_per_prompt.min(start.saturating_add(rows));
-        let batch = Batch::new(generator, first, part, range);
+        let batch = Batch::new(generator, first_index, requests, range);
         let prompts = prefilled.clone();
         let decoded = if let Some(token_step) = token_step {
             let draws = device::upload(batch.draws.clone(), decoder.device());
@@ -116,9 +116,9 @@ fn complete(
 struct Batch<'a> {
     generator: &'a Generator<'a>,
     /// The index of the first prompt among all.
-    first: usize,
+    first_index: usize,
     /// The indices of the completions among all of their prompt.
-    indices: Range<usize>,
+    completion_indices: Range<usize>,
     /// The draws of all tokens: `[max_new_tokens, rows]`.
     draws: Vec<f32>,
     completions: Vec<Completion>,
@@ -127,18 +127,20 @@ struct Batch<'a> {
 impl<'a> Batch<'a> {
     fn new(
         generator: &'a Generator<'a>,
-        first: usize,
-        prompts: &[Request],
-        indices: Range<usize>,
+        first_index: usize,
+        prompts: &[CompletionRequest],
+        completion_indices: Range<usize>,
     ) -> Self {
         let keys: Vec<u32> = prompts
             .iter()
-            .flat_map(|prompt| indices.clone().map(|index| draw(prompt.key, index as u32)))
+            .flat_map(|prompt| {
+                completion_indices.clone().map(|index| draw(prompt.key, index as u32))
+            })
             .collect();
         let draws = (0..generator.sampling.max_new_tokens)
             .flat_map(|at| keys.iter().map(move |key| uniform(draw(*key, at as u32))));
         let (draws, completions) = (draws.collect(), vec![Completion::default(); keys.len()]);
-        Self { generator, first, indices, draws, completions }
+        Self { generator, first_index, completion_indices, draws, completions }
     }
 
     fn rows(&self) -> usize {
@@ -155,22 +157,24 @@ impl<'a> Batch<'a> {
                 break;
             }
         }
-        self.completions.chunks(self.indices.len()).map(<[Completion]>::to_vec).collect()
+        self.completions.chunks(self.completion_indices.len()).map(<[Completion]>::to_vec).collect()
     }
 
     /// Appends a block of tokens to the completions. Returns whether all of them have ended.
     fn append(&mut self, block: Vec<Vec<SampledToken>>) -> bool {
-        let completions_per_prompt = self.indices.len();
+        let completions_per_prompt = self.completion_indices.len();
         for step in block {
             for (row, (completion, chosen)) in self.completions.iter_mut().zip(step).enumerate() {
-                if !completion.ended {
-                    let prompt = self.first + row / completions_per_prompt;
-                    let index = self.indices.start + row % completions_per_prompt;
-                    completion.push(chosen, self.generator, prompt, index);
+                if !completion.has_ended {
+                    let index = CompletionIndex {
+                        text: self.first_index + row / completions_per_prompt,
+                        completion: self.completion_indices.start + row % completions_per_prompt,
+                    };
+                    completion.push(chosen, self.generator, index);
                 }
             }
         }
-        self.completions.iter().all(|completion| completion.ended)
+        self.completions.iter().all(|completion| completion.has_ended)
     }
 }
 
@@ -179,12 +183,12 @@ struct TensorBatch<'a> {
     decoder: &'a DeviceDecoder,
     sampling: &'a Sampling,
     prompts: PromptCaches,
-    decoding: CompletionCaches,
+    completions: CompletionCaches,
     /// The draws of all tokens: `[max_new_tokens, rows]`.
     draws: Vec<f32>,
     rows: usize,
     /// The tokens chosen last: `[rows]`; empty before the first choice.
-    last: Vec<i32>,
+    last_tokens: Vec<i32>,
     /// The choices that have not been read yet.
     unread: Vec<Vec<SampledToken>>,
     scratch: Scratch,
@@ -197,10 +201,10 @@ impl<'a> TensorBatch<'a> {
             decoder,
             sampling,
             prompts,
-            decoding: decoder.allocate_completions(rows, sampling.max_new_tokens),
+            completions: decoder.allocate_completions(rows, sampling.max_new_tokens),
             draws: batch.draws.clone(),
             rows,
-            last: Vec::new(),
+            last_tokens: Vec::new(),
             unread: Vec::new(),
             scratch: Scratch::default(),
         }
@@ -210,20 +214,21 @@ impl<'a> TensorBatch<'a> {
 impl Decode for TensorBatch<'_> {
     fn advance(&mut self) {
         let rows = self.rows;
-        let hidden = if self.last.is_empty() {
+        let hidden = if self.last_tokens.is_empty() {
             self.prompts.last_for(rows)
         } else {
-            let tokens = device::upload_indices(&self.last, self.decoder.device());
-            self.decoder.step(&self.prompts, &mut self.decoding, tokens)
+            let tokens = device::upload_indices(&self.last_tokens, self.decoder.device());
+            self.decoder.step(&self.prompts, &mut self.completions, tokens)
         };
-        let draws = &self.draws[self.decoding.count * rows..][..rows];
+        let draws = &self.draws[self.completions.count * rows..][..rows];
         let logits = self.decoder.logits(hidden);
         let [_, vocabulary] = logits.dims();
         let logits = device::fetch(logits.reshape([rows * vocabulary]));
-        let rows = logits.chunks_exact(vocabulary).zip(draws);
-        let choose = |(row, u): (&[f32], &f32)| choose(row, self.sampling, *u, &mut self.scratch);
-        let chosen: Vec<SampledToken> = rows.map(choose).collect();
-        self.last = chosen.iter().map(|choice| choice.token as i32).collect();
+        let logit_rows = logits.chunks_exact(vocabulary).zip(draws);
+        let choose_token =
+            |(row, u): (&[f32], &f32)| choose(row, self.sampling, *u, &mut self.scratch);
+        let chosen: Vec<SampledToken> = logit_rows.map(choose_token).collect();
+        self.last_tokens = chosen.iter().map(|choice| choice.token as i32).collect();
         self.unread.push(chosen);
     }
 
@@ -240,9 +245,12 @@ mod tests {
     fn prompts_are_prefilled_together_while_buffers_hold_them() {
         let capacity = PrefillCapacity { tokens: 10, cached_tokens: 12 };
         let count = |lengths: &[usize]| {
-            let prompt =
-                |tokens: &usize| Request { tokens: vec![0; *tokens], completions: 1, key: 0 };
-            capacity.num_fitting(&lengths.iter().map(prompt).collect::<Vec<_>>())
+            let prompt = |tokens: &usize| CompletionRequest {
+                tokens: vec![0; *tokens],
+                num_completions: 1,
+                key: 0,
+            };
+            capacity.count_fitting(&lengths.iter().map(prompt).collect::<Vec<_>>())
         };
         assert_eq!(count(&[2]), 1);
         assert_eq!(count(&[3, 3, 4, 1]), 3);

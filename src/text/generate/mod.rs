@@ -17,7 +17,8 @@ pub use sample::{SampledToken, Sampling, Scratch, choose};
 
 use crate::rng::{draw, uniform};
 use crate::text::{
-    Cache, DecodeBuffers, Parallelism, Pool, PrefixCache, Retention, Row, TokenDecoder, region,
+    Cache, CompletionIndex, DecodeBuffers, Parallelism, Pool, PrefixCache, Retention, Row,
+    TokenDecoder, region,
 };
 use rayon::prelude::*;
 use std::collections::VecDeque;
@@ -26,11 +27,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A prompt and the number of completions to sample for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct CompletionRequest {
     /// Tokens of the prompt, at least one.
     pub tokens: Vec<u32>,
     /// Number of completions.
-    pub completions: usize,
+    pub num_completions: usize,
     /// Key of the completions' draws.
     pub key: u32,
 }
@@ -48,36 +49,35 @@ pub struct Completion {
     /// lists where nothing can be excluded.
     pub candidates: Vec<Vec<u32>>,
     /// Whether a stop token or a stop text ended the completion; otherwise it was truncated.
-    pub ended: bool,
+    pub has_ended: bool,
 }
 
 impl Completion {
     /// Whether it has ended or has as many tokens as permitted.
     pub fn is_over(&self, sampling: &Sampling) -> bool {
-        self.ended || self.tokens.len() >= sampling.max_new_tokens
+        self.has_ended || self.tokens.len() >= sampling.max_new_tokens
     }
 
-    /// Appends a token, checks whether it ends the completion, and calls the listener with the indices of the prompt
-    /// and of the completion.
-    fn push(&mut self, chosen: SampledToken, generator: &Generator, prompt: usize, index: usize) {
+    /// Appends a token, checks whether it ends the completion, and calls the listener.
+    fn push(&mut self, chosen: SampledToken, generator: &Generator, index: CompletionIndex) {
         self.tokens.push(chosen.token);
         self.logprobs.push(chosen.logprob);
         self.entropies.push(chosen.entropy);
         if generator.sampling.narrows() {
             self.candidates.push(chosen.candidates);
         }
-        self.ended = generator.sampling.stop_tokens.contains(&chosen.token)
+        self.has_ended = generator.sampling.stop_tokens.contains(&chosen.token)
             || generator.stop.is_some_and(|stop| stop(&self.tokens));
         if let Some(listener) = generator.listener {
-            listener(prompt, index, self);
+            listener(index, self);
         }
     }
 }
 
 /// A stop condition beyond stop tokens, given the tokens of a completion so far.
 pub type StopCondition<'a> = &'a (dyn Fn(&[u32]) -> bool + Sync);
-/// A callback for every token, given the index of the prompt, the index of the completion and the completion so far.
-pub type Listener<'a> = &'a (dyn Fn(usize, usize, &Completion) + Sync);
+/// A callback for every token, given the index of the completion among those of all prompts and the completion so far.
+pub type Listener<'a> = &'a (dyn Fn(CompletionIndex, &Completion) + Sync);
 
 /// A sampler of completions: a model with the settings of a batch.
 #[derive(Clone, Copy)]
@@ -87,7 +87,7 @@ pub struct Generator<'a> {
     /// Temperature, truncation of the distribution, and stop tokens.
     pub sampling: &'a Sampling,
     /// Number of completions decoded at a time; does not change the result.
-    pub slots: usize,
+    pub num_slots: usize,
     /// A condition that ends a completion, in addition to its stop tokens.
     pub stop: Option<StopCondition<'a>>,
     /// A callback for every token.
@@ -99,38 +99,40 @@ impl Generator<'_> {
     ///
     /// # Panics
     /// If a prompt has no tokens.
-    pub fn generate(&self, prompts: &[Request]) -> Vec<Vec<Completion>> {
+    pub fn generate(&self, prompts: &[CompletionRequest]) -> Vec<Vec<Completion>> {
         assert!(prompts.iter().all(|prompt| !prompt.tokens.is_empty()), "a prompt has a token");
-        let mut all: Vec<Vec<Completion>> =
-            prompts.iter().map(|prompt| vec![Completion::default(); prompt.completions]).collect();
+        let mut all: Vec<Vec<Completion>> = prompts
+            .iter()
+            .map(|prompt| vec![Completion::default(); prompt.num_completions])
+            .collect();
         if self.sampling.max_new_tokens == 0 {
             return all;
         }
         #[cfg(text_kernels)]
-        if let Some(decoder) = crate::text::on_device(self.decoder) {
+        if let Some(decoder) = crate::text::upload_decoder(self.decoder) {
             return device::generate(self, &decoder.rounded(), prompts);
         }
         let parallelism = self.decoder.parallelism();
-        let workers = match parallelism {
+        let num_workers = match parallelism {
             Parallelism::Sequential => rayon::current_num_threads().min(prompts.len()).max(1),
             Parallelism::Parallel => 1,
         };
-        let slots = (self.slots / workers).max(1);
+        let num_slots = (self.num_slots / num_workers).max(1);
         let queue = Queue { prompts, next: AtomicUsize::new(0) };
         let complete_prompts = || {
             self.decoder.decode_buffers().with(|buffers| {
-                let mut worker = Worker::new(*self, slots, buffers);
+                let mut worker = Worker::new(*self, num_slots, buffers);
                 worker.run(&queue);
                 worker.finished
             })
         };
-        let finished = match workers {
+        let finished = match num_workers {
             // A thread of the pool distributes work faster than one outside.
             1 => rayon::scope(|_| region(parallelism, complete_prompts)),
-            _ => (0..workers).into_par_iter().flat_map_iter(|_| complete_prompts()).collect(),
+            _ => (0..num_workers).into_par_iter().flat_map_iter(|_| complete_prompts()).collect(),
         };
-        for ActiveCompletion { prompt, index, completion, .. } in finished {
-            all[prompt][index] = completion;
+        for ActiveCompletion { index, completion, .. } in finished {
+            all[index.text][index.completion] = completion;
         }
         all
     }
@@ -138,16 +140,13 @@ impl Generator<'_> {
 
 /// Prompts that have not been prefilled.
 struct Queue<'a> {
-    prompts: &'a [Request],
+    prompts: &'a [CompletionRequest],
     next: AtomicUsize,
 }
 
 /// A completion that is being decoded, in the slot of its cache.
 struct ActiveCompletion {
-    /// Index of the prompt.
-    prompt: usize,
-    /// Index among the completions of the prompt.
-    index: usize,
+    index: CompletionIndex,
     key: u32,
     completion: Completion,
     /// Index of the prompt among the prefilled ones.
@@ -156,9 +155,9 @@ struct ActiveCompletion {
 
 /// A prompt whose cache is filled. Caches of prompts come after the caches of the slots.
 struct PrefilledPrompt {
-    tokens: usize,
+    num_tokens: usize,
     /// Number of completions that still need the cache.
-    pending: usize,
+    num_pending: usize,
 }
 
 /// A worker that prefills prompts and decodes their completions.
@@ -180,12 +179,12 @@ const HEAD_ROWS: usize = 64;
 const PREFILL_ROWS: usize = 1024;
 
 impl<'a> Worker<'a> {
-    fn new(generator: Generator<'a>, slots: usize, buffers: &'a mut DecodeBuffers) -> Self {
-        buffers.caches.resize_with(slots, Cache::default);
+    fn new(generator: Generator<'a>, num_slots: usize, buffers: &'a mut DecodeBuffers) -> Self {
+        buffers.caches.resize_with(num_slots, Cache::default);
         Self {
             generator,
             prefilled: Vec::new(),
-            slots: (0..slots).map(|_| None).collect(),
+            slots: (0..num_slots).map(|_| None).collect(),
             waiting: VecDeque::new(),
             finished: Vec::new(),
             buffers,
@@ -215,7 +214,7 @@ impl<'a> Worker<'a> {
                     let tokens = self.generator.sampling.max_new_tokens;
                     let prefix = PrefixCache {
                         index: self.slots.len() + active.prefilled_index,
-                        tokens: self.prefilled[active.prefilled_index].tokens,
+                        tokens: self.prefilled[active.prefilled_index].num_tokens,
                     };
                     let cache = &mut self.buffers.caches[slot];
                     self.generator.decoder.begin_cache(cache, tokens, Some(prefix));
@@ -224,11 +223,11 @@ impl<'a> Worker<'a> {
             }
             let free = self.slots.iter().filter(|slot| slot.is_none()).count();
             let mut taken = Vec::new();
-            let (mut completions, mut rows) = (0, 0);
-            while completions < free && rows < PREFILL_ROWS {
+            let (mut num_completions, mut rows) = (0, 0);
+            while num_completions < free && rows < PREFILL_ROWS {
                 let index = queue.next.fetch_add(1, Ordering::Relaxed);
                 let Some(prompt) = queue.prompts.get(index) else { break };
-                completions += prompt.completions;
+                num_completions += prompt.num_completions;
                 rows += prompt.tokens.len();
                 taken.push((index, prompt));
             }
@@ -240,7 +239,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Prefills prompts, and chooses the first token of each of their completions.
-    fn prefill(&mut self, prompts: &[(usize, &Request)]) {
+    fn prefill(&mut self, prompts: &[(usize, &CompletionRequest)]) {
         let decoder = self.generator.decoder;
         let buffers = &mut *self.buffers;
         let mut caches = Vec::new();
@@ -255,19 +254,18 @@ impl<'a> Worker<'a> {
         }
         decoder.forward(&rows, &mut caches, Retention::Nothing, &mut buffers.pass);
         let size = decoder.shape().hidden_size;
-        for (((prompt_index, prompt), cache), last) in prompts.iter().zip(caches).zip(last_rows) {
+        for (((text, prompt), cache), last) in prompts.iter().zip(caches).zip(last_rows) {
             let buffers = &mut *self.buffers;
             let hidden = &buffers.pass.hidden()[last * size..][..size];
             decoder.compute_logits(hidden, &mut buffers.logits);
             let prefilled_index = self.store_prompt_cache(prompt, cache);
             let mut scratch = self.scratches.take();
-            for index in 0..prompt.completions {
-                let key = draw(prompt.key, index as u32);
+            for completion in 0..prompt.num_completions {
+                let key = draw(prompt.key, completion as u32);
                 let u = uniform(draw(key, 0));
                 let chosen = choose(&self.buffers.logits, self.generator.sampling, u, &mut scratch);
                 let active = ActiveCompletion {
-                    prompt: *prompt_index,
-                    index,
+                    index: CompletionIndex { text: *text, completion },
                     key,
                     completion: Completion::default(),
                     prefilled_index,
@@ -281,11 +279,13 @@ impl<'a> Worker<'a> {
     }
 
     /// Stores the cache of a prompt, replacing one whose completions have all ended if there is one. Returns its index.
-    fn store_prompt_cache(&mut self, prompt: &Request, cache: Cache) -> usize {
-        let prefilled =
-            PrefilledPrompt { tokens: prompt.tokens.len(), pending: prompt.completions };
+    fn store_prompt_cache(&mut self, prompt: &CompletionRequest, cache: Cache) -> usize {
+        let prefilled = PrefilledPrompt {
+            num_tokens: prompt.tokens.len(),
+            num_pending: prompt.num_completions,
+        };
         let DecodeBuffers { caches, spare_prompt_caches, .. } = &mut *self.buffers;
-        match self.prefilled.iter().position(|prompt| prompt.pending == 0) {
+        match self.prefilled.iter().position(|prompt| prompt.num_pending == 0) {
             Some(index) => {
                 self.prefilled[index] = prefilled;
                 spare_prompt_caches
@@ -306,12 +306,12 @@ impl<'a> Worker<'a> {
         mut active: ActiveCompletion,
         chosen: SampledToken,
     ) -> Option<ActiveCompletion> {
-        let ActiveCompletion { prompt, index, completion, prefilled_index, .. } = &mut active;
-        completion.push(chosen, &self.generator, *prompt, *index);
+        let ActiveCompletion { index, completion, prefilled_index, .. } = &mut active;
+        completion.push(chosen, &self.generator, *index);
         if !completion.is_over(self.generator.sampling) {
             return Some(active);
         }
-        self.prefilled[*prefilled_index].pending -= 1;
+        self.prefilled[*prefilled_index].num_pending -= 1;
         self.finished.push(active);
         None
     }

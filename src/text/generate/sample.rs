@@ -72,12 +72,12 @@ pub fn choose(logits: &[f32], sampling: &Sampling, u: f32, scratch: &mut Scratch
         scaled.clear();
         scaled.extend(logits.iter().map(|x| x * inverse_temperature));
     }
-    let sharpened = if inverse_temperature == 1.0 { logits } else { &scaled[..] };
+    let tempered = if inverse_temperature == 1.0 { logits } else { &scaled[..] };
     weights.resize(logits.len(), 0.0);
-    let (normalizer, entropy) = softmax(sharpened, weights);
+    let (normalizer, entropy) = softmax(tempered, weights);
     candidates.clear();
     let token = if sampling.temperature == 0.0 {
-        sharpened.iter().position(|x| *x == normalizer.max).unwrap_or(0)
+        tempered.iter().position(|x| *x == normalizer.max).unwrap_or(0)
     } else if !sampling.narrows() {
         invert_cdf(weights, u)
     } else {
@@ -100,15 +100,16 @@ pub fn choose(logits: &[f32], sampling: &Sampling, u: f32, scratch: &mut Scratch
 /// The first index at which the cumulative sum of the weights exceeds the fraction `u` of their total. No weight is 0,
 /// so for `u = 0` the sum must exceed [`MIN_THRESHOLD`].
 fn invert_cdf(weights: &[f32], u: f32) -> usize {
-    let parts: Vec<f64> = weights.chunks(256).map(sum).collect();
+    const PART_SIZE: usize = 256;
+    let parts: Vec<f64> = weights.chunks(PART_SIZE).map(sum_weights).collect();
     let target = (f64::from(u) * parts.iter().sum::<f64>()).max(f64::from(MIN_THRESHOLD));
     let mut sum = 0.0;
-    for (number, part) in parts.iter().enumerate() {
+    for (index, part) in parts.iter().enumerate() {
         if sum + part > target {
-            for (i, x) in weights[number * 256..].iter().take(256).enumerate() {
+            for (i, x) in weights[index * PART_SIZE..].iter().take(PART_SIZE).enumerate() {
                 sum += f64::from(*x);
                 if sum > target {
-                    return number * 256 + i;
+                    return index * PART_SIZE + i;
                 }
             }
         } else {
@@ -121,7 +122,7 @@ fn invert_cdf(weights: &[f32], u: f32) -> usize {
 
 /// Sums weights in double precision.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn sum(weights: &[f32]) -> f64 {
+fn sum_weights(weights: &[f32]) -> f64 {
     let (blocks, rest) = weights.as_chunks::<16>();
     let mut sums = [0.0f64; 16];
     for block in blocks {

@@ -1,6 +1,6 @@
 //! The backward pass of attention over packed texts.
 
-use super::backward::{column_sums, parameter_name};
+use super::backward::{sum_columns, weight_name};
 use super::forward::{Activations, KeyBlocks, PackedPass, RowBlocks, as_rows};
 use super::gradients::Gradients;
 use crate::device::buffers::{argument, cube_tensor, element_of, grid, uninit, vector_size};
@@ -22,25 +22,26 @@ impl PackedPass<'_> {
     pub(super) fn attention_backward(
         &self,
         layer: usize,
-        kept: &Activations,
+        activations: &Activations,
         input: CubeTensor,
         d_output: CubeTensor,
         gradients: &mut Gradients,
     ) -> Tensor<2> {
-        let attended = || as_rows(kept.attended.clone());
+        let attended = || as_rows(activations.attended.clone());
         let d_attended =
             self.linears_backward(layer, [Projection::Output], attended, [&d_output], gradients);
-        let values = kept.values.clone().unwrap_or_else(|| self.values(layer, &input));
+        let values =
+            activations.values.clone().unwrap_or_else(|| self.compute_values(layer, &input));
         let attention = Attention {
             pass: self,
             window: self.shape().window(layer),
-            kept,
+            activations,
             values: &values,
             d_attended: cube_tensor(d_attended),
         };
         let [d_queries, d_keys, d_values] = attention.backward();
         let d_scored = [d_queries, d_keys];
-        let [d_queries, d_keys] = match &kept.unnormed {
+        let [d_queries, d_keys] = match &activations.unnormed {
             Some(unnormed) => self.head_norms_backward(layer, unnormed, d_scored, gradients),
             None => self.rotate_back(layer, d_scored),
         };
@@ -53,7 +54,7 @@ impl PackedPass<'_> {
     fn rotate_back(&self, layer: usize, [d_queries, d_keys]: [CubeTensor; 2]) -> [CubeTensor; 2] {
         let (rows, heads) = (self.rows(), self.heads);
         let count = rows * (heads.queries + heads.keys) * (heads.dim - heads.half);
-        let new = |size: usize| uninit(&d_queries, &[1, rows, size], self.operand);
+        let new = |size: usize| uninit(&d_queries, &[1, rows, size], self.operand_type);
         let unrotated = [new(heads.query_size()), new(heads.key_size())];
         // SAFETY: accesses stay below the rows and the heads.
         unsafe {
@@ -61,7 +62,7 @@ impl PackedPass<'_> {
                 &d_queries.client,
                 grid(&d_queries, count.div_ceil(UNITS)),
                 CubeDim::new_1d(UNITS as u32),
-                argument(self.rotations_of(layer)),
+                argument(self.layer_rotations(layer)),
                 argument(&d_queries),
                 argument(&d_keys),
                 argument(&unrotated[0]),
@@ -96,7 +97,7 @@ impl PackedPass<'_> {
                 CubeDim::new_1d(UNITS as u32),
                 argument(queries),
                 argument(keys),
-                argument(self.rotations_of(layer)),
+                argument(self.layer_rotations(layer)),
                 argument(&head_norm_weights(&self.decoder.module, layer)),
                 argument(&d_queries),
                 argument(&d_keys),
@@ -108,21 +109,25 @@ impl PackedPass<'_> {
             );
         }
         if gradients.has_weights() {
-            self.add_head_norms(layer, &partials, gradients);
+            self.add_head_norm_gradients(layer, &partials, gradients);
         }
         let products = self.decoder.module.products;
         [d_queries, d_keys].map(|d| cube_tensor(products.cast_operand(as_rows(d))))
     }
 
     /// Adds the gradients of the weights of the norms of queries and keys, from their partial sums, `[cubes, weights]`.
-    fn add_head_norms(&self, layer: usize, partials: &CubeTensor, gradients: &mut Gradients) {
+    fn add_head_norm_gradients(
+        &self,
+        layer: usize,
+        partials: &CubeTensor,
+        gradients: &mut Gradients,
+    ) {
         let heads = self.heads;
-        let names =
-            ["self_attn.q_norm", "self_attn.k_norm"].map(|name| parameter_name(layer, name));
+        let names = ["self_attn.q_norm", "self_attn.k_norm"].map(|name| weight_name(layer, name));
         gradients.add(names.each_ref().map(|name| &name[..]), |into| {
             // The sums have no gap between the two.
             let mut into = into.take_if(|into| into.dims()[0] == heads.norm_size());
-            let (sums, of_queries) = (column_sums(partials, &mut into), heads.query_norm_size());
+            let (sums, of_queries) = (sum_columns(partials, &mut into), heads.query_norm_size());
             let part = |start: usize, len: usize| sums.clone().narrow(0, start, len);
             [part(0, of_queries), part(of_queries, heads.norm_size() - of_queries)]
         });
@@ -133,7 +138,7 @@ impl PackedPass<'_> {
 struct Attention<'a> {
     pass: &'a PackedPass<'a>,
     window: usize,
-    kept: &'a Activations,
+    activations: &'a Activations,
     values: &'a CubeTensor,
     d_attended: CubeTensor,
 }
@@ -142,19 +147,19 @@ impl Attention<'_> {
     /// Computes the gradients of rotated queries and keys, and of values.
     fn backward(self) -> [CubeTensor; 3] {
         self.fill_delta();
-        let d_queries = self.query_gradient();
-        let [d_keys, d_values] = self.key_and_value_gradients();
+        let d_queries = self.compute_query_gradient();
+        let [d_keys, d_values] = self.add_parts(self.compute_key_and_value_parts());
         [d_queries, d_keys, d_values]
     }
 
-    /// A new tensor with a row of this size for each of the pass.
-    fn new_rows(&self, size: usize, dtype: DType) -> CubeTensor {
-        uninit(&self.kept.queries, &[1, self.pass.rows(), size], dtype)
+    /// Allocates a tensor with a row of this size for each row of the pass.
+    fn allocate_rows(&self, size: usize, dtype: DType) -> CubeTensor {
+        uninit(&self.activations.queries, &[1, self.pass.rows(), size], dtype)
     }
 
     /// Computes delta, which the other kernels read.
     fn fill_delta(&self) {
-        let Activations { queries, attended, lse_and_delta, .. } = self.kept;
+        let Activations { queries, attended, lse_and_delta, .. } = self.activations;
         let (heads, d_attended) = (self.pass.heads, &self.d_attended);
         let count = self.pass.rows() * heads.queries;
         let vector = vector_size(&[attended, d_attended], |size| heads.dim.is_multiple_of(size));
@@ -176,11 +181,11 @@ impl Attention<'_> {
         }
     }
 
-    fn query_gradient(&self) -> CubeTensor {
-        let Activations { queries, keys, lse_and_delta, .. } = self.kept;
+    fn compute_query_gradient(&self) -> CubeTensor {
+        let Activations { queries, keys, lse_and_delta, .. } = self.activations;
         let heads = self.pass.heads;
-        let RowBlocks { tiles, place, count } = self.pass.blocks.query_gradient;
-        let d_queries = self.new_rows(heads.query_size(), DType::F32);
+        let RowBlocks { tiles, start, count } = self.pass.blocks.query_gradient;
+        let d_queries = self.allocate_rows(heads.query_size(), DType::F32);
         // SAFETY: accesses stay below the rows and the heads; all units of a cube reach its barriers.
         unsafe {
             query_gradient_kernel::launch_unchecked(
@@ -194,7 +199,7 @@ impl Attention<'_> {
                 argument(lse_and_delta),
                 self.pass.segments(),
                 argument(&d_queries),
-                place,
+                start,
                 count,
                 self.window,
                 heads,
@@ -205,18 +210,13 @@ impl Attention<'_> {
         d_queries
     }
 
-    fn key_and_value_gradients(&self) -> [CubeTensor; 2] {
-        let parts = self.key_and_value_parts();
-        self.add_parts(parts)
-    }
-
     /// Computes the gradients of keys and values in parts, `[part_rows, key_size]` each: a cube visits some of the rows
     /// that see its keys.
-    fn key_and_value_parts(&self) -> [CubeTensor; 2] {
-        let Activations { queries, keys, lse_and_delta, .. } = self.kept;
+    fn compute_key_and_value_parts(&self) -> [CubeTensor; 2] {
+        let Activations { queries, keys, lse_and_delta, .. } = self.activations;
         let heads = self.pass.heads;
         let KeyBlocks { blocks, part_rows, .. } = self.pass.blocks.key_gradient;
-        let RowBlocks { tiles, place, count } = blocks;
+        let RowBlocks { tiles, start, count } = blocks;
         let part = || uninit(queries, &[part_rows, heads.key_size()], DType::F32);
         let [key_parts, value_parts] = [part(), part()];
         // SAFETY: accesses stay below the rows and the heads; all units of a cube reach its barriers.
@@ -233,7 +233,7 @@ impl Attention<'_> {
                 self.pass.segments(),
                 argument(&key_parts),
                 argument(&value_parts),
-                place,
+                start,
                 count,
                 self.window,
                 heads,
@@ -246,10 +246,10 @@ impl Attention<'_> {
 
     /// Adds up the parts of the gradients of keys and values.
     fn add_parts(&self, [key_parts, value_parts]: [CubeTensor; 2]) -> [CubeTensor; 2] {
-        let (queries, size) = (&self.kept.queries, self.pass.heads.key_size());
+        let (queries, size) = (&self.activations.queries, self.pass.heads.key_size());
         let count = self.pass.rows() * size;
-        let d_keys = self.new_rows(size, DType::F32);
-        let d_values = self.new_rows(size, self.pass.operand);
+        let d_keys = self.allocate_rows(size, DType::F32);
+        let d_values = self.allocate_rows(size, self.pass.operand_type);
         // SAFETY: accesses stay below the rows and the parts.
         unsafe {
             add_parts_kernel::launch_unchecked(
@@ -261,7 +261,7 @@ impl Attention<'_> {
                 self.pass.segments(),
                 argument(&d_keys),
                 argument(&d_values),
-                self.pass.blocks.key_gradient.row_parts,
+                self.pass.blocks.key_gradient.row_parts_start,
                 count,
                 size,
                 element_of(&d_values),

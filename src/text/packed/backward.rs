@@ -2,8 +2,8 @@
 
 use super::forward::{Activations, LayerPass, PackedPass, as_rows, forward_bytes};
 use super::gradients::{AdapterMatrix, Gradients};
-use super::head::scatter;
-use super::layout::{MAX_PARTS, Scatter};
+use super::head::scatter_add;
+use super::layout::{MAX_PARTS, ScatterPlan};
 use crate::device::buffers::{argument, cube_tensor, element_of, grid, uninit, vector_size};
 use crate::nn::arch::{DecoderShape, Projection};
 use crate::nn::tensors::decoder::RmsNorm;
@@ -26,7 +26,7 @@ pub(crate) fn backward_bytes(shape: &DecoderShape) -> u64 {
 }
 
 /// Sums the columns of a matrix, `[.., width]`: `[width]`. Takes the buffer `into` for the result, if there is one.
-pub(super) fn column_sums(matrix: &CubeTensor, into: &mut Option<Tensor<1>>) -> Tensor<1> {
+pub(super) fn sum_columns(matrix: &CubeTensor, into: &mut Option<Tensor<1>>) -> Tensor<1> {
     let rows = num_rows(matrix);
     let width = matrix.meta.num_elements() / rows;
     let sums = into.take().map_or_else(|| uninit(matrix, &[width], DType::F32), cube_tensor);
@@ -47,18 +47,18 @@ pub(super) fn column_sums(matrix: &CubeTensor, into: &mut Option<Tensor<1>>) -> 
     Tensor::<1>::from_primitive::<Cube>(sums)
 }
 
-/// The name of a layer's parameter.
-pub(super) fn parameter_name(layer: usize, name: &str) -> String {
+/// The name of the weights of a layer's matrix or norm.
+pub(super) fn weight_name(layer: usize, name: &str) -> String {
     format!("layers.{layer}.{name}.weight")
 }
 
 /// A norm of a layer with the name of its weights, if there is one.
-fn named_norm<'a>(
+fn norm_with_name<'a>(
     layer: usize,
     norm: Option<&'a RmsNorm>,
     name: Option<&str>,
 ) -> Option<(&'a RmsNorm, String)> {
-    Some((norm?, parameter_name(layer, name?)))
+    Some((norm?, weight_name(layer, name?)))
 }
 
 impl PackedPass<'_> {
@@ -69,28 +69,36 @@ impl PackedPass<'_> {
         let norm = (&module.norm, "norm.weight".to_string());
         // Freed before the layers.
         let d_hidden = cube_tensor(d_hidden);
-        let mut d_stream = self.norm_backward(&self.last, norm, &d_hidden, None, gradients);
+        let mut d_stream = self.norm_backward(&self.last_stream, norm, &d_hidden, None, gradients);
         drop(d_hidden);
         let names = shape.norm_placement.names();
         let layers = std::mem::take(&mut self.layers);
         for (layer, LayerPass { stream, activations }) in layers.into_iter().enumerate().rev() {
             let norms = module.layers[layer].norms(shape.norm_placement);
             let before = norms.before_attention;
-            let input = || add_norm(shape, stream.clone(), None, before, self.operand).0;
-            let kept =
+            let input = || add_norm(shape, stream.clone(), None, before, self.operand_type).0;
+            let activations =
                 activations.unwrap_or_else(|| self.run_layer(layer, input(), stream.clone()).0);
 
-            let norm = named_norm(layer, norms.after_mlp, names.after_mlp);
-            let d_output = self.output_backward(kept.output.as_ref(), norm, &d_stream, gradients);
-            let d_input = self.mlp_backward(layer, &kept, norms.before_mlp, d_output, gradients);
-            let norm = named_norm(layer, norms.before_mlp, names.before_mlp);
-            d_stream = self.add_input_gradient(&kept.middle, norm, d_input, d_stream, gradients);
-
-            let norm = named_norm(layer, norms.after_attention, names.after_attention);
+            let norm = norm_with_name(layer, norms.after_mlp, names.after_mlp);
             let d_output =
-                self.output_backward(kept.attention_output.as_ref(), norm, &d_stream, gradients);
-            let d_input = self.attention_backward(layer, &kept, input(), d_output, gradients);
-            let norm = named_norm(layer, before, names.before_attention);
+                self.output_backward(activations.output.as_ref(), norm, &d_stream, gradients);
+            let d_input =
+                self.mlp_backward(layer, &activations, norms.before_mlp, d_output, gradients);
+            let norm = norm_with_name(layer, norms.before_mlp, names.before_mlp);
+            d_stream =
+                self.add_input_gradient(&activations.middle, norm, d_input, d_stream, gradients);
+
+            let norm = norm_with_name(layer, norms.after_attention, names.after_attention);
+            let d_output = self.output_backward(
+                activations.attention_output.as_ref(),
+                norm,
+                &d_stream,
+                gradients,
+            );
+            let d_input =
+                self.attention_backward(layer, &activations, input(), d_output, gradients);
+            let norm = norm_with_name(layer, before, names.before_attention);
             d_stream = self.add_input_gradient(&stream, norm, d_input, d_stream, gradients);
         }
         self.embed_backward(d_stream, gradients);
@@ -165,7 +173,7 @@ impl PackedPass<'_> {
             );
         }
         if learns {
-            gradients.add([&name], |into| [column_sums(&partials, into)]);
+            gradients.add([&name], |into| [sum_columns(&partials, into)]);
         }
         d_input
     }
@@ -190,7 +198,7 @@ impl PackedPass<'_> {
             .map(|(linear, d)| products.matmul(d.clone(), linear.weight.val().transpose()));
         let mut d_input = d_inputs.reduce(|sum, d| sum + d).expect("a matrix");
         let Some(adapters) = adapters else {
-            self.add_weight_gradients(layer, projections, (input(), d), d_results, gradients);
+            self.add_weight_gradients(layer, projections, input(), d, d_results, gradients);
             return d_input;
         };
         if projections.iter().all(|projection| adapters.pair((layer, *projection)).is_none()) {
@@ -198,10 +206,10 @@ impl PackedPass<'_> {
         }
         let x = input();
         for (projection, d) in projections.into_iter().zip(d) {
-            if let Some(through_adapter) =
+            if let Some(d_adapter_input) =
                 self.adapter_backward((layer, projection), &x, d, gradients)
             {
-                d_input = d_input + through_adapter;
+                d_input = d_input + d_adapter_input;
             }
         }
         d_input
@@ -213,19 +221,20 @@ impl PackedPass<'_> {
         &self,
         layer: usize,
         projections: [Projection; N],
-        (x, d): (Tensor<2>, [Tensor<2>; N]),
+        x: Tensor<2>,
+        d: [Tensor<2>; N],
         d_results: [&CubeTensor; N],
         gradients: &mut Gradients,
     ) {
         let module = &self.decoder.module;
-        let names = projections.map(|projection| parameter_name(layer, projection.name()));
+        let names = projections.map(|projection| weight_name(layer, projection.name()));
         gradients.add(names.each_ref().map(|name| &name[..]), |into| {
             module.products.matmul_all(x.transpose(), d, into)
         });
         for (projection, d_result) in projections.into_iter().zip(d_results) {
             if module.layers[layer].linear(projection).bias.is_some() {
                 let name = format!("layers.{layer}.{}.bias", projection.name());
-                gradients.add([&name], |into| [column_sums(d_result, into)]);
+                gradients.add([&name], |into| [sum_columns(d_result, into)]);
             }
         }
     }
@@ -256,16 +265,16 @@ impl PackedPass<'_> {
     fn mlp_backward(
         &self,
         layer: usize,
-        kept: &Activations,
+        activations: &Activations,
         norm: Option<&RmsNorm>,
         d_output: CubeTensor,
         gradients: &mut Gradients,
     ) -> Tensor<2> {
-        let (Activations { gate, middle, .. }, activation) = (kept, self.shape().activation);
-        let input = add_norm(self.shape(), middle.clone(), None, norm, self.operand).0;
-        let recomputed = || self.apply(layer, Projection::Up, &input);
-        let up = &kept.up.clone().unwrap_or_else(recomputed);
-        let inner = || as_rows(apply_gate(gate, up, activation, self.operand));
+        let (Activations { gate, middle, .. }, activation) = (activations, self.shape().activation);
+        let input = add_norm(self.shape(), middle.clone(), None, norm, self.operand_type).0;
+        let recompute_up = || self.apply(layer, Projection::Up, &input);
+        let up = &activations.up.clone().unwrap_or_else(recompute_up);
+        let inner = || as_rows(apply_gate(gate, up, activation, self.operand_type));
         let d = self.linears_backward(layer, [Projection::Down], inner, [&d_output], gradients);
         let d = cube_tensor(d);
         let [d_gate, d_up] = self.gate_backward(&d, gate, up);
@@ -281,7 +290,7 @@ impl PackedPass<'_> {
 
     /// Computes the gradients of the gate and of its factors from that of their product, `d`.
     fn gate_backward(&self, d: &CubeTensor, gate: &CubeTensor, up: &CubeTensor) -> [CubeTensor; 2] {
-        let new = || uninit(gate, &gate.meta.shape().to_vec(), self.operand);
+        let new = || uninit(gate, &gate.meta.shape().to_vec(), self.operand_type);
         let count = gate.meta.num_elements();
         let [d_gate, d_up] = [new(), new()];
         let vector =
@@ -310,8 +319,8 @@ impl PackedPass<'_> {
 
     /// Adds the gradient of the table of embeddings.
     fn embed_backward(&self, d_stream: CubeTensor, gradients: &mut Gradients) {
-        let Some(sum) = gradients.accumulator("embed_tokens.weight") else { return };
-        let places = Scatter::new(&self.layout.tokens);
-        scatter(&places, as_rows(d_stream), &sum, self.shape().embedding_scale, true);
+        let Some(sum) = gradients.prepare_accumulator("embed_tokens.weight") else { return };
+        let plan = ScatterPlan::new(&self.layout.tokens);
+        scatter_add(&plan, as_rows(d_stream), &sum, self.shape().embedding_scale);
     }
 }

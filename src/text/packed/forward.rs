@@ -28,7 +28,7 @@ pub(crate) struct PackedPass<'a> {
     pub(super) layout: Layout,
     pub(super) heads: Heads,
     /// The type of keys and values.
-    pub(super) operand: DType,
+    pub(super) operand_type: DType,
     /// The table of [`Layout`], then the blocks of rows that queries and keys are divided into.
     pub(super) table: CubeTensor,
     pub(super) blocks: Blocks,
@@ -36,7 +36,7 @@ pub(crate) struct PackedPass<'a> {
     pub(super) rotations: Vec<CubeTensor>,
     pub(super) layers: Vec<LayerPass>,
     /// The stream after the last layer: `[1, rows, hidden_size]`, as are all streams.
-    pub(super) last: CubeTensor,
+    pub(super) last_stream: CubeTensor,
     hidden: CubeTensor,
 }
 
@@ -56,16 +56,16 @@ pub(super) struct KeyBlocks {
     pub blocks: RowBlocks,
     /// Rows of all parts.
     pub part_rows: usize,
-    /// Place in the table of segments of the parts of each row.
-    pub row_parts: usize,
+    /// Start of the parts of each row in the table of segments.
+    pub row_parts_start: usize,
 }
 
 /// Blocks of rows that the cubes of a kernel take.
 #[derive(Clone, Copy)]
 pub(super) struct RowBlocks {
     pub tiles: Tiles,
-    /// Place in the table of segments.
-    pub place: usize,
+    /// Start in the table of segments.
+    pub start: usize,
     pub count: usize,
 }
 
@@ -74,59 +74,70 @@ impl Blocks {
     fn new(layout: &Layout, heads: Heads, like: &CubeTensor) -> (Self, Vec<i32>) {
         let workgroup_bytes = like.client.properties().hardware.max_shared_memory_size;
         let heads_per_key = heads.queries / heads.keys;
-        let ([forward, back, keys], _) = tiles_within(heads, workgroup_bytes);
+        let AttentionTiles { forward, query_gradient, key_gradient: keys, .. } =
+            AttentionTiles::fit(heads, workgroup_bytes);
         let mut table = layout.table.clone();
         let mut add = |tiles: Tiles, rows: usize| {
-            let (place, blocks) = (table.len(), layout.blocks(rows));
+            let (start, blocks) = (table.len(), layout.divide_rows(rows));
             table.extend(&blocks);
-            RowBlocks { tiles, place, count: blocks.len() / 2 }
+            RowBlocks { tiles, start, count: blocks.len() / 2 }
         };
-        let of_queries = |tiles: Tiles| tiles.queries / heads_per_key;
-        let attention = add(forward, of_queries(forward));
-        let query_gradient = add(back, of_queries(back));
-        let place = table.len();
-        let parts = layout.key_parts(keys.keys, keys.queries.div_ceil(heads_per_key));
+        let rows_per_tile = |tiles: Tiles| tiles.queries / heads_per_key;
+        let attention = add(forward, rows_per_tile(forward));
+        let query_gradient = add(query_gradient, rows_per_tile(query_gradient));
+        let start = table.len();
+        let parts = layout.divide_keys(keys.keys, keys.queries.div_ceil(heads_per_key));
         table.extend(&parts.blocks);
-        let row_parts = table.len();
+        let row_parts_start = table.len();
         table.extend(&parts.row_parts);
         let blocks =
-            RowBlocks { tiles: keys, place, count: parts.blocks.len() / KEY_BLOCK_ENTRIES };
-        let key_gradient = KeyBlocks { blocks, part_rows: parts.rows, row_parts };
+            RowBlocks { tiles: keys, start, count: parts.blocks.len() / KEY_BLOCK_ENTRIES };
+        let key_gradient = KeyBlocks { blocks, part_rows: parts.rows, row_parts_start };
         (Self { attention, query_gradient, key_gradient }, table)
     }
 }
 
-/// The tiles of attention and of the gradients of its queries and of its keys, for `workgroup_bytes` bytes of workgroup
-/// memory; and the bytes that they need, which exceed these if even the smallest tiles do not fit.
-fn tiles_within(heads: Heads, workgroup_bytes: usize) -> ([Tiles; 3], usize) {
-    let heads_per_key = heads.queries / heads.keys;
-    let tile_sizes = |queries: usize, keys| Tiles {
-        // The heads of a row that share keys are in one tile.
-        queries: queries.max(heads_per_key.next_power_of_two()),
-        keys,
-        dim: heads.dim,
-        units: UNITS,
-    };
-    // A prompt's keys are seen by all its completions: more units share the work of a cube.
-    let units = if workgroup_bytes >= LARGE_WORKGROUP_BYTES { 4 * UNITS } else { UNITS };
-    let counts = |tiles, products, query_floats| TileCounts { tiles, products, query_floats };
-    let all = [
-        (tile_sizes(16, 32), heads_per_key, counts(1, 1, 3)),
-        (tile_sizes(16, 32), heads_per_key, counts(2, 1, 0)),
-        (Tiles { units, ..tile_sizes(32, 16) }, 1, counts(2, 2, 0)),
-    ];
-    let mut needed = 0;
-    let fitting = all.map(|(tiles, min_queries, counts)| {
-        let tiles = tiles.shrink_to_fit(min_queries, counts, workgroup_bytes);
-        needed = needed.max(tiles.bytes(counts));
-        tiles
-    });
-    (fitting, needed)
+/// The tiles of the kernels of attention.
+struct AttentionTiles {
+    forward: Tiles,
+    query_gradient: Tiles,
+    key_gradient: Tiles,
+    /// Workgroup memory that they need, bytes.
+    bytes: usize,
+}
+
+impl AttentionTiles {
+    /// Fits tiles into `workgroup_bytes` bytes of workgroup memory; they need more if even the smallest do not fit.
+    fn fit(heads: Heads, workgroup_bytes: usize) -> Self {
+        let heads_per_key = heads.queries / heads.keys;
+        let tile_sizes = |queries: usize, keys| Tiles {
+            // The heads of a row that share keys are in one tile.
+            queries: queries.max(heads_per_key.next_power_of_two()),
+            keys,
+            dim: heads.dim,
+            units: UNITS,
+        };
+        // A prompt's keys are seen by all its completions: more units share the work of a cube.
+        let units = if workgroup_bytes >= LARGE_WORKGROUP_BYTES { 4 * UNITS } else { UNITS };
+        let counts = |tiles, products, query_floats| TileCounts { tiles, products, query_floats };
+        let all = [
+            (tile_sizes(16, 32), heads_per_key, counts(1, 1, 3)),
+            (tile_sizes(16, 32), heads_per_key, counts(2, 1, 0)),
+            (Tiles { units, ..tile_sizes(32, 16) }, 1, counts(2, 2, 0)),
+        ];
+        let mut bytes = 0;
+        let [forward, query_gradient, key_gradient] = all.map(|(tiles, min_queries, counts)| {
+            let tiles = tiles.shrink_to_fit(min_queries, counts, workgroup_bytes);
+            bytes = bytes.max(tiles.bytes(counts));
+            tiles
+        });
+        Self { forward, query_gradient, key_gradient, bytes }
+    }
 }
 
 /// The workgroup memory without which kernels cannot compute the attention of a decoder, bytes.
 pub(crate) fn attention_bytes(shape: &DecoderShape) -> usize {
-    tiles_within(Heads::from_shape(shape), 0).1
+    AttentionTiles::fit(Heads::from_shape(shape), 0).bytes
 }
 
 /// The bytes of a row in the largest buffer of a forward pass: of products that one launch makes, or of the stream.
@@ -178,11 +189,11 @@ impl<'a> PackedPass<'a> {
         texts: &[PromptWithCompletions],
         retention: Retention,
     ) -> Self {
-        Self::visit(decoder, texts, retention, |_| {})
+        Self::forward_with(decoder, texts, retention, |_| {})
     }
 
     /// Computes the forward pass, and calls `on_layer` with the activations of each layer.
-    fn visit(
+    fn forward_with(
         decoder: &'a DeviceDecoder,
         texts: &[PromptWithCompletions],
         retention: Retention,
@@ -200,20 +211,20 @@ impl<'a> PackedPass<'a> {
             decoder,
             layout,
             heads,
-            operand: module.products.dtype(),
+            operand_type: module.products.dtype(),
             table,
             blocks,
             rotations: Vec::new(),
             layers: Vec::new(),
-            last: stream.clone(),
+            last_stream: stream.clone(),
             hidden: stream.clone(),
         };
-        pass.rotations = module.rope.iter().map(|table| pass.row_rotations(table)).collect();
+        pass.rotations = module.rope.iter().map(|table| pass.compute_rotations(table)).collect();
         let (mut stream, mut output) = (stream, None);
         for (i, layer) in module.layers.iter().enumerate() {
             let norms = layer.norms(shape.norm_placement);
             let before = norms.before_attention;
-            let (input, sum) = add_norm(shape, stream, output, before, pass.operand);
+            let (input, sum) = add_norm(shape, stream, output, before, pass.operand_type);
             let (activations, result) = pass.run_layer(i, input, sum.clone());
             on_layer(&activations);
             stream = activations.middle.clone();
@@ -227,7 +238,8 @@ impl<'a> PackedPass<'a> {
                 pass.layers.push(LayerPass { stream: sum, activations });
             }
         }
-        (pass.hidden, pass.last) = add_norm(shape, stream, output, Some(&module.norm), DType::F32);
+        (pass.hidden, pass.last_stream) =
+            add_norm(shape, stream, output, Some(&module.norm), DType::F32);
         pass
     }
 
@@ -253,8 +265,8 @@ impl<'a> PackedPass<'a> {
         SegmentsLaunch::new(argument(&self.table), self.rows())
     }
 
-    /// The rotations of each row.
-    fn row_rotations(&self, table: &Rope) -> CubeTensor {
+    /// Computes the rotations of each row.
+    fn compute_rotations(&self, table: &Rope) -> CubeTensor {
         let half = self.heads.half;
         let ([low, high], table) = (table.parts, cube_tensor(table.rotations.clone()));
         let rotations = uninit(&table, &[self.rows(), half, 2], DType::F32);
@@ -288,7 +300,7 @@ impl<'a> PackedPass<'a> {
         let norms = module.layers[layer].norms(shape.norm_placement);
         let apply = |projection: Projection, x: &CubeTensor| self.apply(layer, projection, x);
         // Values live longer than the other two: a buffer of all three would keep them, too.
-        let values = self.values(layer, &input);
+        let values = self.compute_values(layer, &input);
         let tensor = Tensor::<3>::from_primitive::<Cube>(input);
         let [queries, keys] = module
             .apply_all(self.decoder.adapter_tensors(), layer, Projection::QUERY_AND_KEY, tensor)
@@ -298,11 +310,11 @@ impl<'a> PackedPass<'a> {
         let (attended, lse_and_delta) = self.attend(layer, [&queries, &keys, &values]);
         let attention_output = apply(Projection::Output, &attended);
         let output = Some((attention_output.clone(), norms.after_attention));
-        let (input, middle) = add_norm(shape, stream, output, norms.before_mlp, self.operand);
+        let (input, middle) = add_norm(shape, stream, output, norms.before_mlp, self.operand_type);
         // The gate lives longer than its factors: a buffer of both would keep them, too.
         let [gate, up] = Projection::MLP_INPUTS.map(|projection| apply(projection, &input));
         let output =
-            apply(Projection::Down, &apply_gate(&gate, &up, shape.activation, self.operand));
+            apply(Projection::Down, &apply_gate(&gate, &up, shape.activation, self.operand_type));
         let activations = Activations {
             unnormed: self.heads.has_head_norms().then_some(unnormed),
             queries,
@@ -319,7 +331,7 @@ impl<'a> PackedPass<'a> {
         (activations, output)
     }
 
-    /// The product of the input of a block, `[1, rows, inputs]`, with a matrix of a layer.
+    /// Multiplies the input of a block, `[1, rows, inputs]`, by a matrix of a layer.
     pub(super) fn apply(
         &self,
         layer: usize,
@@ -331,8 +343,8 @@ impl<'a> PackedPass<'a> {
         cube_tensor(self.decoder.module.apply(adapters, layer, projection, input))
     }
 
-    /// The values of a layer from the input of its attention.
-    pub(super) fn values(&self, layer: usize, input: &CubeTensor) -> CubeTensor {
+    /// Computes the values of a layer from the input of its attention.
+    pub(super) fn compute_values(&self, layer: usize, input: &CubeTensor) -> CubeTensor {
         let values = self.apply(layer, Projection::Value, input);
         let products = self.decoder.module.products;
         match products.half {
@@ -342,7 +354,7 @@ impl<'a> PackedPass<'a> {
     }
 
     /// The rotations of a layer.
-    pub(super) fn rotations_of(&self, layer: usize) -> &CubeTensor {
+    pub(super) fn layer_rotations(&self, layer: usize) -> &CubeTensor {
         &self.rotations[self.shape().rope_table_index(layer)]
     }
 
@@ -350,7 +362,7 @@ impl<'a> PackedPass<'a> {
     fn rotate_heads(&self, layer: usize, [queries, keys]: &[CubeTensor; 2]) -> [CubeTensor; 2] {
         let rows = self.rows();
         let rotated_queries = uninit(queries, &[1, rows, self.heads.query_size()], DType::F32);
-        let rotated_keys = uninit(queries, &[1, rows, self.heads.key_size()], self.operand);
+        let rotated_keys = uninit(queries, &[1, rows, self.heads.key_size()], self.operand_type);
         let shape = self.shape();
         // SAFETY: accesses stay below the rows and the heads; all units of a cube reach its barriers.
         unsafe {
@@ -360,7 +372,7 @@ impl<'a> PackedPass<'a> {
                 CubeDim::new_1d(UNITS as u32),
                 argument(queries),
                 argument(keys),
-                argument(self.rotations_of(layer)),
+                argument(self.layer_rotations(layer)),
                 argument(&head_norm_weights(&self.decoder.module, layer)),
                 argument(&rotated_queries),
                 argument(&rotated_keys),
@@ -381,9 +393,9 @@ impl<'a> PackedPass<'a> {
         [queries, keys, values]: [&CubeTensor; 3],
     ) -> (CubeTensor, CubeTensor) {
         let (rows, heads) = (self.rows(), self.heads);
-        let attended = uninit(queries, &[1, rows, heads.query_size()], self.operand);
+        let attended = uninit(queries, &[1, rows, heads.query_size()], self.operand_type);
         let lse_and_delta = uninit(queries, &[rows, heads.queries, 2], DType::F32);
-        let RowBlocks { tiles, place, count } = self.blocks.attention;
+        let RowBlocks { tiles, start, count } = self.blocks.attention;
         // SAFETY: accesses stay below the rows and the heads; all units of a cube reach its barriers.
         unsafe {
             text_attend_kernel::launch_unchecked(
@@ -396,7 +408,7 @@ impl<'a> PackedPass<'a> {
                 self.segments(),
                 argument(&attended),
                 argument(&lse_and_delta),
-                place,
+                start,
                 count,
                 self.shape().window(layer),
                 heads,
@@ -428,16 +440,16 @@ pub(crate) fn prefill(decoder: &DeviceDecoder, prompts: &[&[u32]]) -> PromptCach
         .collect();
     let (groups, shape) = (prompts.len(), decoder.module.shape());
     let mut all = Vec::new();
-    let pass = PackedPass::visit(decoder, &texts, Retention::Nothing, |activations| {
+    let pass = PackedPass::forward_with(decoder, &texts, Retention::Nothing, |activations| {
         let values = activations.values.clone().expect("just computed");
         all.push([activations.keys.clone(), values]);
     });
-    let places: Vec<_> = (0..groups).map(|number| pass.layout.prompt(number)).collect();
+    let prompt_rows: Vec<_> = (0..groups).map(|text| pass.layout.prompt_rows(text)).collect();
     // Short prompts are padded by rows that no token attends to.
     let last = pass.rows() - 1;
-    let padded = places
+    let padded = prompt_rows
         .iter()
-        .flat_map(|place| (0..longest).map(move |at| (place.start + at).min(last) as i32));
+        .flat_map(|rows| (0..longest).map(move |at| (rows.start + at).min(last) as i32));
     let upload = |values: &[i32]| upload_indices(values, decoder.device());
     let sources = upload(&padded.collect::<Vec<i32>>());
     let pad = |rows: CubeTensor| {
@@ -445,7 +457,7 @@ pub(crate) fn prefill(decoder: &DeviceDecoder, prompts: &[&[u32]]) -> PromptCach
         padded.reshape([groups, longest, shape.num_kv_heads, shape.head_dim])
     };
     let keys_values = all.into_iter().map(|layer| layer.map(pad)).collect();
-    let ends: Vec<i32> = places.iter().map(|place| place.end as i32 - 1).collect();
+    let ends: Vec<i32> = prompt_rows.iter().map(|rows| rows.end as i32 - 1).collect();
     let lengths: Vec<i32> = prompts.iter().map(|prompt| prompt.len() as i32).collect();
     let last = pass.hidden().select(0, upload(&ends));
     PromptCaches { keys_values, lengths: upload(&lengths).reshape([groups, 1]), last }
@@ -465,8 +477,8 @@ mod tests {
         assert_eq!(attention_bytes(&shape(128, 32)), 4 * (2 * 36 * 132 + 32 * 5));
         for shape in [shape(64, 1), shape(128, 8), shape(256, 4), shape(510, 1), shape(128, 32)] {
             for workgroup_bytes in [16 << 10, 32 << 10, 48 << 10, 96 << 10] {
-                let fits =
-                    tiles_within(Heads::from_shape(&shape), workgroup_bytes).1 <= workgroup_bytes;
+                let fits = AttentionTiles::fit(Heads::from_shape(&shape), workgroup_bytes).bytes
+                    <= workgroup_bytes;
                 assert_eq!(
                     fits,
                     attention_bytes(&shape) <= workgroup_bytes,

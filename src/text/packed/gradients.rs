@@ -15,7 +15,7 @@ use std::collections::HashMap;
 pub(crate) struct Gradients {
     all: Arenas,
     /// Whether each parameter has a gradient yet; otherwise it is 0.
-    reached: Vec<bool>,
+    has_gradient: Vec<bool>,
     indices: ParameterIndices,
 }
 
@@ -56,8 +56,8 @@ impl Gradients {
             }
         };
         let all = decoder.trainable().zeros_like();
-        let reached = vec![false; all.packing().counts().count()];
-        Self { all, reached, indices }
+        let has_gradient = vec![false; all.packing().counts().count()];
+        Self { all, has_gradient, indices }
     }
 
     /// Whether the weights are learnt, not adapters.
@@ -91,12 +91,12 @@ impl Gradients {
         self.add_to([index + matrix as usize], make);
     }
 
-    /// The memory of the gradient of a weight so far, `[count]`, to which the caller adds; `None` if adapters are
+    /// Returns the memory of the gradient of a weight, `[count]`, to which the caller must add; `None` if adapters are
     /// learnt.
-    pub fn accumulator(&mut self, name: &str) -> Option<CubeTensor> {
+    pub fn prepare_accumulator(&mut self, name: &str) -> Option<CubeTensor> {
         let ParameterIndices::Weights(indices) = &self.indices else { return None };
         let index = indices[name];
-        self.reached[index] = true;
+        self.has_gradient[index] = true;
         Some(cube_tensor(self.all.view(index)))
     }
 
@@ -105,18 +105,18 @@ impl Gradients {
         parameters: [usize; N],
         make: impl FnOnce(&mut Option<Tensor<1>>) -> [Tensor<D>; N],
     ) {
-        let are_new = parameters.iter().all(|index| !self.reached[*index]);
+        let are_new = parameters.iter().all(|index| !self.has_gradient[*index]);
         let mut memory = if are_new { self.all.joined(&parameters) } else { None };
         let is_given = memory.is_some();
-        let made = make(&mut memory);
-        let is_there = is_given && memory.is_none();
-        for (index, gradient) in parameters.into_iter().zip(made) {
-            let was_reached = std::mem::replace(&mut self.reached[index], true);
-            if !is_there {
+        let gradients = make(&mut memory);
+        let is_filled = is_given && memory.is_none();
+        for (index, gradient) in parameters.into_iter().zip(gradients) {
+            let had_gradient = std::mem::replace(&mut self.has_gradient[index], true);
+            if !is_filled {
                 copy_or_add(
                     &cube_tensor(gradient),
                     &cube_tensor(self.all.view(index)),
-                    was_reached,
+                    had_gradient,
                 );
             }
         }

@@ -1,7 +1,7 @@
 //! The head over some rows at a time: log-probabilities and entropies of tokens, and a loss's gradient.
 
 use super::gradients::Gradients;
-use super::layout::Scatter;
+use super::layout::ScatterPlan;
 use crate::device::buffers::{argument, cube_ints, cube_tensor, grid, uninit};
 use crate::device::upload_indices;
 use crate::text::kernels::UNITS;
@@ -27,8 +27,8 @@ pub(crate) struct Targets<'a> {
 }
 
 impl<'a> Targets<'a> {
-    /// Sets the tokens, `[rows]`, each drawn from its candidates, or from all tokens if these are empty. Logits are
-    /// multiplied by `inverse_temperature`.
+    /// Creates targets of the tokens, `[rows]`, each drawn from its candidates, or from all tokens if these are empty.
+    /// Logits are multiplied by `inverse_temperature`.
     pub fn new<'b>(
         decoder: &'a DeviceDecoder,
         hidden: Tensor<2>,
@@ -37,13 +37,13 @@ impl<'a> Targets<'a> {
         inverse_temperature: f32,
     ) -> Self {
         let words = decoder.vocabulary().div_ceil(TOKENS_PER_WORD);
-        let is_masked = candidates.clone().any(|some| !some.is_empty());
+        let is_masked = candidates.clone().any(|row| !row.is_empty());
         let masks = is_masked.then(|| {
             let mut masks = Vec::new();
-            for some in candidates {
+            for row in candidates {
                 let first = masks.len();
-                masks.resize(first + words, if some.is_empty() { -1i32 } else { 0 });
-                for token in some {
+                masks.resize(first + words, if row.is_empty() { -1i32 } else { 0 });
+                for token in row {
                     masks[first + *token as usize / TOKENS_PER_WORD] |=
                         1 << (*token as usize % TOKENS_PER_WORD);
                 }
@@ -126,37 +126,37 @@ impl<'a> Targets<'a> {
     }
 }
 
-/// Adds up the rows of `from`, `[rows, size]`, by destination, and multiplies the sums by `scale`. They replace the
-/// destinations' rows of `to`, or are added to them if `adds`, in place.
-pub(super) fn scatter(places: &Scatter, from: Tensor<2>, to: &CubeTensor, scale: f32, adds: bool) {
+/// Adds up the rows of `from`, `[rows, size]`, by destination, multiplies the sums by `scale`, and adds them to the
+/// destinations' rows of `to` in place.
+pub(super) fn scatter_add(plan: &ScatterPlan, from: Tensor<2>, to: &CubeTensor, scale: f32) {
     let (size, device) = (from.dims()[1], from.device());
-    let numbers = cube_ints(upload_indices(&places.places, &device));
-    // SAFETY: accesses stay below the number of places, whose rows are rows of both tensors, as the caller ensures;
-    // others read the changed memory only later.
+    let table = cube_ints(upload_indices(&plan.table, &device));
+    // SAFETY: accesses stay below the number of destinations, whose rows are rows of both tensors, as the caller
+    // ensures; others read the changed memory only later.
     unsafe {
         scatter_kernel::launch_unchecked(
             &to.client,
-            grid(to, places.count * size.div_ceil(UNITS)),
+            grid(to, plan.num_destinations * size.div_ceil(UNITS)),
             CubeDim::new_1d(UNITS as u32),
-            argument(&numbers),
+            argument(&table),
             argument(&cube_tensor(from)),
             argument(to),
-            places.count,
+            plan.num_destinations,
             size,
             scale,
-            adds,
+            true,
         );
     }
 }
 
 /// Adds the rows of each part, `[count, size]`, to those of `to`, `[rows, size]`, by destination.
-pub(crate) fn scattered<'a>(
+pub(crate) fn scatter_add_parts<'a>(
     parts: impl Iterator<Item = (Tensor<2>, &'a [i32])>,
     to: Tensor<2>,
 ) -> Tensor<2> {
     let to = cube_tensor(to);
     for (from, destinations) in parts {
-        scatter(&Scatter::new(destinations), from, &to, 1.0, true);
+        scatter_add(&ScatterPlan::new(destinations), from, &to, 1.0);
     }
     Tensor::<2>::from_primitive::<Cube>(to)
 }

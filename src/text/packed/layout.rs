@@ -40,16 +40,15 @@ impl Layout {
         let mut first_segments = Vec::new();
         let mut prompts: Vec<Option<usize>> = vec![None; texts.len()];
         let mut next = texts.len();
-        for (number, text) in texts.iter().enumerate() {
+        for (index, text) in texts.iter().enumerate() {
             first_segments.push(next);
             for completion in &text.completions {
                 next = add_segment(&completion[..completion.len() - 1]) + 1;
-                prompts.push(Some(number));
+                prompts.push(Some(index));
             }
         }
-        let completions_of = |number: usize| {
-            let range =
-                first_segments[number]..first_segments[number] + texts[number].completions.len();
+        let completions_of = |text: usize| {
+            let range = first_segments[text]..first_segments[text] + texts[text].completions.len();
             if range.is_empty() {
                 0..0
             } else {
@@ -57,10 +56,10 @@ impl Layout {
             }
         };
         let mut table = row_segments;
-        for (number, (own, prompt)) in segments.iter().zip(&prompts).enumerate() {
+        for (index, (own, prompt)) in segments.iter().zip(&prompts).enumerate() {
             let (prompt, completions) = match prompt {
                 Some(prompt) => (segments[*prompt].clone(), 0..0),
-                None => (0..0, completions_of(number)),
+                None => (0..0, completions_of(index)),
             };
             // In the order of the constants of `text_heads`.
             let bounds: [usize; SEGMENT_BOUNDS] =
@@ -71,7 +70,7 @@ impl Layout {
     }
 
     /// Divides each segment into blocks of at most `size` rows. Returns begin and end of each block.
-    pub fn blocks(&self, size: usize) -> Vec<i32> {
+    pub fn divide_rows(&self, size: usize) -> Vec<i32> {
         let blocks = self.segments.iter().flat_map(|segment| {
             let block = move |begin: usize| [begin, (begin + size).min(segment.end)];
             segment.clone().step_by(size).flat_map(block)
@@ -81,23 +80,23 @@ impl Layout {
 
     /// Divides each segment into blocks of at most `size` keys. A block that more than `TILES_PER_PART` tiles of `tile`
     /// rows attend to is split into parts, one cube each.
-    pub fn key_parts(&self, size: usize, tile: usize) -> KeyParts {
+    pub fn divide_keys(&self, size: usize, tile: usize) -> KeyParts {
         let mut all = KeyParts::default();
-        for (number, segment) in self.segments.iter().enumerate() {
+        for (index, segment) in self.segments.iter().enumerate() {
             let completions =
-                self.bound(number, COMPLETIONS_END) - self.bound(number, COMPLETIONS_START);
+                self.bound(index, COMPLETIONS_END) - self.bound(index, COMPLETIONS_START);
             for first in segment.clone().step_by(size) {
                 let end = (first + size).min(segment.end);
                 let tiles = (segment.end - first + completions).div_ceil(tile);
                 let (parts, begin) = (tiles.div_ceil(TILES_PER_PART).clamp(1, MAX_PARTS), all.rows);
                 for part in 0..parts {
-                    let numbers: [usize; KEY_BLOCK_ENTRIES] = [first, end, part, parts, all.rows];
-                    all.blocks.extend(numbers.map(|number| number as i32));
+                    let entries: [usize; KEY_BLOCK_ENTRIES] = [first, end, part, parts, all.rows];
+                    all.blocks.extend(entries.map(|entry| entry as i32));
                     all.rows += end - first;
                 }
                 for row in 0..end - first {
-                    let numbers: [usize; ROW_ENTRIES] = [begin + row, end - first, parts];
-                    all.row_parts.extend(numbers.map(|number| number as i32));
+                    let entries: [usize; ROW_ENTRIES] = [begin + row, end - first, parts];
+                    all.row_parts.extend(entries.map(|entry| entry as i32));
                 }
             }
         }
@@ -110,7 +109,7 @@ impl Layout {
     }
 
     /// The rows of a prompt.
-    pub fn prompt(&self, text: usize) -> Range<usize> {
+    pub fn prompt_rows(&self, text: usize) -> Range<usize> {
         self.segments[text].clone()
     }
 
@@ -138,14 +137,14 @@ pub(super) struct KeyParts {
 /// Sources grouped by destination, as [`scatter_kernel`] reads them.
 ///
 /// [`scatter_kernel`]: crate::text::kernels::rows::scatter_kernel
-pub(super) struct Scatter {
+pub(super) struct ScatterPlan {
     /// Start of each destination's sources and the end of the last, `[count + 1]`; destinations, `[count]`; sources.
-    pub places: Vec<i32>,
+    pub table: Vec<i32>,
     /// Number of destinations.
-    pub count: usize,
+    pub num_destinations: usize,
 }
 
-impl Scatter {
+impl ScatterPlan {
     /// Groups the sources: source `i` is added to `destinations[i]`, in ascending order of `i`.
     pub fn new(destinations: &[i32]) -> Self {
         let mut order: Vec<usize> = (0..destinations.len()).collect();
@@ -158,9 +157,9 @@ impl Scatter {
             }
         }
         begins.push(order.len() as i32);
-        let count = found.len();
+        let num_destinations = found.len();
         let sources = order.into_iter().map(|source| source as i32);
-        Self { places: begins.into_iter().chain(found).chain(sources).collect(), count }
+        Self { table: begins.into_iter().chain(found).chain(sources).collect(), num_destinations }
     }
 }
 
@@ -188,8 +187,8 @@ mod tests {
         assert_eq!(layout.prediction(completion(0), 0), 1);
         assert_eq!(layout.prediction(completion(0), 2), 7);
         assert_eq!(layout.prediction(completion(2), 1), 8);
-        assert_eq!(layout.prompt(2), 3..6);
-        assert_eq!(layout.blocks(2), [0, 2, 2, 3, 3, 5, 5, 6, 6, 8, 8, 9]);
+        assert_eq!(layout.prompt_rows(2), 3..6);
+        assert_eq!(layout.divide_rows(2), [0, 2, 2, 3, 3, 5, 5, 6, 6, 8, 8, 9]);
     }
 
     #[test]
@@ -199,7 +198,7 @@ mod tests {
             PromptWithCompletions { prompt: &[8], completions: vec![&[3; 200]] },
         ];
         let layout = Layout::new(&texts);
-        let KeyParts { blocks, row_parts, rows } = layout.key_parts(2, 1);
+        let KeyParts { blocks, row_parts, rows } = layout.divide_keys(2, 1);
         let (mut found, mut of_prompts) = (vec![false; rows], Vec::new());
         for block in blocks.chunks_exact(KEY_BLOCK_ENTRIES) {
             let [first, end, part, parts, to] = *block else { panic!("five numbers") };
@@ -222,8 +221,8 @@ mod tests {
 
     #[test]
     fn sources_are_grouped_by_destination() {
-        let scatter = Scatter::new(&[7, 2, 7, 0]);
-        assert_eq!(scatter.count, 3);
-        assert_eq!(scatter.places, [0, 1, 2, 4, 0, 2, 7, 3, 1, 0, 2]);
+        let plan = ScatterPlan::new(&[7, 2, 7, 0]);
+        assert_eq!(plan.num_destinations, 3);
+        assert_eq!(plan.table, [0, 1, 2, 4, 0, 2, 7, 3, 1, 0, 2]);
     }
 }

@@ -17,4 +17,4 @@ mod tests;
 pub(crate) use backward::backward_bytes;
 pub(crate) use forward::{PackedPass, attention_bytes, forward_bytes, prefill};
 pub(crate) use gradients::Gradients;
-pub(crate) use head::{Targets, scattered};
+pub(crate) use head::{Targets, scatter_add_parts};

@@ -4,7 +4,7 @@ use super::PackedPass;
 use super::forward::{Activations, LayerPass};
 use crate::nn::Precision;
 use crate::nn::arch::DecoderShape;
-use crate::text::{PromptWithCompletions, Retention, TokenDecoder, on_device};
+use crate::text::{PromptWithCompletions, Retention, TokenDecoder, upload_decoder};
 use burn_cubecl::tensor::CubeTensor;
 
 #[test]
@@ -23,7 +23,7 @@ fn a_layer_of_64_units_keeps_less_than_8_mib_of_4096_tokens() {
     };
     let params = vec![0.01f32; shape.num_params()];
     let decoder = TokenDecoder::new(shape, params).with_device(Some(device), Precision::F32);
-    let decoder = on_device(&decoder).unwrap();
+    let decoder = upload_decoder(&decoder).unwrap();
     let prompt = [1u32; 128];
     let texts = [PromptWithCompletions { prompt: &prompt, completions: Vec::new() }];
     let pass = PackedPass::forward(&decoder, &texts, Retention::All);

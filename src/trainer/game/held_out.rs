@@ -120,7 +120,7 @@ mod tests {
         let episodes = columns.episodes();
         let window_set =
             WindowSet::new(Arc::new(columns), &episodes, WindowOptions::new(5, actions));
-        let mut config = TrainConfig::of(&game).unwrap();
+        let mut config = TrainConfig::with_defaults_of(&game).unwrap();
         config.loss.loss_type = LossType::Nll;
         config.checkpoint.eval_episodes = 4;
         (config.data.path, config.data.window) = ("somewhere".to_string(), 5);

@@ -4,7 +4,7 @@ use super::GameTrainer;
 use crate::env::{Env, HostEnvs, HostGame, Rules};
 use crate::model::Network;
 use crate::parallel::Team;
-use crate::settings::{ModelKind, Start, TrainConfig};
+use crate::settings::{GroupStart, ModelKind, TrainConfig};
 use crate::trainer::choose::new_network;
 use crate::trainer::rank_part::EngineInputs;
 use burn::tensor::Device;
@@ -107,8 +107,8 @@ fn check(game: &HostGame, envs: &HostEnvs, config: &TrainConfig) -> Result<(), H
         return Err(HostSetupError::SizeMismatch { expected, found });
     }
     match config.rollout.start {
-        Start::Level => Ok(()),
-        Start::Branch => Err(HostSetupError::BranchStart),
+        GroupStart::Level => Ok(()),
+        GroupStart::Branch => Err(HostSetupError::BranchStart),
     }
 }
 

@@ -410,7 +410,7 @@ mod tests {
     #[test]
     fn ranks_enter_no_pool_that_they_share() {
         let (game, device) = (Catch::default(), Device::flex());
-        let config = TrainConfig::of(&game).unwrap();
+        let config = TrainConfig::with_defaults_of(&game).unwrap();
         let runs_in_pool = |team: Team| {
             let model = new_network(game, &config, &device);
             let trainer = GameTrainer::with_team(game, model, &config, &device, None, team);

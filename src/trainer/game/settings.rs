@@ -49,6 +49,6 @@ where
         overlay::apply_assignments(&mut table, assignments)?;
         overlay::split_game::<G>(table, G::NAME)
     };
-    let (game, _) = layer_over(TrainConfig::of(&G::default())?)?;
-    layer_over(TrainConfig::of(&game)?)
+    let (game, _) = layer_over(TrainConfig::with_defaults_of(&G::default())?)?;
+    layer_over(TrainConfig::with_defaults_of(&game)?)
 }

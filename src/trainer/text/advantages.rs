@@ -2,7 +2,7 @@
 
 use super::scored::{ScoredCompletions, ScoredGroup};
 use crate::learner::text::{Group, Sample};
-use crate::settings::{Baseline, RewardConfig, Scale};
+use crate::settings::{AdvantageScale, Baseline, RewardConfig};
 use crate::text::generate::Completion;
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub(super) const ROUNDING: f64 = 1e-9;
 
 /// Computes the advantage of each completion over its group, by group. NaN marks a completion that could not be judged;
 /// it is left out of its group's mean and deviation, and has advantage 0.
-pub fn compute_advantages(rewards: &[Vec<f64>], scale: Scale) -> Vec<Vec<f32>> {
+pub fn compute_advantages(rewards: &[Vec<f64>], scale: AdvantageScale) -> Vec<Vec<f32>> {
     let divisors = compute_divisors(rewards, scale);
     let group_advantages = |(rewards, divisor): (&Vec<f64>, f64)| {
         let all: Vec<usize> = (0..rewards.len()).collect();
@@ -24,7 +24,7 @@ pub fn compute_advantages(rewards: &[Vec<f64>], scale: Scale) -> Vec<Vec<f32>> {
 }
 
 /// Computes the divisor of each group's advantages: a standard deviation, or 1.
-fn compute_divisors(rewards: &[Vec<f64>], scale: Scale) -> Vec<f64> {
+fn compute_divisors(rewards: &[Vec<f64>], scale: AdvantageScale) -> Vec<f64> {
     // The sample standard deviation, as in TRL.
     let deviation = |values: &[f64]| {
         let values = drop_unjudged(values);
@@ -33,9 +33,9 @@ fn compute_divisors(rewards: &[Vec<f64>], scale: Scale) -> Vec<f64> {
         (squares / (values.len().max(2) - 1) as f64).sqrt() + STD_EPSILON
     };
     match scale {
-        Scale::Group => rewards.iter().map(|group| deviation(group)).collect(),
-        Scale::Batch => vec![deviation(&rewards.concat()); rewards.len()],
-        Scale::None => vec![1.0; rewards.len()],
+        AdvantageScale::Group => rewards.iter().map(|group| deviation(group)).collect(),
+        AdvantageScale::Batch => vec![deviation(&rewards.concat()); rewards.len()],
+        AdvantageScale::None => vec![1.0; rewards.len()],
     }
 }
 
@@ -127,7 +127,7 @@ pub fn to_learner_groups(
     config: &RewardConfig,
 ) -> Vec<Group> {
     let is_counted =
-        |completion: &Completion| completion.ended || !config.mask_truncated_completions;
+        |completion: &Completion| completion.has_ended || !config.mask_truncated_completions;
     let min_entropy = (config.top_entropy_quantile < 1.0).then(|| {
         let counted = scored.completions().filter(|completion| is_counted(completion));
         quantile(
@@ -170,22 +170,24 @@ mod tests {
     #[test]
     fn advantages_are_relative_to_the_group() {
         let rewards = [vec![1.0, 0.0, 0.0, 1.0], vec![0.3; 4]];
-        let own = compute_advantages(&rewards, Scale::Group);
+        let own = compute_advantages(&rewards, AdvantageScale::Group);
         let deviation = (1.0f64 / 3.0).sqrt() + 1e-4;
         assert!((f64::from(own[0][0]) - 0.5 / deviation).abs() < 1e-6, "{own:?}");
         assert_eq!(own[1], [0.0; 4]);
-        assert_eq!(compute_advantages(&rewards, Scale::None)[0], [0.5, -0.5, -0.5, 0.5]);
+        assert_eq!(compute_advantages(&rewards, AdvantageScale::None)[0], [0.5, -0.5, -0.5, 0.5]);
     }
 
     #[test]
     fn rewards_that_were_not_judged_leave_the_others_as_they_are() {
-        let alone = compute_advantages(&[vec![1.0, 0.0, 0.5], vec![0.3; 2]], Scale::Group);
+        let alone = compute_advantages(&[vec![1.0, 0.0, 0.5], vec![0.3; 2]], AdvantageScale::Group);
         let nan = f64::NAN;
-        let with =
-            compute_advantages(&[vec![1.0, nan, 0.0, 0.5, nan], vec![nan, 0.3, 0.3]], Scale::Group);
+        let with = compute_advantages(
+            &[vec![1.0, nan, 0.0, 0.5, nan], vec![nan, 0.3, 0.3]],
+            AdvantageScale::Group,
+        );
         assert_eq!(with[0], [alone[0][0], 0.0, alone[0][1], alone[0][2], 0.0]);
         assert_eq!(with[1], [0.0; 3]);
-        let none = compute_advantages(&[vec![nan; 4]], Scale::Batch);
+        let none = compute_advantages(&[vec![nan; 4]], AdvantageScale::Batch);
         assert!(
             none[0] == [0.0; 4]
                 && has_zero_variance(&[nan, 1.0])
@@ -212,16 +214,16 @@ mod tests {
 
     #[test]
     fn tokens_of_low_entropy_and_texts_that_were_cut_off_can_be_left_out() {
-        let completion = |ended| Completion {
+        let completion = |has_ended| Completion {
             tokens: vec![1, 2, 3, 4],
             logprobs: vec![-1.0; 4],
             // Entropies of a completion that is left out do not move the threshold.
-            entropies: if ended { vec![0.1, 0.9, 0.2, 0.8] } else { vec![2.0; 4] },
+            entropies: if has_ended { vec![0.1, 0.9, 0.2, 0.8] } else { vec![2.0; 4] },
             candidates: Vec::new(),
-            ended,
+            has_ended,
         };
         let config = RewardConfig {
-            scale_rewards: Scale::Group,
+            scale_rewards: AdvantageScale::Group,
             baseline: Baseline::Group,
             mask_truncated_completions: true,
             top_entropy_quantile: 0.5,
@@ -250,7 +252,7 @@ mod tests {
             logprobs: vec![-1.0; tokens.len()],
             entropies: vec![0.5; tokens.len()],
             candidates: Vec::new(),
-            ended: true,
+            has_ended: true,
         };
         let all = [&[1, 2, 3][..], &[1, 2, 4], &[1, 5, 3], &[1, 2], &[6, 2]].map(completion);
         let rewards = [1.0, 0.0, 0.25, 0.5, 0.75];

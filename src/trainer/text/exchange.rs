@@ -68,7 +68,7 @@ fn encode_groups(all: &[CompletionGroup]) -> Vec<u8> {
             put(&mut bytes, &completion.entropies);
             put_count(&mut bytes, completion.candidates.len());
             completion.candidates.iter().for_each(|candidates| put(&mut bytes, candidates));
-            bytes.push(u8::from(completion.ended));
+            bytes.push(u8::from(completion.has_ended));
             put(&mut bytes, text.as_bytes());
             put(&mut bytes, &rewards.parts);
             bytes.push(u8::from(rewards.problem.is_some()));
@@ -106,7 +106,7 @@ fn decode_groups(bytes: &[u8]) -> Option<Vec<CompletionGroup>> {
                 candidates: (0..bytes.read_count()?)
                     .map(|_| bytes.read_values())
                     .collect::<Option<_>>()?,
-                ended: bytes.read_flag()?,
+                has_ended: bytes.read_flag()?,
             });
             group.texts.push(bytes.read_text()?);
             let parts = bytes.read_values()?;
@@ -160,7 +160,7 @@ mod tests {
             logprobs: (0..count).map(|i| -1.0 / (i + 3) as f32).collect(),
             entropies: vec![f32::MIN_POSITIVE; count],
             candidates: (0..count as u32 / 2).map(|i| (0..i).collect()).collect(),
-            ended: count.is_multiple_of(2),
+            has_ended: count.is_multiple_of(2),
         };
         let rewards = |count: usize| match count {
             1 => Rewards::unjudged(2, "it is late – très".to_string()),

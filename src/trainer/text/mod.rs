@@ -210,7 +210,8 @@ impl LanguageTrainer {
             config.generation.max_new_tokens = default_max_new_tokens(&*task, &model)?;
         }
         set_up_adapters(&mut model, &mut config)?;
-        let decoder = model.decoder().with_arithmetic(Arithmetic::for_precision(config.precision));
+        let decoder =
+            model.new_decoder().with_arithmetic(Arithmetic::for_precision(config.precision));
         // From now on the decoder owns them.
         model.params = DecoderParams::default();
         if config.update.num_shards == 0 {

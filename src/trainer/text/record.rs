@@ -92,7 +92,7 @@ pub(super) fn new_grpo_record(scored: &ScoredCompletions, parts: &[RewardPart]) 
         first_problem: scored.problems().next().cloned(),
         resampled: scored.dropped_groups,
         completion_length: mean(completions().map(|completion| completion.tokens.len() as f64)),
-        truncated: fraction_true(completions().map(|completion| !completion.ended)),
+        truncated: fraction_true(completions().map(|completion| !completion.has_ended)),
         distinct: mean(scored.groups.iter().map(distinct)),
         tokens: tokens as u64,
         sampling_entropy: mean(completions().flat_map(|it| &it.entropies).map(|x| f64::from(*x))),
@@ -157,7 +157,7 @@ impl CompletionRecord {
                     group: index,
                     prompt: group.prompt.text.clone(),
                     completion: group.texts[i].clone(),
-                    tokens: model.pieces(&completion.tokens),
+                    tokens: model.decode_pieces(&completion.tokens),
                     logprobs: completion.logprobs.clone(),
                     score: reward.map(|_| rewards.score(parts)),
                     reward,
@@ -165,7 +165,7 @@ impl CompletionRecord {
                     highest_score: (!rewards.not_applicable.is_empty())
                         .then(|| rewards.highest_score(parts)),
                     advantage: advantages[i],
-                    truncated: !completion.ended,
+                    truncated: !completion.has_ended,
                     problem: rewards.problem.clone(),
                 });
             }

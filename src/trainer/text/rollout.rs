@@ -58,14 +58,18 @@ impl LanguageEngine {
         for (prompt, index) in prompts.iter().zip(indices) {
             let tokens = self.tokenize_prompt(prompt, sampling.max_new_tokens)?;
             let key = draw(draw(key, *index as u32), (*index >> 32) as u32);
-            requests.push(generate::Request { tokens, completions, key });
+            requests.push(generate::CompletionRequest {
+                tokens,
+                num_completions: completions,
+                key,
+            });
         }
         let shards = self.team.shards(indices.len(), self.config.update.num_shards);
         let own = shards.own_items();
         let mut seconds = RolloutSeconds::default();
         let ours =
             self.complete_and_verify(&prompts[own.clone()], &requests[own], sampling, &mut seconds);
-        let score_group = |((prompt, request), group): ((_, generate::Request), _)| {
+        let score_group = |((prompt, request), group): ((_, generate::CompletionRequest), _)| {
             let learnt_rewards = self.compute_learnt_rewards(&group, sampling.max_new_tokens);
             let CompletionGroup { completions, texts, rewards } = group;
             let tokens = request.tokens;
@@ -84,7 +88,7 @@ impl LanguageEngine {
     fn complete_and_verify(
         &self,
         prompts: &[Prompt],
-        requests: &[generate::Request],
+        requests: &[generate::CompletionRequest],
         sampling: &Sampling,
         seconds: &mut RolloutSeconds,
     ) -> Result<Vec<CompletionGroup>, LanguageTrainError> {
@@ -103,7 +107,7 @@ impl LanguageEngine {
         let generator = Generator {
             decoder: &self.learner.decoder,
             sampling,
-            slots: self.slots(),
+            num_slots: self.slots(),
             stop: Some(&must_stop),
             listener: None,
         };

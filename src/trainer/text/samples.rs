@@ -3,7 +3,7 @@
 use super::advantages::compute_advantages;
 use super::{CompletionRecord, LanguageEngine, LanguageTrainError, LanguageTrainer};
 use crate::task::Split;
-use crate::text::generate::{Completion, Generator, Request, Sampling};
+use crate::text::generate::{Completion, CompletionRequest, Generator, Sampling};
 
 /// A sample completion of a user's prompt, which no verifier judges.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
@@ -63,15 +63,16 @@ impl LanguageTrainer {
         let generator = Generator {
             decoder: &self.engine.learner.decoder,
             sampling,
-            slots: count.max(1),
+            num_slots: count.max(1),
             stop: None,
             listener: None,
         };
         // A fixed key, so that a prompt gets the same draws in every iteration.
-        let generated = generator.generate(&[Request { tokens, completions: count, key: 1 }]);
+        let generated =
+            generator.generate(&[CompletionRequest { tokens, num_completions: count, key: 1 }]);
         let sample = |completion: Completion| SampleCompletion {
             completion: self.engine.model.decode_completion(&completion.tokens),
-            truncated: !completion.ended,
+            truncated: !completion.has_ended,
             logprobs: completion.logprobs,
         };
         Ok(generated.into_iter().flatten().map(sample).collect())

@@ -94,7 +94,7 @@ impl ScoredGroup {
             tokens: vec![1; *length],
             logprobs: vec![-1.0; *length],
             entropies: vec![0.5; *length],
-            ended: true,
+            has_ended: true,
             ..Completion::default()
         };
         Self {

@@ -46,7 +46,7 @@ impl LanguageEngine {
         let tokens = if prompt.fields.contains_key("completion") {
             self.model.tokenize_answer(text, messages, &solution, template_values)?
         } else {
-            self.model.tokenize_bare_answer(text, messages, &solution)?
+            self.model.tokenize_plain_answer(text, messages, &solution)?
         };
         let prompt = self.tokenize_prompt(prompt, tokens.len()).map_err(reword_for_solution)?;
         let [logprobs, advantages] = [0.0, 1.0].map(|x| vec![x; tokens.len()]);

@@ -80,7 +80,7 @@ impl<'a> EvaluationTally<'a> {
         self.unjudged += scored.problems().count();
         for completion in scored.completions() {
             self.length.add(completion.tokens.len() as f64);
-            self.truncated.add_flag(!completion.ended);
+            self.truncated.add_flag(!completion.has_ended);
         }
         for group in &scored.groups {
             if self.episodes == 0 {

@@ -2,6 +2,7 @@
 //! or all at once after generation.
 
 use crate::task::{self, Prompt, Rewards, Task, TaskError};
+use crate::text::CompletionIndex;
 use crate::text::generate::{self, Completion, Generator};
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -67,11 +68,11 @@ impl<'a> Verification<'a> {
     pub fn generate(
         &self,
         generator: Generator,
-        requests: &[generate::Request],
+        requests: &[generate::CompletionRequest],
     ) -> Result<Generation, TaskError> {
         let started = Instant::now();
         let mut cache = vec![HashMap::new(); requests.len()];
-        let count: usize = requests.iter().map(|request| request.completions).sum();
+        let count: usize = requests.iter().map(|request| request.num_completions).sum();
         let threads = num_threads(self.task).min(count);
         if threads == 0 {
             let completions = generator.generate(requests);
@@ -85,12 +86,16 @@ impl<'a> Verification<'a> {
             let workers: io::Result<Vec<_>> = (0..threads).map(start).collect();
             let workers =
                 workers.map_err(|error| TaskError::Verifier(format!("cannot verify: {error}")))?;
-            let listener = move |prompt: usize, _: usize, completion: &Completion| {
+            let listener = move |index: CompletionIndex, completion: &Completion| {
+                let prompt = index.text;
                 if completion.is_over(generator.sampling)
                     && lock(&seen).insert((prompt, completion.tokens.clone()))
                 {
-                    let job =
-                        Job { prompt, tokens: completion.tokens.clone(), ended: completion.ended };
+                    let job = Job {
+                        prompt,
+                        tokens: completion.tokens.clone(),
+                        ended: completion.has_ended,
+                    };
                     jobs.send(job).expect("the queue outlives the listener");
                 }
             };
@@ -170,7 +175,7 @@ impl<'a> Verification<'a> {
     /// Verifies completions, each with the index of its prompt and its text, in one call.
     fn judge(&self, list: &[(usize, &Completion, &String)]) -> Result<Vec<Rewards>, TaskError> {
         let completions = list.iter().map(|(prompt, completion, text)| {
-            self.task_completion(*prompt, &completion.tokens, completion.ended, text)
+            self.task_completion(*prompt, &completion.tokens, completion.has_ended, text)
         });
         task::judge(self.task, &completions.collect::<Vec<_>>())
     }
@@ -303,7 +308,11 @@ mod tests {
         };
         let model = LanguageModel::tiny(&sizes, "01", 0);
         let completions = completions_per_prompt;
-        let request = |key| generate::Request { tokens: vec![1], completions, key };
+        let request = |key| generate::CompletionRequest {
+            tokens: vec![1],
+            num_completions: completions,
+            key,
+        };
         let requests: Vec<_> = (0..8).map(request).collect();
         let decode = |tokens: &[u32]| model.decode_completion(tokens);
         let verification = Verification::new(&task, &prompts, &decode);
@@ -314,9 +323,9 @@ mod tests {
         };
         let sampling = Sampling { max_new_tokens: 4, ..Sampling::default() };
         let generator = Generator {
-            decoder: &model.decoder(),
+            decoder: &model.new_decoder(),
             sampling: &sampling,
-            slots: 1,
+            num_slots: 1,
             stop: Some(&stop),
             listener: None,
         };
@@ -329,7 +338,7 @@ mod tests {
         for (index, (group, rewards)) in completions.iter().zip(&rewards).enumerate() {
             for (completion, rewards) in group.iter().zip(rewards) {
                 let (prompt, text) = (&prompts[index], &decode(&completion.tokens)[..]);
-                let (num_tokens, truncated) = (completion.tokens.len(), !completion.ended);
+                let (num_tokens, truncated) = (completion.tokens.len(), !completion.has_ended);
                 let task_completion = task::Completion { prompt, text, num_tokens, truncated };
                 assert_eq!(*rewards, reward(&task_completion));
             }

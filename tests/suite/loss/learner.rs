@@ -13,7 +13,7 @@ use grove::learner::AutodiffLearner;
 use grove::model::{Categorical, Memoryless, Mlp, NativeMlp, flatten};
 use grove::objective::Averaging;
 use grove::rollout::{NativeRollout, RolloutKeys, StepwiseRollout};
-use grove::settings::{KlEstimator, LossType, LrSchedule, RolloutConfig, Start, TrainConfig};
+use grove::settings::{GroupStart, KlEstimator, LossType, LrSchedule, RolloutConfig, TrainConfig};
 use std::sync::{Arc, Mutex};
 
 const GROUPS: usize = 8;
@@ -34,7 +34,7 @@ fn train_config(loss_type: LossType) -> TrainConfig {
         group_size: MEMBERS,
         num_steps: STEPS,
         learn_steps: STEPS,
-        start: Start::Level,
+        start: GroupStart::Level,
         auto_reset: false,
     };
     config.loss = loss_config(loss_type, 3.0, KlEstimator::K3);

@@ -10,7 +10,7 @@ use burn::tensor::{Int, Tensor};
 use grove::env::Catch;
 use grove::model::{FlatMlp, NativeMlp};
 use grove::rollout::{DeviceGames, FusedRollout, NativeRollout, RolloutKeys};
-use grove::settings::{Activation, Start};
+use grove::settings::{Activation, GroupStart};
 use pollster::block_on;
 
 #[test]
@@ -44,7 +44,7 @@ fn the_fused_rollout_plays_more_games_than_a_row_of_cubes_holds() {
     // A row has at most 65,535 cubes under WebGPU's limits, of 64 games each.
     let (game, groups, members) = (Catch { rows: 2, ..Catch::default() }, 599_213, 7);
     assert!(groups * members > 65_535 * 64);
-    let config = config(groups, members, 1, Start::Branch);
+    let config = config(groups, members, 1, GroupStart::Branch);
     let keys = RolloutKeys::new(82);
     let policy = perceptron(game, &[1], Activation::Tanh, &device);
     let mut native = NativeRollout::new(game, &config, keys);
@@ -64,7 +64,7 @@ fn the_fused_rollout_plays_more_games_than_a_row_of_cubes_holds() {
 fn games_on_a_device_advance_as_native_ones() {
     let Some(device) = adapter() else { return };
     let (game, count) = (Catch { rows: 4, ..Catch::default() }, 37);
-    let mut config = config(count, 1, 1, Start::Branch);
+    let mut config = config(count, 1, 1, GroupStart::Branch);
     config.learn_steps = 1;
     let policy = perceptron(game, &[16], Activation::Tanh, &device);
     let (flat, native_policy) = (FlatMlp::from_mlp(&policy).unwrap(), NativeMlp::new(&policy));
@@ -90,7 +90,7 @@ fn games_on_a_device_advance_as_native_ones() {
 #[test]
 fn the_fused_rollout_refuses_saved_games_that_do_not_fit() {
     let Some(device) = adapter() else { return };
-    let config = config(3, 5, 2, Start::Branch);
+    let config = config(3, 5, 2, GroupStart::Branch);
     let mut fused = FusedRollout::new(Catch::default(), &config, RolloutKeys::new(1), &device);
     let message = fused.import_state(&[0; 11]).unwrap_err().to_string();
     assert!(message.contains("11 words, but 12 are needed"), "{message}");

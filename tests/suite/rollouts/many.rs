@@ -11,7 +11,7 @@ use grove::env::{Catch, Episode};
 use grove::model::{Memoryless, sample};
 use grove::rng::{Stream, draw, uniform};
 use grove::rollout::{RolloutKeys, StepwiseRollout};
-use grove::settings::{RolloutConfig, Start};
+use grove::settings::{GroupStart, RolloutConfig};
 use pollster::block_on;
 
 /// A policy without a matrix product: the logits are scaled features.
@@ -47,7 +47,7 @@ fn more_games_than_a_row_of_cubes_holds() {
     let game = Catch::default();
     let (members, steps, seed) = (7, 2, 81);
     let config =
-        RolloutConfig { learn_steps: steps, ..config(groups, members, steps, Start::Branch) };
+        RolloutConfig { learn_steps: steps, ..config(groups, members, steps, GroupStart::Branch) };
     let scale = [3.0f32, -2.0, 1.5];
     let policy = Features { scale: Param::from_data(TensorData::from(scale), &device) };
     let mut rollout = StepwiseRollout::new(game, &config, RolloutKeys::new(seed), &device);

@@ -11,7 +11,7 @@ use grove::rng::{Stream, draw};
 use grove::rollout::{
     ActionSelection, FusedRollout, LiveGames, NativeRollout, RolloutKeys, StepwiseRollout, evaluate,
 };
-use grove::settings::{LossType, Start, TrainConfig};
+use grove::settings::{GroupStart, LossType, TrainConfig};
 use grove::trainer::Trainer;
 use pollster::block_on;
 
@@ -35,7 +35,7 @@ fn assert_legal(host: &Host, context: &str) {
 
 #[test]
 fn no_rollout_takes_an_illegal_action() {
-    let config = config(40, 5, 60, Start::Level);
+    let config = config(40, 5, 60, GroupStart::Level);
     let keys = RolloutKeys::new(3);
     let mut native = NativeRollout::new(LEDGE, &config, keys);
     let want = Host::of(&native.collect(&NativeMlp::new(&policy()), 0, &cpu()));
@@ -52,7 +52,7 @@ fn no_rollout_takes_an_illegal_action() {
 
 #[test]
 fn scores_are_those_of_the_rules_and_not_the_rewards() {
-    let config = config(9, 3, 50, Start::Level);
+    let config = config(9, 3, 50, GroupStart::Level);
     let mut native = NativeRollout::new(LEDGE, &config, RolloutKeys::new(4));
     let host = Host::of(&native.collect(&NativeMlp::new(&policy()), 0, &cpu()));
     let mut ends = [0; 2];

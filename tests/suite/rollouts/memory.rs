@@ -11,7 +11,7 @@ use grove::env::{Catch, Env};
 use grove::model::{Categorical, Gru, Model, flatten, unflatten};
 use grove::rng::{draw, uniform};
 use grove::rollout::{RolloutKeys, StepwiseRollout};
-use grove::settings::{Activation, PolicyConfig, Start};
+use grove::settings::{Activation, GroupStart, PolicyConfig};
 use pollster::block_on;
 
 /// A network whose output depends on memory.
@@ -56,7 +56,7 @@ fn remembered(policy: &Gru, trajectory: &Trajectory, host: &Host) -> Vec<Vec<f32
 fn assert_learning_sees_the_policy_that_acted(device: &Device) {
     let (game, policy) = (Catch::default(), gru(device));
     let size = policy.memory_size();
-    for start in [Start::Branch, Start::Level] {
+    for start in [GroupStart::Branch, GroupStart::Level] {
         let config = config(5, 3, 13, start);
         let seed = 21;
         let mut rollout = StepwiseRollout::new(game, &config, RolloutKeys::new(seed), device);
@@ -81,7 +81,7 @@ fn assert_learning_sees_the_policy_that_acted(device: &Device) {
             assert_near(&floats(logprobs), &host.logprobs, "log-probabilities");
             // Memory at the branch points.
             let exported = block_on(rollout.export_memory_async());
-            if start == Start::Level {
+            if start == GroupStart::Level {
                 assert!(exported.is_empty());
                 continue;
             }
@@ -134,7 +134,7 @@ fn assert_last_observation_is_kept(device: &Device) {
     let weights: Vec<f32> =
         (0..shape[0] * shape[1]).map(|i| uniform(draw(47, i as u32)) * 4.0 - 2.0).collect();
     let policy = Last { weight: Param::from_data(TensorData::new(weights, shape), device) };
-    let config = config(5, 3, 13, Start::Level);
+    let config = config(5, 3, 13, GroupStart::Level);
     let mut rollout = StepwiseRollout::new(game, &config, RolloutKeys::new(3), device);
     let trajectory = rollout.collect(&policy.clone().into(), 0);
     let memory = trajectory.memory.clone().unwrap();

@@ -6,7 +6,7 @@ use grove::env::{CartPole, Catch, Episode, Rules, new_game, play_step};
 use grove::model::NativeMlp;
 use grove::rng::{Stream, draw};
 use grove::rollout::{NativeRollout, RolloutKeys};
-use grove::settings::{RolloutConfig, Start};
+use grove::settings::{GroupStart, RolloutConfig};
 
 /// Replays the recorded actions of game `env` from a position. Returns the position after each
 /// step, or `None` if the record does not match.
@@ -42,7 +42,7 @@ fn level_start<G: Rules>(game: G, seed: u64, iteration: u32, group: usize) -> (G
     (new_game::<G>(level, game), episode)
 }
 
-/// Start in the first iteration of `Start::Branch`, which staggers the times of episodes.
+/// Start in the first iteration of `GroupStart::Branch`, which staggers the times of episodes.
 pub fn staggered_start<G: Rules>(game: G, seed: u64, group: usize) -> (G::State, Episode) {
     let (state, mut episode) = level_start(game, seed, 0, group);
     episode.time = draw(episode.level, 0xffff_fffd) % game.max_steps();
@@ -61,9 +61,9 @@ pub fn branch_point(
     (step, draw(key, 1) as usize % config.group_size)
 }
 
-/// Follows every group of `Start::Branch` by replaying trajectories of the native rollout.
+/// Follows every group of `GroupStart::Branch` by replaying trajectories of the native rollout.
 fn check_branches<G: Rules<State: PartialEq>>(game: G) {
-    let config = config(13, 5, 17, Start::Branch);
+    let config = config(13, 5, 17, GroupStart::Branch);
     let (groups, members) = (config.num_groups, config.group_size);
     let policy = NativeMlp::new(&perceptron(game, &[16], 1.2, &cpu()));
     let seed = 77;
@@ -134,9 +134,9 @@ fn a_branching_group_continues_from_one_of_its_games() {
     check_branches(CartPole { max_steps: 30 });
 }
 
-/// `Start::Level`: each group starts a new level in every iteration.
+/// `GroupStart::Level`: each group starts a new level in every iteration.
 fn check_levels<G: Rules>(game: G) {
-    let config = config(7, 3, 23, Start::Level);
+    let config = config(7, 3, 23, GroupStart::Level);
     let policy = NativeMlp::new(&perceptron(game, &[16], 1.2, &cpu()));
     let seed = 78;
     let mut rollout = NativeRollout::new(game, &config, RolloutKeys::new(seed));

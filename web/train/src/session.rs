@@ -12,7 +12,7 @@ use grove::parallel::{Team, TeamError};
 use grove::rng::Stream;
 use grove::rollout::ActionSelection;
 use grove::run::Schedule;
-use grove::settings::{ConfigError, IMITATION, TrainConfig, overlay};
+use grove::settings::{ConfigError, IMITATION_DEFAULTS, TrainConfig, overlay};
 use grove::trainer::{Demonstrations, GameTrainer, TrainError, Trainer, new_settings, read_config};
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -131,7 +131,7 @@ fn settings<G: ConfigurableGame>(
 ) -> Result<(G, TrainConfig), ConfigError> {
     let mut table = overlay::parse("the settings", changes)?;
     if imitate {
-        let defaults = overlay::parse("the defaults of imitation", IMITATION)?;
+        let defaults = overlay::parse("the defaults of imitation", IMITATION_DEFAULTS)?;
         table = overlay::merge(defaults, table);
     }
     new_settings::<G>(&table, &[])

@@ -122,7 +122,7 @@ impl<G: ConfigurableGame> Kind for Game<G> {
     }
 
     fn defaults(&self) -> Result<TrainConfig, ConfigError> {
-        TrainConfig::of(&self.game)
+        TrainConfig::with_defaults_of(&self.game)
     }
 
     fn info(&self) -> &dyn SceneInfo {

@@ -4,7 +4,7 @@ use super::DevicePass;
 use super::tokens::LossTokens;
 use crate::device;
 use crate::learner::text::differentiation::TokenGrads;
-use crate::text::packed::{Gradients, PackedPass, Targets, scattered};
+use crate::text::packed::{Gradients, PackedPass, Targets, scatter_add_parts};
 use crate::text::{
     Arenas, CompletionIndex, DeviceDecoder, PromptWithCompletions, Retention, inverse_temperature,
 };
@@ -78,7 +78,8 @@ impl<'a> DevicePass<'a> for KernelPass<'a> {
             let grads = grads.clone().narrow(1, part.start, part.len());
             (targets.backward(grads, &mut gradients), &tokens.rows[part])
         });
-        let d_hidden = scattered(d_tokens, Tensor::zeros(self.pass.hidden().dims(), device));
+        let d_hidden =
+            scatter_add_parts(d_tokens, Tensor::zeros(self.pass.hidden().dims(), device));
         self.pass.backward(d_hidden, &mut gradients);
         gradients.into_arenas()
     }

@@ -19,7 +19,7 @@ use crate::parallel::PartialSum;
 use crate::settings::Precision;
 use crate::text::{
     Arenas, CompletionIndex, DeviceDecoder, PromptWithCompletions, Retention, TokenDecoder,
-    max_pass_tokens, on_device,
+    max_pass_tokens, upload_decoder,
 };
 use autodiff::AutodiffPass;
 use burn::tensor::Device;
@@ -64,7 +64,7 @@ trait DevicePass<'a> {
 /// The decoder on its device, if it has one. For kernels its matrices are rounded to the precision of products, which
 /// then read half as much memory.
 fn decoder_for_passes(decoder: &TokenDecoder) -> Option<DeviceDecoder> {
-    let decoder = on_device(decoder)?;
+    let decoder = upload_decoder(decoder)?;
     Some(if device::has_kernels(decoder.device()) { decoder.rounded() } else { decoder })
 }
 

@@ -37,8 +37,8 @@ pub(in crate::text::generate) struct KernelBatch<'a> {
     /// The draws of all tokens: `[max_new_tokens, rows]`.
     draws: CubeTensor,
     state: StepState,
-    /// Tokens chosen so far.
-    count: usize,
+    /// Number of tokens chosen so far.
+    num_chosen: usize,
     graph: Option<RecordedStep>,
     may_record: bool,
 }
@@ -94,12 +94,12 @@ impl StepState {
 
 impl Decode for KernelBatch<'_> {
     fn advance(&mut self) {
-        if self.count == 0 {
+        if self.num_chosen == 0 {
             self.choose(self.prompts.last_for(self.rows()));
         } else {
-            self.repeat();
+            self.run_step();
         }
-        self.count += 1;
+        self.num_chosen += 1;
     }
 
     fn read(&mut self, steps: usize) -> Vec<Vec<SampledToken>> {
@@ -108,22 +108,22 @@ impl Decode for KernelBatch<'_> {
         let size = choices.dims()[1];
         let all = device::fetch(choices.reshape([READ_BACK_STEPS * size]));
         let step = |index: usize| {
-            let (numbers, masks) = all[index % READ_BACK_STEPS * size..][..size].split_at(3 * rows);
+            let (values, masks) = all[index % READ_BACK_STEPS * size..][..size].split_at(3 * rows);
             let words = masks.len() / rows;
             let chosen = |row: usize| SampledToken {
-                token: numbers[row] as u32,
-                logprob: numbers[rows + row],
-                entropy: numbers[2 * rows + row],
-                candidates: candidates(&masks[row * words..][..words], vocabulary),
+                token: values[row] as u32,
+                logprob: values[rows + row],
+                entropy: values[2 * rows + row],
+                candidates: unpack_candidates(&masks[row * words..][..words], vocabulary),
             };
             (0..rows).into_par_iter().map(chosen).collect()
         };
-        (self.count - steps..self.count).map(step).collect()
+        (self.num_chosen - steps..self.num_chosen).map(step).collect()
     }
 }
 
 impl<'a> KernelBatch<'a> {
-    /// A batch that follows prompts with `draws` of all tokens, `[max_new_tokens, rows]`.
+    /// Creates a batch that follows prompts with `draws` of all tokens, `[max_new_tokens, rows]`.
     pub fn new(
         token_step: &'a TokenStep,
         decoder: &'a DeviceDecoder,
@@ -140,7 +140,7 @@ impl<'a> KernelBatch<'a> {
             prompts,
             draws,
             state,
-            count: 0,
+            num_chosen: 0,
             graph: None,
             may_record: device::may_record_graphs(),
         }
@@ -152,20 +152,20 @@ impl<'a> KernelBatch<'a> {
 
     /// Passes the last tokens through all layers and chooses the next ones: by the graph of such a step, if there is
     /// one or recording it is worthwhile.
-    fn repeat(&mut self) {
+    fn run_step(&mut self) {
         // The keys that the tokens attend to: those of prompts, of the tokens before them, and their own.
         let longest = self.prompts.keys_values.first().map_or(0, |[keys, _]| keys.dims()[1]);
-        let key_bound = (longest + self.count).next_multiple_of(UNITS);
+        let key_bound = (longest + self.num_chosen).next_multiple_of(UNITS);
         if self.graph.as_ref().is_some_and(|recorded| recorded.key_bound < key_bound) {
             self.graph = None;
         }
-        let left =
-            (self.sampling.max_new_tokens - self.count).min(key_bound + 1 - longest - self.count);
+        let num_left = (self.sampling.max_new_tokens - self.num_chosen)
+            .min(key_bound + 1 - longest - self.num_chosen);
         let result = match &self.graph {
             // SAFETY: the graph keeps the buffers of its launches alive: this batch's, and those of a decoder that it
             // borrows; all work on them is issued from here.
             Some(recorded) => unsafe { recorded.graph.replay() },
-            None if self.may_record && left > MIN_REPLAYS => self.record(key_bound),
+            None if self.may_record && num_left > MIN_REPLAYS => self.record(key_bound),
             None => {
                 self.launch(key_bound);
                 Ok(())
@@ -198,11 +198,11 @@ impl<'a> KernelBatch<'a> {
     fn restart_without_graph(&mut self) {
         (self.graph, self.may_record) = (None, false);
         self.state = StepState::new(self.decoder, &self.prompts, &self.draws, self.sampling);
-        let count = std::mem::take(&mut self.count);
+        let count = std::mem::take(&mut self.num_chosen);
         for _ in 0..=count {
             self.advance();
         }
-        self.count = count;
+        self.num_chosen = count;
     }
 
     /// Launches the kernels of a step.
@@ -273,13 +273,13 @@ fn num_mask_words(decoder: &DeviceDecoder, sampling: &Sampling) -> usize {
     if sampling.narrows() { decoder.vocabulary().div_ceil(TOKENS_PER_FLOAT_WORD) } else { 0 }
 }
 
-/// The tokens in a row's mask; empty if it has all tokens.
-fn candidates(masks: &[f32], vocabulary: usize) -> Vec<u32> {
+/// Unpacks the tokens of a row's mask; none if it has all tokens.
+fn unpack_candidates(masks: &[f32], vocabulary: usize) -> Vec<u32> {
     let words = masks.iter().map(|mask| *mask as u32).enumerate();
-    let of = |(index, mask): (usize, u32)| {
+    let tokens_of_word = |(index, mask): (usize, u32)| {
         let bits = (0..TOKENS_PER_FLOAT_WORD as u32).filter(move |bit| mask >> bit & 1 == 1);
         bits.map(move |bit| (index * TOKENS_PER_FLOAT_WORD) as u32 + bit)
     };
-    let all: Vec<u32> = words.flat_map(of).collect();
+    let all: Vec<u32> = words.flat_map(tokens_of_word).collect();
     if all.len() == vocabulary { Vec::new() } else { all }
 }

@@ -69,9 +69,10 @@ impl TokenStep {
             key_bound,
             rows,
             completions_per_prompt: rows / (progress.meta.num_elements() - NUM_INDICES),
-            operand: module.products.dtype(),
+            operand_type: module.products.dtype(),
         };
-        let rotations: Vec<_> = module.rope.iter().map(|table| launch.rotations(table)).collect();
+        let rotations: Vec<_> =
+            module.rope.iter().map(|table| launch.advance_and_rotate(table)).collect();
         let mut stream = cube_tensor(module.embed(tokens.reshape([rows, 1])));
         let mut output = None;
         for (i, layer) in module.layers.iter().enumerate() {
@@ -81,19 +82,23 @@ impl TokenStep {
             };
             let norms = layer.norms(shape.norm_placement);
             let before = norms.before_attention;
-            let (input, sum) = add_norm(shape, stream, output, before, launch.operand);
+            let (input, sum) = add_norm(shape, stream, output, before, launch.operand_type);
             let [queries, keys, values] = module
                 .apply_all(adapters, i, Projection::ATTENTION_INPUTS, tensor(&input))
                 .map(cube_tensor);
             launch.store(i, [&queries, &keys, &values], &rotations[shape.rope_table_index(i)]);
             let attended = apply(Projection::Output, &launch.attend(i, &queries));
             let attended = Some((attended, norms.after_attention));
-            let (input, sum) = add_norm(shape, sum, attended, norms.before_mlp, launch.operand);
+            let (input, sum) =
+                add_norm(shape, sum, attended, norms.before_mlp, launch.operand_type);
             let [gate, up] = module
                 .apply_all(adapters, i, Projection::MLP_INPUTS, tensor(&input))
                 .map(cube_tensor);
             output = Some((
-                apply(Projection::Down, &apply_gate(&gate, &up, shape.activation, launch.operand)),
+                apply(
+                    Projection::Down,
+                    &apply_gate(&gate, &up, shape.activation, launch.operand_type),
+                ),
                 norms.after_mlp,
             ));
             stream = sum;
@@ -117,7 +122,7 @@ struct StepLaunch<'a> {
     /// Completions of a prompt.
     completions_per_prompt: usize,
     /// The type of the operands of products, and of the caches.
-    operand: DType,
+    operand_type: DType,
 }
 
 impl StepLaunch<'_> {
@@ -125,8 +130,9 @@ impl StepLaunch<'_> {
         ProgressLaunch::new(argument(self.progress), self.completions_per_prompt)
     }
 
-    /// Computes the rotations of each row's position, `[rows, half, 2]`, and moves `progress` on to the chosen token.
-    fn rotations(&self, table: &Rope) -> CubeTensor {
+    /// Advances `progress` to the last token chosen, and computes the rotations of each row's position,
+    /// `[rows, half, 2]`. Several tables of a step advance it to the same token.
+    fn advance_and_rotate(&self, table: &Rope) -> CubeTensor {
         let half = self.token_step.heads.half;
         let [low, high] = table.parts;
         let rotations = uninit(self.progress, &[self.rows, half, 2], DType::F32);
@@ -185,14 +191,14 @@ impl StepLaunch<'_> {
         }
     }
 
-    /// The result of attention: `[rows, 1, query_size]`.
+    /// Computes the result of attention: `[rows, 1, query_size]`.
     fn attend(&self, layer: usize, queries: &CubeTensor) -> CubeTensor {
         let [own, prompts] = [&self.completions[layer], &self.prompts[layer]];
         let (max_tokens, longest) = (own[0].dims()[1], prompts[0].dims()[1]);
         let [keys, values] = own.each_ref().map(|x| cube_tensor(x.clone()));
         let [prompt_keys, prompt_values] = prompts.each_ref().map(|x| cube_tensor(x.clone()));
         let heads = self.token_step.heads;
-        let attended = uninit(queries, &[self.rows, 1, heads.query_size()], self.operand);
+        let attended = uninit(queries, &[self.rows, 1, heads.query_size()], self.operand_type);
         let window = self.shape.window(layer);
         let all = [&keys, &values, &prompt_keys, &prompt_values, queries];
         let vector = vector_size(&all, |vector| heads.dim.is_multiple_of(vector));

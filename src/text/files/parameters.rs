@@ -1,6 +1,6 @@
-//! Names and layouts of a decoder's parameters in files.
+//! Parameters of a decoder in files: names, layouts, and reading.
 
-use super::unusable;
+use super::unusable_error;
 use crate::model::Parameter;
 use crate::nn::ops::stored::StoredMatrix;
 use crate::nn::{DecoderParams, StoredParameter};
@@ -37,34 +37,34 @@ pub(super) struct FileParameter<'a> {
     /// Shape in the file, whose last axis is contiguous.
     pub shape: Vec<usize>,
     /// Values in the order of the decoder's layout.
-    pub in_memory: &'a [f32],
+    pub params: &'a [f32],
     /// Number of columns of the matrix in memory, if the file has its transpose.
-    pub transposed: Option<usize>,
+    pub transposed_columns: Option<usize>,
 }
 
 impl<'a> FileParameter<'a> {
     /// Lists the parameters of a model, or of adapters; `name` gives their names in the file.
-    pub fn all(
+    pub fn list(
         parameters: &[Parameter],
         params: &'a [f32],
         name: impl Fn(&Parameter) -> String,
     ) -> Vec<Self> {
         let mut rest = params;
         let written = parameters.iter().map(|parameter| {
-            let (in_memory, after) = rest.split_at(parameter.num_elements());
+            let (params, after) = rest.split_at(parameter.num_elements());
             rest = after;
-            let transposed = is_transposed(parameter).then(|| parameter.shape[1]);
+            let transposed_columns = is_transposed(parameter).then(|| parameter.shape[1]);
             let (name, shape) = (name(parameter), shape_in_files(parameter));
-            Self { name, shape, in_memory, transposed }
+            Self { name, shape, params, transposed_columns }
         });
         written.collect()
     }
 
     /// Values in file order.
     pub fn values(&self) -> Cow<'a, [f32]> {
-        match self.transposed {
-            Some(columns) => transpose(self.in_memory, columns).into(),
-            None => self.in_memory.into(),
+        match self.transposed_columns {
+            Some(columns) => transpose(self.params, columns).into(),
+            None => self.params.into(),
         }
     }
 }
@@ -76,7 +76,7 @@ pub(super) trait ParameterSource: Send + Sync {
 
     /// Reads a matrix `[inner, columns]`, stored in the file column by column, in its number format; `None` if that is
     /// f32.
-    fn stored(&self, sizes: [usize; 2]) -> Option<StoredMatrix>;
+    fn read_stored(&self, sizes: [usize; 2]) -> Option<StoredMatrix>;
 }
 
 /// Reads the parameters of a model: matrices in the number format of the file, the others in f32. `find` looks a
@@ -93,10 +93,10 @@ pub(super) fn read_parameters<T: ParameterSource>(
     let parts = parameters.par_iter().zip(found).map(|(parameter, found)| {
         let not_finite = || {
             let reason = format!("`{}` holds numbers that are not finite", parameter.name);
-            unusable(path, reason)
+            unusable_error(path, reason)
         };
         if let [columns, inner] = shape_in_files(parameter)[..]
-            && let Some(matrix) = found.stored([inner, columns])
+            && let Some(matrix) = found.read_stored([inner, columns])
         {
             return match (matrix.is_finite(), is_transposed(parameter)) {
                 (false, _) => Err(not_finite()),
