@@ -36,7 +36,7 @@ impl Rank {
 
     /// Starts its device. Returns it with the team, which then knows the hardware of all ranks.
     pub fn choose_device(self) -> Result<(ChosenDevice, Team)> {
-        let chosen = device::choose(&self.device)?;
+        let chosen = device::start(&self.device)?;
         self.with_hardware_of(chosen)
     }
 
@@ -46,7 +46,7 @@ impl Rank {
         self,
         rehearse: impl FnMut(&ChosenDevice) -> Result<f64>,
     ) -> Result<(ChosenDevice, Team)> {
-        let mut chosen = device::choose(&self.device)?;
+        let mut chosen = device::start(&self.device)?;
         if self.device == "auto" && self.team.size() == 1 {
             chosen = device::choose_faster(chosen, rehearse)?;
         }
@@ -87,7 +87,7 @@ fn create_nccl_group(names: &[String], is_root: bool) -> Result<Option<NcclGroup
         }
         return Ok(None);
     }
-    let devices = names.iter().map(|name| Ok(device::choose(name)?.device));
+    let devices = names.iter().map(|name| Ok(device::start(name)?.device));
     Ok(Some(NcclGroup::new(devices.collect::<Result<_>>()?)))
 }
 

@@ -118,7 +118,7 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
     };
     model.stop_tokens.clear();
     let (num_params, precision) = (model.params.len(), config.precision);
-    let ChosenDevice { device, info, .. } = device::choose(device_name(&args.device))?;
+    let ChosenDevice { device, info, .. } = device::start(device_name(&args.device))?;
     let training_device = (info.name != "cpu").then(|| device.clone());
     let mut trainer =
         LanguageTrainer::for_task(random, config, Some(model))?.with_device(training_device)?;
@@ -191,7 +191,7 @@ fn measure(trainer: &mut LanguageTrainer, device: &Device, repeats: usize) -> Re
         let phases = record.seconds.phases.unwrap_or_default();
         generated.push(phases.rollout);
         learnt.push(phases.update);
-        let memory_now = device::memory(device);
+        let memory_now = device::measure_memory(device);
         memory = memory.max(memory_now.peak).max(memory_now.reserved);
         Ok(started.elapsed().as_secs_f64())
     };

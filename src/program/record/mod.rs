@@ -102,7 +102,7 @@ pub fn record<G: ConfigurableGame>(
     let format = Format::of(&args.out)?;
     let (mut rendering, frames_per_step, frame_seconds) =
         GameRendering::new(models, &args.render, checkpoint, scene, DEFAULT_SIZE)?;
-    let chosen = device::choose(&args.device)?;
+    let chosen = device::start(&args.device)?;
     let Picture { width, height, .. } = rendering.picture;
     rendering.gpu = GpuRenderer::new(&chosen.device, rendering.scene.info(), width, height)?;
     if rendering.gpu.is_none() && chosen.info.kind != "cpu" {

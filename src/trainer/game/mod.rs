@@ -145,7 +145,7 @@ impl<G: Rules> GameTrainer<G> {
         let (game, host) = (inputs.game, inputs.host.clone());
         let transfers = TransferCount::start();
         let (engine, part) = AnyEngine::new(inputs, config, device, team)?;
-        let uploaded_bytes = transfers.stop().uploaded;
+        let uploaded_bytes = transfers.stop().uploaded_bytes;
         let device = device.clone();
         let env_steps = 0;
         Ok(Self::from_engine(GameEngine {
