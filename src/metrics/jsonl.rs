@@ -36,7 +36,7 @@ impl JsonLines {
     /// If the file cannot be read or written.
     pub fn resume(path: &Path, last_iteration: u32) -> Result<Self, RecordsError> {
         if let Some(file) =
-            input::if_present(disk::open_unlinked(path)).map_err(error_of(path, "read"))?
+            input::allow_missing(disk::open_no_follow(path)).map_err(error_of(path, "read"))?
         {
             let (end, has_gaps) =
                 find_end_of_iteration(file, last_iteration).map_err(error_of(path, "read"))?;
@@ -90,7 +90,8 @@ impl JsonLines {
         if bytes == 0 {
             return disk::truncate(path, 0).map_err(error_of(path, "written"));
         }
-        let start = disk::open_unlinked(path).and_then(|file| start_of_newest(file, length, bytes));
+        let start =
+            disk::open_no_follow(path).and_then(|file| start_of_newest(file, length, bytes));
         let start = start.map_err(error_of(path, "read"))?;
         let rewritten =
             keep_lines(path, |at, _| at >= start).and_then(|()| disk::open_append(path));
@@ -149,7 +150,7 @@ fn start_of_newest(file: File, length: u64, bytes: u64) -> std::io::Result<u64> 
 fn keep_lines(path: &Path, keeps: impl Fn(u64, &[u8]) -> bool) -> std::io::Result<()> {
     disk::replace_with(path, |file| {
         let (mut kept, mut at) = (BufWriter::new(file), 0);
-        for line in input::lines(disk::open_unlinked(path)?) {
+        for line in input::lines(disk::open_no_follow(path)?) {
             let line = line?;
             if keeps(at, &line) {
                 kept.write_all(&line)?;

@@ -25,7 +25,7 @@ impl CsvTracker {
     /// Opens or creates a file, and drops the rows after iteration `last_iteration`.
     pub fn open(path: &Path, last_iteration: u32) -> io::Result<Self> {
         let bytes =
-            input::if_present(input::read(path, input::MAX_DATA_BYTES))?.unwrap_or_default();
+            input::allow_missing(input::read(path, input::MAX_DATA_BYTES))?.unwrap_or_default();
         // A damaged file is written anew.
         let text = String::from_utf8(bytes).unwrap_or_default();
         let (header, lines) = text.split_at(header_len(&text));

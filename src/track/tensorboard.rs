@@ -42,7 +42,7 @@ impl TensorBoardTracker {
         disk::create_folders(folder)?;
         let path = folder.join(FILE);
         let bytes =
-            input::if_present(input::read(&path, input::MAX_DATA_BYTES))?.unwrap_or_default();
+            input::allow_missing(input::read(&path, input::MAX_DATA_BYTES))?.unwrap_or_default();
         let steps_done = records.last().map_or(0, |record| record.env_steps);
         // The end and the step of each event. Their number tells no iteration, since records may be missing.
         let events = message_ranges(&bytes).into_iter();
