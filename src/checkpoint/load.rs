@@ -1,15 +1,15 @@
 //! Loading one checkpoint and verifying all of its checksums.
 
-use super::manifest::{MANIFEST, Manifest, SUMS, SectionEntry, read_manifest, sums_line};
+use super::manifest::{MANIFEST, Manifest, SUMS, SectionEntry, format_sums_line, parse_manifest};
 use super::{Checkpoint, CheckpointError, Section};
 use crate::disk::{input, replacement_paths};
 use std::fs::{self, File, ReadDir};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// Attempts to open the files. Opening fails once if a save replaces the checkpoint between two
+/// Number of attempts to open the files. Opening fails once if a save replaces the checkpoint between two
 /// opens; real damage fails every time, and cheaply, since no section has been read yet.
-const ATTEMPTS: u32 = 50;
+const OPEN_ATTEMPTS: u32 = 50;
 
 /// Reads the checkpoint in the directory `path` and verifies its checksums.
 ///
@@ -23,7 +23,7 @@ pub fn load(path: &Path) -> Result<Checkpoint, CheckpointError> {
     load_with(path, &input::open, u64::MAX)
 }
 
-/// Opens a regular file at a path to read it.
+/// Function that opens the regular file at a path to read it.
 type Opener<'a> = &'a dyn Fn(&Path) -> io::Result<File>;
 
 /// Reads a checkpoint as [`load`] does, but from the files that `opener` opens, which may refuse some, and only if its
@@ -33,7 +33,7 @@ pub fn load_with(
     opener: Opener,
     max_bytes: u64,
 ) -> Result<Checkpoint, CheckpointError> {
-    let opened = (1..ATTEMPTS).find_map(|_| open(path, opener).ok());
+    let opened = (1..OPEN_ATTEMPTS).find_map(|_| open(path, opener).ok());
     opened.map_or_else(|| open(path, opener), Ok)?.read(max_bytes)
 }
 
@@ -71,7 +71,7 @@ fn open_exactly(path: &Path, opener: Opener) -> Result<OpenCheckpoint, Checkpoin
     let all_sums = read(SUMS)?;
     let text = read(MANIFEST)?;
     let sums = strip_sums_line(path, &all_sums, MANIFEST, &text)?.to_vec();
-    let manifest = read_manifest(path, &text)?;
+    let manifest = parse_manifest(path, &text)?;
 
     let mut files = Vec::new();
     for entry in &manifest.sections {
@@ -91,7 +91,8 @@ fn open_exactly(path: &Path, opener: Opener) -> Result<OpenCheckpoint, Checkpoin
 impl OpenCheckpoint {
     fn read(self, max_bytes: u64) -> Result<Checkpoint, CheckpointError> {
         let Self { path, manifest, files, sums } = self;
-        let bytes = manifest.sections.iter().fold(0, |sum: u64, it| sum.saturating_add(it.size));
+        let bytes =
+            manifest.sections.iter().fold(0, |sum: u64, entry| sum.saturating_add(entry.size));
         if bytes > max_bytes {
             let message = format!("its sections have {bytes} bytes; the limit is {max_bytes}");
             return Err(CheckpointError::io("read", &path)(io::Error::other(message)));
@@ -147,7 +148,7 @@ fn strip_sums_line<'a>(
     name: &str,
     bytes: &[u8],
 ) -> Result<&'a [u8], CheckpointError> {
-    sums.strip_prefix(sums_line(name, bytes).as_bytes()).ok_or_else(|| {
+    sums.strip_prefix(format_sums_line(name, bytes).as_bytes()).ok_or_else(|| {
         let reason = format!("{name} does not have the checksum given in {SUMS}");
         CheckpointError::damaged(path, reason)
     })
