@@ -66,7 +66,8 @@ fn resume_any(games: &Games, mut args: TrainArgs) -> Result<()> {
     let TrainArgs { game: name, run, .. } = &args;
     let name = name.as_deref().filter(|name| !names_folder(&args, name));
     let is_changed = run.iterations.is_some() || !run.set.is_empty();
-    let latest = if is_changed { folder.latest_for_changed_settings() } else { folder.latest() };
+    let latest =
+        if is_changed { folder.load_latest_for_changed_settings() } else { folder.load_latest() };
     let SavedPolicy { checkpoint, warnings } = latest?;
     session::warn(&warnings);
     let saved = SavedRun { folder: &folder, lock: &lock, checkpoint: &checkpoint };
@@ -120,7 +121,7 @@ fn is_device_present(name: &str) -> bool {
 /// # Errors
 /// If there is no run, or the latest is finished and `args` does not extend it.
 fn unfinished_run(games: &Games, args: &RunArgs) -> Result<RunFolder> {
-    if let Some(run) = first_resumable(games, RunFolder::by_last_write()) {
+    if let Some(run) = first_resumable(games, RunFolder::list_by_last_write()) {
         return Ok(run);
     }
     let mut newest = RunFolder::newest(None)?;
@@ -128,12 +129,12 @@ fn unfinished_run(games: &Games, args: &RunArgs) -> Result<RunFolder> {
         |run: &RunFolder| RecordedRun::read(run.path()).is_ok_and(|run| run.is_of_python(games));
     if is_of_python(&newest) {
         // If there is no other, to resume it fails with the reason.
-        let Some(other) = RunFolder::by_last_write().find(|run| !is_of_python(run)) else {
+        let Some(other) = RunFolder::list_by_last_write().find(|run| !is_of_python(run)) else {
             return Ok(newest);
         };
         newest = other;
     }
-    let is_over = newest.is_finally_evaluated()
+    let is_over = newest.has_final_evaluation()
         && RecordedRun::read(newest.path()).is_ok_and(|run| run.status() == RunStatus::Finished);
     if is_over && args.iterations.is_none() && args.set.is_empty() {
         bail!(
@@ -159,7 +160,7 @@ fn first_resumable(games: &Games, mut runs: impl Iterator<Item = RunFolder>) -> 
             );
             return false;
         }
-        run.latest().is_ok()
+        run.load_latest().is_ok()
     })
 }
 

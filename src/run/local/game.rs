@@ -1,6 +1,6 @@
 //! A run of a game or a dataset.
 
-use super::format::update_in_words;
+use super::format::describe_update;
 use super::{
     FinalEvaluation, HeldOutReport, Run, RunError, RunSizes, Scores, Stage, Subject, TrainerStatus,
 };
@@ -107,7 +107,7 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
                 .plays_all_steps()
                 .then(|| config.steps_per_iteration(items) * u64::from(config.iterations)),
             rollout: batch,
-            update: update_in_words(update),
+            update: describe_update(update),
         }
     }
 
