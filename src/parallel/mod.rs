@@ -71,7 +71,7 @@ pub struct Team {
 #[derive(Clone, Debug, Default)]
 pub struct Hardware {
     /// The name of each rank's device.
-    pub names: Vec<String>,
+    pub device_names: Vec<String>,
     /// The group that sums vectors on CUDA devices without host memory, if available.
     pub nccl: Option<NcclGroup>,
     /// Whether any rank computes on a device (a GPU).
@@ -180,7 +180,7 @@ impl Team {
         &self.hardware
     }
 
-    /// This rank's number, from 0.
+    /// This rank's index, from 0.
     pub fn rank(&self) -> usize {
         self.rank
     }
@@ -325,7 +325,7 @@ impl Team {
             None => Ok(()),
             Some(rank) => {
                 let [theirs, ours] = [rank, 0].map(|rank| String::from_utf8_lossy(&all[rank]));
-                let (theirs, ours) = first_difference(&theirs, &ours);
+                let (theirs, ours) = find_difference(&theirs, &ours);
                 Err(TeamError::Differs { rank, what: what.to_string(), theirs, ours })
             }
         }
@@ -364,8 +364,8 @@ impl PartialSum {
     }
 }
 
-/// The first line in which two texts differ, as each has it.
-fn first_difference(theirs: &str, ours: &str) -> (String, String) {
+/// Finds the first line in which two texts differ, as each has it.
+fn find_difference(theirs: &str, ours: &str) -> (String, String) {
     let (mut theirs, mut ours) = (theirs.lines(), ours.lines());
     loop {
         let lines = [theirs.next(), ours.next()];

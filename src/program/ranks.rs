@@ -65,7 +65,7 @@ impl Rank {
         let names = gather(&chosen.info.name)?;
         let hardware = Hardware {
             nccl: create_nccl_group(&names, self.team.is_root())?,
-            names,
+            device_names: names,
             has_devices: self.team.any(has_kernels)?,
             has_cpus: self.team.any(!has_kernels)?,
             rounds_differently: numerics.iter().any(|other| *other != numerics[0]),
@@ -161,7 +161,7 @@ impl<'a> Ranks<'a> {
         if let Some((rank, size)) = mpi_rank() {
             let team = |size| mpi::team(size, self.timeout);
             check_same_program(&team(size))?;
-            let (local_rank, _) = mpi::local_rank();
+            let (local_rank, _) = mpi::local_rank_and_size();
             let device = self.devices[local_rank % self.devices.len()].to_string();
             let result =
                 (rank < count).then(|| work(Rank { team: team(count), device })).transpose()?;
@@ -182,7 +182,7 @@ impl<'a> Ranks<'a> {
 
 /// Rank of this process and number of processes, if MPI has started several.
 fn mpi_rank() -> Option<(usize, usize)> {
-    mpi::rank().filter(|(_, size)| *size > 1)
+    mpi::rank_and_size().filter(|(_, size)| *size > 1)
 }
 
 /// Number of processes that MPI has started, if several.
@@ -264,7 +264,7 @@ pub fn connect() -> Result<()> {
 
 /// Whether this process is the one that prints and writes.
 pub fn is_root_process() -> bool {
-    mpi::rank().is_none_or(|(rank, _)| rank == 0)
+    mpi::rank_and_size().is_none_or(|(rank, _)| rank == 0)
 }
 
 /// Whether all ranks of a run are threads of this process, as without MPI.

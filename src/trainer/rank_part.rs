@@ -185,7 +185,7 @@ mod tests {
         let all: Vec<u32> = (0..words * groups).collect();
         let memory: Vec<f32> = (0..3 * groups).map(|i| i as f32).collect();
         let groups = groups as usize;
-        crate::parallel::tests::on_ranks(3, |team| {
+        crate::parallel::tests::run_on_ranks(3, |team| {
             let own = team.shards(groups, 4).own_items();
             let ours = select_game_states(&all, groups, &own);
             assert_eq!(ours.len(), 5 * own.len());

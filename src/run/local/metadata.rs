@@ -49,7 +49,13 @@ impl<'a> RunMetadata<'a> {
         };
         let ranks = match team.size() {
             1 => Vec::new(),
-            _ => team.hardware().names.iter().zip(boundaries.windows(2)).map(rank_shards).collect(),
+            _ => team
+                .hardware()
+                .device_names
+                .iter()
+                .zip(boundaries.windows(2))
+                .map(rank_shards)
+                .collect(),
         };
         Self {
             grove: env!("CARGO_PKG_VERSION"),

@@ -73,8 +73,8 @@ impl Place {
         for seconds in [TIMEOUT.as_secs(), AWAKE] {
             let most = 1e3 * seconds as f64;
             if Atomics::wait_with_timeout(&self.words, at, 1 - state, most).is_err() {
-                let why = "a worker may not wait here".to_string();
-                return Err(TeamError::Ended { rank: other, why });
+                let reason = "a worker may not wait here".to_string();
+                return Err(TeamError::Ended { rank: other, reason });
             }
             if is_so() {
                 return Ok(());

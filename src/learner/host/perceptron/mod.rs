@@ -181,7 +181,7 @@ impl HostLearner for PerceptronLearner {
                 sum.add_reusing(other, give_back)
             })
         };
-        let nodes = shards.partial_sums(&leaf, &give_back);
+        let nodes = shards.compute_partial_sums(&leaf, &give_back);
         if self.context.team.size() == 1 {
             let len = PartialSumLen { vector: self.network.layout().len(), numbers: NUM_SUMS };
             return self.context.team.all_reduce_shards(shards, nodes, len);
