@@ -25,7 +25,7 @@ pub use bars::{Bars, compute_bars};
 pub use device::{DeviceInstances, compute_sprites_on_device};
 pub use instance::compute_sprites;
 #[cfg(all(feature = "wgpu", not(target_family = "wasm")))]
-pub use offscreen::{Offscreen, OffscreenError};
+pub use offscreen::{OffscreenError, OffscreenTarget};
 pub use paint::{Picture, paint};
 #[cfg(feature = "viewer")]
 pub use renderer::Renderer;

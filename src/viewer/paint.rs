@@ -66,21 +66,21 @@ pub fn paint(game: &dyn SceneInfo, count: usize, instances: &[Sprite], picture: 
 fn paint_backgrounds(info: &dyn SceneInfo, wall: &Wall, picture: &mut Picture) {
     let atlas = Atlas::get();
     // Maps each pixel of a line to its cell and to the pixel within that cell's tile.
-    let places = |pixels: u32, cells: u32| -> Vec<(u32, usize)> {
-        let place = |pixel: u32| {
+    let locate_pixels = |pixels: u32, cells: u32| -> Vec<(u32, usize)> {
+        let locate = |pixel: u32| {
             let at = (pixel as f32 + 0.5) / wall.cell_size;
             let cell = (at as u32).min(cells - 1);
             let inside = (at - cell as f32) * TILE_SIZE as f32 + ROUNDING_MARGIN;
             (cell, (inside as usize).min(TILE_SIZE - 1))
         };
-        (0..pixels).map(place).collect()
+        (0..pixels).map(locate).collect()
     };
     let (columns, rows) = (info.columns(), info.rows());
-    let across = places(wall.plate_width, columns);
+    let column_places = locate_pixels(wall.plate_width, columns);
     let first = wall.plate_origin(0);
     let mut tiles = Vec::new();
     let mut last = None;
-    for (y, place) in places(wall.plate_height, rows).into_iter().enumerate() {
+    for (y, place) in locate_pixels(wall.plate_height, rows).into_iter().enumerate() {
         let line = first.y + y as u32;
         if last == Some(place) {
             picture.copy_row((first.x, line - 1), (first.x, line), wall.plate_width);
@@ -92,7 +92,7 @@ fn paint_backgrounds(info: &dyn SceneInfo, wall: &Wall, picture: &mut Picture) {
         }
         let texels: Vec<&[Rgba]> = tiles.iter().map(|tile| atlas.row(*tile, inside)).collect();
         let pixels = picture.row(first.x, line, wall.plate_width);
-        for (pixel, (column, x)) in pixels.iter_mut().zip(&across) {
+        for (pixel, (column, x)) in pixels.iter_mut().zip(&column_places) {
             *pixel = texels[*column as usize][*x];
         }
         last = Some(place);

@@ -3,7 +3,7 @@
 use crate::env::look::SceneInfo;
 
 /// Gap between two plates in pixels: half a cell.
-fn gap(cell_size: f32) -> f32 {
+fn gap_width(cell_size: f32) -> f32 {
     (cell_size * 0.5).floor()
 }
 
@@ -68,7 +68,7 @@ impl Wall {
             let rows = count.div_ceil(columns) as f32;
             let columns = columns as f32;
             let side = |n: f32, cells: f32, cell_size: f32| {
-                n * cells * cell_size + (n - 1.0) * gap(cell_size)
+                n * cells * cell_size + (n - 1.0) * gap_width(cell_size)
             };
             let x = width as f32 / (columns * cells_x + (columns - 1.0) * 0.5);
             let y = height as f32 / (rows * cells_y + (rows - 1.0) * 0.5);
@@ -84,16 +84,19 @@ impl Wall {
             }
         };
         // Largest cells first; ties go to the layout with the fewest empty places.
-        let empty = |columns: u32| columns * count.div_ceil(columns) - count;
+        let num_empty = |columns: u32| columns * count.div_ceil(columns) - count;
         let best = (1..=count).max_by(|&a, &b| {
-            cell_size(a).total_cmp(&cell_size(b)).then(empty(b).cmp(&empty(a))).then(b.cmp(&a))
+            cell_size(a)
+                .total_cmp(&cell_size(b))
+                .then(num_empty(b).cmp(&num_empty(a)))
+                .then(b.cmp(&a))
         });
         let columns = best.unwrap_or(1);
         let (rows, cell_size) = (count.div_ceil(columns), cell_size(columns));
         // Plates with fractional cells are truncated to whole pixels.
         let plate_width = (cells_x * cell_size + 1e-3) as u32;
         let plate_height = (cells_y * cell_size + 1e-3) as u32;
-        let gap = gap(cell_size) as u32;
+        let gap = gap_width(cell_size) as u32;
         let side = |n: u32, plate: u32| n * plate + n.saturating_sub(1) * gap;
         Self {
             count,
@@ -118,8 +121,8 @@ impl Wall {
         };
         let cost = |columns: u64| {
             let (width, height) = size(columns);
-            let empty = columns * count.div_ceil(columns) - count;
-            (width as f64 / height as f64 / 1.5).ln().abs() + empty as f64 / columns as f64
+            let num_empty = columns * count.div_ceil(columns) - count;
+            (width as f64 / height as f64 / 1.5).ln().abs() + num_empty as f64 / columns as f64
         };
         let best = (1..=count).min_by(|&a, &b| cost(a).total_cmp(&cost(b)));
         size(best.unwrap_or(1))
