@@ -85,8 +85,8 @@ impl RunFiles {
         if has_language_model {
             // Describes a model other than the one that training will export.
             let card = folder.path().join(MODEL_CARD);
-            input::allow_missing(disk::remove_file(&card))
-                .map_err(RunError::file("remove", &card))?;
+            let removed = input::allow_missing(disk::remove_file(&card));
+            removed.map_err(RunError::file("remove", &card))?;
         }
         let settings: Table = settings.parse().unwrap_or_default();
         let records = folder.read_records()?;
@@ -130,9 +130,9 @@ impl RunFiles {
             Self::open(folder, settings, iteration, run.language_model().is_some())?;
         files.adopt_best(iteration, run.trainer().schedule().keep)?;
         records.iter().for_each(|record| run.observe_record(record));
-        let missing_records = files.missing_records_warning(&records, iteration);
+        let lost_records = files.lost_records_warning(&records, iteration);
         let missing_best = files.recover_best(run)?;
-        let warnings = missing_records.into_iter().chain(missing_best).collect();
+        let warnings = lost_records.into_iter().chain(missing_best).collect();
         Ok(ResumedRun { files, warnings })
     }
 
@@ -169,26 +169,21 @@ impl RunFiles {
         )))
     }
 
-    /// Returns a warning if records up to `iteration` are missing.
-    fn missing_records_warning(
-        &self,
-        records: &[IterationRecord],
-        iteration: u32,
-    ) -> Option<String> {
+    /// Returns a warning if records up to `iteration` are lost.
+    fn lost_records_warning(&self, records: &[IterationRecord], iteration: u32) -> Option<String> {
         let path = self.folder.path().join(METRICS);
         let (path, last) = (path.display(), records.last().map_or(0, |record| record.iteration));
         let missing = (iteration as usize).saturating_sub(records.len());
         if last < iteration {
-            Some(format!(
+            return Some(format!(
                 "{path} ends at iteration {last}, so that the records up to {iteration} are lost"
-            ))
-        } else {
-            (missing > 0).then(|| {
-                format!(
-                    "{path} has no readable records of {missing} of the {iteration} iterations so far"
-                )
-            })
+            ));
         }
+        (missing > 0).then(|| {
+            format!(
+                "{path} has no readable records of {missing} of the {iteration} iterations so far"
+            )
+        })
     }
 
     /// The run directory.
@@ -264,9 +259,8 @@ impl RunFiles {
     /// If it cannot be written.
     pub fn save_best(&self, snapshot: &Checkpoint) -> Result<(), RunError> {
         self.sync()?;
-        self.fail_if_gone(
-            checkpoint::save(snapshot, &self.folder.best_path()).map_err(RunError::from),
-        )
+        let saved = checkpoint::save(snapshot, &self.folder.best_path());
+        self.fail_if_gone(saved.map_err(RunError::from))
     }
 
     /// Loads the checkpoint of the best policy as [`RunFolder::load_best_policy`] does; with a warning also if it is
@@ -313,9 +307,7 @@ impl RunFiles {
     /// # Errors
     /// If it cannot be written; the previous one then remains.
     pub fn save_model(&self, model: &LanguageModel) -> Result<(), RunError> {
-        self.fail_if_gone(model_folder::replace(&self.folder.model_path(), |folder| {
-            model.save(folder)
-        }))
+        self.fail_if_gone(model_folder::replace(&self.folder.model_path(), |new| model.save(new)))
     }
 
     /// Writes the description of the exported language model, its model card.
@@ -473,11 +465,8 @@ mod tests {
         assert_eq!(warnings(), [""; 0]);
         assert_eq!(fs::read(&sums).unwrap(), whole);
         fs::remove_dir_all(folder.store().path(2)).unwrap();
-        let found = warnings();
-        assert!(
-            found[0].contains("best is missing or damaged, and iteration 2 has no"),
-            "{found:?}"
-        );
+        let text = warnings();
+        assert!(text[0].contains("best is missing or damaged, and iteration 2 has no"), "{text:?}");
     }
 
     #[test]
