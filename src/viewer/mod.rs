@@ -30,7 +30,7 @@ pub use paint::{Picture, paint};
 #[cfg(feature = "viewer")]
 pub use renderer::Renderer;
 pub use scene::Scene;
-pub use wall::{PlateOrigin, SceneSize, Wall};
+pub use wall::{BoardOrigin, SceneSize, Wall};
 
 /// Colours of the atlas as red, green, blue; fewer than 256. Pictures of fully opaque sprites
 /// contain no others.

@@ -243,7 +243,7 @@ impl<G: Rules> GameRendering<'_, G> {
             let wall = Wall::fit(self.scene_size, self.games.count(), width, height);
             for i in 0..self.games.count() {
                 let score = write_score(self.games.episode(i).score);
-                caption(&score, wall.plate_origin(i), wall.plate_width, &mut self.picture);
+                caption(&score, wall.board_origin(i), wall.board_width, &mut self.picture);
             }
         }
         Ok(&self.picture)
