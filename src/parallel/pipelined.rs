@@ -76,7 +76,7 @@ mod tests {
             let exchanges = Arc::new(AtomicUsize::new(0));
             let counting_link = CountingLink { link, exchanges: exchanges.clone() };
             let team = Team::new(team.rank, 2, Box::new(counting_link));
-            let shards = team.shards(16, 16);
+            let shards = team.cut_into_shards(16, 16);
             let partial_sum = |vector: Vec<f32>| PartialSum {
                 shards: shards.own_shards(),
                 numbers: vec![vector[0].into()],
@@ -109,7 +109,7 @@ mod tests {
         let gone = run_on_ranks(2, |team| match team.rank() {
             1 => None,
             _ => team
-                .all_reduce_pipelined(&team.shards(2, 2), |give| {
+                .all_reduce_pipelined(&team.cut_into_shards(2, 2), |give| {
                     give(vec![PartialSum { shards: 0..1, vector: vec![1.0], numbers: Vec::new() }]);
                 })
                 .err(),

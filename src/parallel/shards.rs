@@ -20,14 +20,14 @@ pub struct Shards {
 }
 
 impl Shards {
-    /// Cuts `items` into at most `count` non-empty shards, all owned by this rank.
+    /// Cuts items into at most `count` non-empty shards, all owned by this rank.
     ///
     /// # Panics
     /// If there are no items.
-    pub fn new(items: usize, count: usize) -> Self {
-        assert!(items > 0, "no items to cut into shards");
-        let count = count.clamp(1, items);
-        Self { num_items: items, units_per_item: 1, count, num_strata: count, own_shards: 0..count }
+    pub fn new(num_items: usize, count: usize) -> Self {
+        assert!(num_items > 0, "no items to cut into shards");
+        let count = count.clamp(1, num_items);
+        Self { num_items, units_per_item: 1, count, num_strata: count, own_shards: 0..count }
     }
 
     /// Restricts the owned shards to `own_shards`.
@@ -72,7 +72,7 @@ impl Shards {
     }
 
     /// Number of items in all shards.
-    pub fn items(&self) -> usize {
+    pub fn num_items(&self) -> usize {
         self.num_items * self.units_per_item
     }
 
@@ -128,7 +128,7 @@ impl Shards {
     ) -> Vec<PartialSum> {
         let add = |sum: PartialSum, other: PartialSum| sum.add_reusing(other, give_back);
         let sum = |node: Range<usize>| {
-            sum_leaves(node.len(), true, &|at: usize| leaf(node.start + at), &add)
+            sum_leaves(node.len(), LeafThreads::All, &|at: usize| leaf(node.start + at), &add)
         };
         tree_nodes(self.count, &self.own_shards).into_iter().map(sum).collect()
     }
@@ -179,22 +179,31 @@ pub fn sum_tree<T>(count: usize, values: Vec<(Range<usize>, T)>, add: &impl Fn(T
     add_node(0..count, &mut values, add)
 }
 
-/// Computes `count` leaves by `leaf` and sums them in the order of the tree, `on_all_threads` or one at a time, for
-/// leaves that use all threads or much memory. Leaves are added right after they were computed, while they are in the
-/// cache, so few of them exist at a time: on one thread at most the tree's height plus one.
+/// Threads on which the leaves of a sum are computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeafThreads {
+    /// All threads of the pool.
+    All,
+    /// The calling thread, one leaf at a time: for leaves that use all threads themselves, or much memory.
+    One,
+}
+
+/// Computes `count` leaves by `leaf` and sums them in the order of the tree. Leaves are added right after they
+/// were computed, while they are in the cache, so few of them exist at a time: on one thread at most the tree's height
+/// plus one.
 pub fn sum_leaves<T: Send>(
     count: usize,
-    on_all_threads: bool,
+    threads: LeafThreads,
     leaf: &(impl Fn(usize) -> T + Sync),
     add: &(impl Fn(T, T) -> T + Sync),
 ) -> T {
     assert!(count > 0, "a sum of no leaves");
-    sum_node(0..count, on_all_threads, leaf, add)
+    sum_node(0..count, threads, leaf, add)
 }
 
 fn sum_node<T: Send>(
     node: Range<usize>,
-    on_all_threads: bool,
+    threads: LeafThreads,
     leaf: &(impl Fn(usize) -> T + Sync),
     add: &(impl Fn(T, T) -> T + Sync),
 ) -> T {
@@ -202,9 +211,12 @@ fn sum_node<T: Send>(
         return leaf(node.start);
     }
     let middle = find_middle(&node);
-    let left = || sum_node(node.start..middle, on_all_threads, leaf, add);
-    let right = || sum_node(middle..node.end, on_all_threads, leaf, add);
-    let (left, right) = if on_all_threads { rayon::join(left, right) } else { (left(), right()) };
+    let left = || sum_node(node.start..middle, threads, leaf, add);
+    let right = || sum_node(middle..node.end, threads, leaf, add);
+    let (left, right) = match threads {
+        LeafThreads::All => rayon::join(left, right),
+        LeafThreads::One => (left(), right()),
+    };
     add(left, right)
 }
 
@@ -303,14 +315,14 @@ mod tests {
         for count in 1..20 {
             let name = |i: usize| format!("{i:x}");
             let whole = sum_tree(count, (0..count).map(|i| (i..i + 1, name(i))).collect(), &add);
-            for on_all_threads in [true, false] {
-                assert_eq!(sum_leaves(count, on_all_threads, &name, &add), whole);
+            for threads in [LeafThreads::All, LeafThreads::One] {
+                assert_eq!(sum_leaves(count, threads, &name, &add), whole);
             }
         }
         for count in 1..20 {
             let node = |node: Range<usize>| {
                 let leaf = |at: usize| format!("{:x}", node.start + at);
-                sum_leaves(node.len(), true, &leaf, &add)
+                sum_leaves(node.len(), LeafThreads::All, &leaf, &add)
             };
             let leaf = format!("{:x}", count - 1);
             let lefts = left_siblings(&(0..count)).into_iter().rev();
@@ -348,7 +360,7 @@ mod tests {
     fn shards_of_games_are_whole_groups() {
         let groups = Shards::new(37, 16).with_own_shards(4..8);
         let games = groups.in_smaller_units(8);
-        assert_eq!((games.items(), games.count()), (296, 16));
+        assert_eq!((games.num_items(), games.count()), (296, 16));
         let firsts =
             |shards: &Shards| (0..16).map(|s| shards.items_of(s).start).collect::<Vec<_>>();
         assert!(firsts(&games).iter().zip(firsts(&groups)).all(|(game, group)| *game == 8 * group));

@@ -23,7 +23,7 @@ fn leaf(shard: usize) -> (Vec<f32>, Vec<f64>) {
 }
 
 fn sum(team: &Team, count: usize) -> PartialSum {
-    let shards = team.shards(40, count);
+    let shards = team.cut_into_shards(40, count);
     let partial_sums = tree_nodes(shards.count(), &shards.own_shards()).into_iter().map(|node| {
         let leaves = node.clone().map(|shard| {
             let (vector, numbers) = leaf(shard);
@@ -59,9 +59,10 @@ fn as_many_bytes_are_sent_as_a_ring_would() {
         let sent = run_on_ranks(size, |team| {
             let vector = vec![1.0; 800];
             let len = PartialSumLen { vector: 800, numbers: 1 };
-            let nodes = tree_nodes(16, &team.shards(16, 16).own_shards());
+            let nodes = tree_nodes(16, &team.cut_into_shards(16, 16).own_shards());
             let ours = PartialSum { shards: nodes[0].clone(), vector, numbers: vec![1.0] };
-            let sum = team.all_reduce_shards(&team.shards(16, 16), vec![ours], len).unwrap();
+            let sum =
+                team.all_reduce_shards(&team.cut_into_shards(16, 16), vec![ours], len).unwrap();
             assert_eq!(sum.vector, vec![size as f32; 800]);
             team.take_traffic()
         });

@@ -7,7 +7,7 @@ use super::text::device::device_name;
 use crate::device::{self, ChosenDevice};
 use crate::disk::input;
 use crate::model::Network;
-use crate::parallel::{Hardware, NcclGroup, TIMEOUT, Team, TeamError, mpi, thread_teams};
+use crate::parallel::{DEFAULT_TIMEOUT, Hardware, NcclGroup, Team, TeamError, mpi, thread_teams};
 use crate::run::{Panic, RunError};
 use crate::settings::TrainConfig;
 use crate::text::Kernel;
@@ -124,7 +124,7 @@ pub struct Ranks<'a> {
 impl<'a> Ranks<'a> {
     /// Creates the ranks on a comma-separated list of devices.
     pub fn of(devices: &'a str) -> Self {
-        Self { devices: devices.split(',').map(str::trim).collect(), timeout: TIMEOUT }
+        Self { devices: devices.split(',').map(str::trim).collect(), timeout: DEFAULT_TIMEOUT }
     }
 
     /// Kind of the ranks, for reports.

@@ -14,7 +14,7 @@ use super::training_data::{TrainingData, names_iterations, note_iterations_of_ep
 use super::validation::{saved_settings, validate};
 use crate::device::{self, ChosenDevice};
 use crate::model::Network;
-use crate::parallel::{TIMEOUT, Team};
+use crate::parallel::{DEFAULT_TIMEOUT, Team};
 use crate::run::{GameRun, RunFolder, SavedPolicy};
 use crate::settings::{TrainConfig, change_saved, overlay};
 use crate::trainer::{config_toml, layered_settings, load_weights, saved_config, saved_game_name};
@@ -181,7 +181,7 @@ fn game_name<'a>(requested: Option<&'a str>, file: &'a toml::Table) -> Result<Op
 
 /// Trains a new run.
 pub fn train_new<G: ConfigurableGame>(games: &Games, run: &NewRun) -> Result<()> {
-    ranks::run(run.args, TIMEOUT, |rank| train_new_rank::<G>(games, run, rank))
+    ranks::run(run.args, DEFAULT_TIMEOUT, |rank| train_new_rank::<G>(games, run, rank))
 }
 
 /// Trains one rank of a new run.
@@ -244,7 +244,7 @@ fn refuse_data<G: ConfigurableGame>(
 
 /// Resumes a run.
 pub fn resume<G: ConfigurableGame>(games: &Games, args: &TrainArgs, saved: SavedRun) -> Result<()> {
-    ranks::run(&args.run, TIMEOUT, |rank| resume_rank::<G>(games, args, saved, rank))
+    ranks::run(&args.run, DEFAULT_TIMEOUT, |rank| resume_rank::<G>(games, args, saved, rank))
 }
 
 /// Trains one rank of a resumed run.

@@ -88,7 +88,7 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
         let config = self.trainer.config();
         let (rollout, update, data) = (&config.rollout, &config.update, &config.data);
         let num_parameters = self.trainer.model().num_params();
-        let items = self.trainer.shards().items();
+        let items = self.trainer.shards().num_items();
         let batch = if data.is_on() {
             let windows = data.batch_size.min(items);
             format!("batches of {windows} windows of {} steps", data.window)

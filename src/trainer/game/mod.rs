@@ -403,7 +403,7 @@ mod tests {
             trainer.unwrap().engine.runs_in_pool()
         };
         assert!(runs_in_pool(Team::alone()));
-        for team in crate::parallel::thread_teams(2, crate::parallel::TIMEOUT) {
+        for team in crate::parallel::thread_teams(2, crate::parallel::DEFAULT_TIMEOUT) {
             assert!(!runs_in_pool(team.clone()));
             let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
             assert!(pool.install(|| runs_in_pool(team)));

@@ -60,7 +60,7 @@ impl LanguageEngine {
             let key = draw(draw(key, *number as u32), (*number >> 32) as u32);
             requests.push(generate::Request { tokens, completions, key });
         }
-        let shards = self.team.shards(numbers.len(), self.config.update.num_shards);
+        let shards = self.team.cut_into_shards(numbers.len(), self.config.update.num_shards);
         let own = shards.own_items();
         let mut seconds = RolloutSeconds::default();
         let ours =
