@@ -147,16 +147,16 @@ mod tests {
 
     #[test]
     fn a_fault_at_any_change_leaves_a_whole_checkpoint_and_the_next_save_clears_the_rest() {
-        let place = TempDir::new().unwrap();
+        let root = TempDir::new().unwrap();
         let save = |iteration: u64, path: &Path, fault: Fault| {
             with_fault(fault, || save(&checkpoint(iteration), path))
         };
-        let whole = place.path().join("whole/best");
+        let whole = root.path().join("whole/best");
         save(1, &whole, Fault::Nothing).0.unwrap();
         let (_, changes) = save(2, &whole, Fault::Nothing);
         assert!(changes > 15, "{changes}");
         for fault in (0..changes).flat_map(|at| [Fault::Once(at), Fault::Stop(at)]) {
-            let run = place.path().join(format!("{fault:?}"));
+            let run = root.path().join(format!("{fault:?}"));
             let path = run.join("best");
             save(1, &path, Fault::Nothing).0.unwrap();
             let saved = save(2, &path, fault).0;
