@@ -366,9 +366,9 @@ pub(super) mod tests {
 
     #[test]
     fn a_run_stops_at_the_iteration_in_which_its_observer_asks() {
-        let parent = tempfile::tempdir().unwrap();
+        let root = tempfile::tempdir().unwrap();
         let mut run = new_run(5);
-        let path = parent.path().join("run");
+        let path = root.path().join("run");
         let (mut files, _lock) = RunFiles::create(Some(path), "run", &run, "").unwrap();
         let stop = Cell::new(false);
         let mut poll = || Requests { stop: stop.get(), save: false };
@@ -392,9 +392,9 @@ pub(super) mod tests {
 
     #[test]
     fn two_requests_to_save_before_an_iteration_ends_are_one() {
-        let parent = tempfile::tempdir().unwrap();
+        let root = tempfile::tempdir().unwrap();
         let mut run = new_run(5);
-        let path = parent.path().join("run");
+        let path = root.path().join("run");
         let (mut files, _lock) = RunFiles::create(Some(path), "run", &run, "").unwrap();
         let mut events = run.events(Some(&mut files));
         for save in [false, true, false] {
@@ -423,8 +423,8 @@ pub(super) mod tests {
 
     #[test]
     fn moving_the_run_directory_ends_the_run() {
-        let parent = tempfile::tempdir().unwrap();
-        let (path, moved) = (parent.path().join("run"), parent.path().join("moved"));
+        let root = tempfile::tempdir().unwrap();
+        let (path, moved) = (root.path().join("run"), root.path().join("moved"));
         let mut run = new_run(4);
         let (mut files, _lock) = RunFiles::create(Some(path.clone()), "run", &run, "").unwrap();
         let mut events = run.events(Some(&mut files));
@@ -436,8 +436,8 @@ pub(super) mod tests {
 
     #[test]
     fn a_run_in_training_has_no_other_lock() {
-        let parent = tempfile::tempdir().unwrap();
-        let path = parent.path().join("run");
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("run");
         let (_files, lock) = RunFiles::create(Some(path.clone()), "run", &new_run(2), "").unwrap();
         let folder = RunFolder::find(&path).unwrap();
         let error = folder.lock().unwrap_err();

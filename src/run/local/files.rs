@@ -344,8 +344,8 @@ mod tests {
 
     #[test]
     fn a_failed_change_reports_that_the_folder_was_moved() {
-        let place = TempDir::new().unwrap();
-        let (path, moved) = (place.path().join("run"), place.path().join("moved"));
+        let root = TempDir::new().unwrap();
+        let (path, moved) = (root.path().join("run"), root.path().join("moved"));
         let (files, _lock) = RunFiles::create(Some(path.clone()), "run", &new_run(1), "").unwrap();
         let failed = || Err(RunError::NotARun(path.clone()));
         assert!(matches!(files.fail_if_gone(failed()), Err(RunError::NotARun(_))));
@@ -358,8 +358,8 @@ mod tests {
 
     #[test]
     fn a_folder_in_which_another_run_has_saved_meanwhile_is_left_to_it() {
-        let place = TempDir::new().unwrap();
-        let path = place.path().join("run");
+        let root = TempDir::new().unwrap();
+        let path = root.path().join("run");
         let folder = RunFolder::create(Some(path.clone()), "run").unwrap();
         let mut run = new_run(1);
         let (mut files, lock) = RunFiles::create(Some(path.clone()), "run", &run, "").unwrap();
@@ -371,8 +371,8 @@ mod tests {
 
     #[test]
     fn a_new_run_is_not_taken_for_one_that_ended_before_its_first_checkpoint() {
-        let place = TempDir::new().unwrap();
-        let path = place.path().join("run");
+        let root = TempDir::new().unwrap();
+        let path = root.path().join("run");
         drop(RunFiles::create(Some(path.clone()), "run", &new_run(1), "").unwrap());
         fs::create_dir(path.join("model")).unwrap();
         for name in ["model/config.json", "completions.jsonl", "metrics.csv", "spaces.json"] {
@@ -389,8 +389,8 @@ mod tests {
     #[cfg(unix)]
     #[test]
     fn checkpoints_that_may_be_intact_are_not_passed_over() {
-        let place = TempDir::new().unwrap();
-        let path = place.path().join("run");
+        let root = TempDir::new().unwrap();
+        let path = root.path().join("run");
         let mut run = new_run(1);
         let (mut files, _lock) = RunFiles::create(Some(path), "run", &run, "").unwrap();
         let _ = run.events(Some(&mut files)).last();
@@ -418,8 +418,8 @@ mod tests {
 
     #[test]
     fn a_run_with_other_settings_continues_from_a_best_policy_that_is_later() {
-        let place = TempDir::new().unwrap();
-        let path = place.path().join("run");
+        let root = TempDir::new().unwrap();
+        let path = root.path().join("run");
         let mut run = new_run(2);
         let (mut files, lock) = RunFiles::create(Some(path), "run", &run, "").unwrap();
         let _ = run.events(Some(&mut files)).last();
@@ -448,8 +448,8 @@ mod tests {
 
     #[test]
     fn a_damaged_best_policy_is_recovered_on_resume() {
-        let place = TempDir::new().unwrap();
-        let path = place.path().join("run");
+        let root = TempDir::new().unwrap();
+        let path = root.path().join("run");
         let mut run = new_run(2);
         let (mut files, lock) = RunFiles::create(Some(path.clone()), "run", &run, "").unwrap();
         let _ = run.events(Some(&mut files)).last();
@@ -471,8 +471,8 @@ mod tests {
 
     #[test]
     fn missing_records_give_a_warning_on_resume() {
-        let place = TempDir::new().unwrap();
-        let path = place.path().join("run");
+        let root = TempDir::new().unwrap();
+        let path = root.path().join("run");
         let mut run = new_run(4);
         let (mut files, lock) = RunFiles::create(Some(path.clone()), "run", &run, "").unwrap();
         let _ = run.events(Some(&mut files)).last();

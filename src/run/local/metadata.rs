@@ -34,7 +34,7 @@ pub struct RunMetadata<'a> {
 #[derive(Debug, Serialize)]
 struct RankShards {
     device: String,
-    /// First shard, and end of the shards (exclusive).
+    /// First shard, and the one after the last.
     shards: [usize; 2],
 }
 

@@ -93,9 +93,9 @@ mod tests {
 
     #[test]
     fn a_fault_at_any_change_leaves_a_whole_folder() {
-        let place = TempDir::new().unwrap();
+        let root = TempDir::new().unwrap();
         let replaced = |run: &str, fault: Fault| {
-            let model = place.path().join(run).join("model");
+            let model = root.path().join(run).join("model");
             fs::create_dir(model.parent().unwrap()).unwrap();
             with_fault(Fault::Nothing, || replace(&model, fill("old"))).0.unwrap();
             let (replaced, changes) = with_fault(fault, || replace(&model, fill("new")));

@@ -288,8 +288,8 @@ mod tests {
 
     #[test]
     fn a_report_names_the_place_of_its_policy() {
-        let parent = tempfile::tempdir().unwrap();
-        let path = parent.path().join("run");
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("run");
         let run = new_run(1);
         let (files, _lock) = RunFiles::create(Some(path.clone()), "run", &run, "").unwrap();
         let summary = RunSummary { iteration: 7, ..RunSummary::default() };
