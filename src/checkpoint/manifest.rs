@@ -10,7 +10,7 @@ pub const MANIFEST: &str = "manifest.json";
 
 /// The file with the checksums of all other files. Its name and its first line (the manifest's) are
 /// the same in every format, so that a newer format can be distinguished from a damaged manifest.
-pub const SUMS: &str = "SHA256SUMS";
+pub const CHECKSUMS: &str = "SHA256SUMS";
 
 /// The directory format that this version writes, and the newest that it reads.
 pub const FORMAT: u32 = 1;
@@ -69,14 +69,14 @@ pub fn parse_manifest(path: &Path, text: &[u8]) -> Result<Manifest, CheckpointEr
 }
 
 /// Formats the line of `SHA256SUMS` for a file.
-pub fn format_sums_line(name: &str, bytes: &[u8]) -> String {
+pub fn format_checksum_line(name: &str, bytes: &[u8]) -> String {
     format!("{}  {name}\n", disk::sha256(bytes))
 }
 
 /// Returns the first name that is not a portable, unique file name, with the reason.
 pub fn find_bad_name<'a>(names: impl Iterator<Item = &'a str>) -> Option<(&'a str, &'static str)> {
     // `A` and `a` are the same file on case-insensitive systems.
-    let mut taken = vec![MANIFEST.to_ascii_lowercase(), SUMS.to_ascii_lowercase()];
+    let mut taken = vec![MANIFEST.to_ascii_lowercase(), CHECKSUMS.to_ascii_lowercase()];
     for name in names {
         let lower = name.to_ascii_lowercase();
         let stem = lower.split('.').next().unwrap_or_default();

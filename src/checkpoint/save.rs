@@ -1,6 +1,8 @@
 //! Saving one checkpoint atomically.
 
-use super::manifest::{MANIFEST, SUMS, find_bad_name, format_sums_line, serialize_manifest};
+use super::manifest::{
+    CHECKSUMS, MANIFEST, find_bad_name, format_checksum_line, serialize_manifest,
+};
 use super::{Checkpoint, CheckpointError};
 use crate::disk::{self, ReplacementPaths, replacement_paths};
 use std::fs;
@@ -85,7 +87,7 @@ fn require_replaceable(path: &Path) -> Result<(), CheckpointError> {
     require_no_link(path)?;
     let is_replaceable = match fs::read_dir(path) {
         Ok(mut entries) => {
-            let known = [MANIFEST, SUMS].map(|name| path.join(name).exists());
+            let known = [MANIFEST, CHECKSUMS].map(|name| path.join(name).exists());
             entries.next().is_none() || known.contains(&true)
         }
         Err(_) if path.is_file() => false,
@@ -108,7 +110,7 @@ fn write_files(checkpoint: &Checkpoint, tmp: &Path) -> Result<(), CheckpointErro
     disk::create_folders(parent).map_err(CheckpointError::io("create", parent))?;
     disk::create_folder(tmp).map_err(CheckpointError::io("create", tmp))?;
     let manifest = serialize_manifest(checkpoint);
-    let mut sums = format_sums_line(MANIFEST, manifest.as_bytes());
+    let mut checksums = format_checksum_line(MANIFEST, manifest.as_bytes());
     let put = |name: &str, bytes: &[u8]| {
         let file = tmp.join(name);
         disk::create(&file, bytes).map_err(CheckpointError::io("write", &file))
@@ -116,9 +118,9 @@ fn write_files(checkpoint: &Checkpoint, tmp: &Path) -> Result<(), CheckpointErro
     put(MANIFEST, manifest.as_bytes())?;
     for section in &checkpoint.sections {
         put(&section.name, &section.bytes)?;
-        sums += &format_sums_line(&section.name, &section.bytes);
+        checksums += &format_checksum_line(&section.name, &section.bytes);
     }
-    put(SUMS, sums.as_bytes())?;
+    put(CHECKSUMS, checksums.as_bytes())?;
     disk::sync_folder(tmp).map_err(CheckpointError::io("sync", tmp))
 }
 
