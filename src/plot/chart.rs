@@ -3,7 +3,7 @@
 use super::Band;
 use super::error::{ChartError, drawing_error};
 use super::legend::{self, Legend};
-use super::style::{FONT_FAMILY, stroke};
+use super::style::{FONT_FAMILY, Stroke, stroke};
 use crate::disk;
 use plotters::coord::Shift;
 use plotters::coord::types::RangedCoordf64;
@@ -178,7 +178,7 @@ fn draw_curve<B: DrawingBackend>(
     index: usize,
     band: &Band,
 ) -> Result<(), ChartError> {
-    let (style, dash, gap) = stroke(index);
+    let Stroke { style, dash, gap } = stroke(index);
     let colour = style.color;
     let Band { x, mean, interval } = band;
     let side = |side: usize| x.iter().zip(interval).map(move |(x, bounds)| (*x, bounds[side]));

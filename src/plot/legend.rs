@@ -1,7 +1,7 @@
 //! Legend of a chart with many curves: below the plot and in columns, where it covers no curve.
 
 use super::error::{ChartError, drawing_error};
-use super::style::{FONT_FAMILY, stroke};
+use super::style::{FONT_FAMILY, Stroke, stroke};
 use plotters::coord::Shift;
 use plotters::element::DashedPathElement;
 use plotters::prelude::*;
@@ -98,6 +98,6 @@ pub fn curve_sample(
     index: usize,
     (x, y): (i32, i32),
 ) -> DashedPathElement<std::array::IntoIter<(i32, i32), 2>, i32> {
-    let (style, dash, gap) = stroke(index);
+    let Stroke { style, dash, gap } = stroke(index);
     DashedPathElement::new([(x, y), (x + SAMPLE_LENGTH, y)], dash, gap, style)
 }

@@ -17,8 +17,17 @@ const COLOURS: [RGBColor; 7] = [
 /// Lengths of dashes and gaps of curves in pixels: solid for the first use of all colours, then others.
 const DASHES: [(i32, i32); 3] = [(i32::MAX, 1), (7, 4), (2, 3)];
 
-/// Style of the curve with this index, with the lengths of its dashes and gaps in pixels.
-pub(super) fn stroke(index: usize) -> (ShapeStyle, i32, i32) {
+/// Stroke of a curve: its colour and width, and its dashes.
+pub(super) struct Stroke {
+    pub style: ShapeStyle,
+    /// Length of a dash in pixels.
+    pub dash: i32,
+    /// Length of a gap in pixels.
+    pub gap: i32,
+}
+
+/// The stroke of the curve with this index.
+pub(super) fn stroke(index: usize) -> Stroke {
     let (dash, gap) = DASHES[index / COLOURS.len() % DASHES.len()];
-    (COLOURS[index % COLOURS.len()].stroke_width(2), dash, gap)
+    Stroke { style: COLOURS[index % COLOURS.len()].stroke_width(2), dash, gap }
 }
