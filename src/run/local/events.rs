@@ -287,7 +287,7 @@ impl Iterator for Events<'_> {
     }
 }
 
-/// Takes a checkpoint, and checks that its numbers are finite.
+/// Takes a snapshot, and checks that its values are finite.
 fn take_finite_snapshot(run: &dyn Run) -> Result<Checkpoint, RunError> {
     let snapshot = run.snapshot()?;
     if is_finite(&snapshot) {
