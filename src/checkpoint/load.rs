@@ -60,7 +60,7 @@ fn open(path: &Path, opener: Opener) -> Result<OpenCheckpoint, CheckpointError> 
 }
 
 /// Opens the folder at exactly this path, and checks everything but the content of its sections: checksums, manifest
-/// sizes. The files stay open, so that the sections come from the same checkpoint even if it is replaced meanwhile.
+/// and sizes. The files stay open, so that the sections come from the same checkpoint even if it is replaced meanwhile.
 fn open_exactly(path: &Path, opener: Opener) -> Result<OpenCheckpoint, CheckpointError> {
     if read_entries(path)?.next().is_none() {
         return Err(CheckpointError::damaged(path, "it is empty"));
