@@ -44,7 +44,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     let mut config = TrainConfig { iterations: 20, ..TrainConfig::with_defaults_of(&game)? };
     (config.rollout.num_steps, config.rollout.learn_steps) = (50, 50);
     let envs = ThreadedEnvs::new(config.rollout.num_envs(), Corridor::default);
-    let device = device::choose("cpu")?.device;
+    let device = device::start("cpu")?.device;
     let mut trainer = GameTrainer::with_envs(game, HostEnvs::new(envs), &config, &device)?;
     for _ in 0..config.iterations {
         let record = trainer.iterate()?;

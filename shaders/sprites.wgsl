@@ -4,7 +4,7 @@
 struct Layout {
     picture: vec2<f32>,
     cells: vec2<u32>,
-    plate: vec2<u32>,
+    board: vec2<u32>,
     first: vec2<u32>,
     gap: u32,
     columns: u32,
@@ -62,11 +62,11 @@ fn paint_background(@builtin(position) position: vec4<f32>) -> @location(0) vec4
     if any(pixel < wall.first) {
         discard;
     }
-    let stride = wall.plate + wall.gap;
-    let plate = (pixel - wall.first) / stride;
+    let stride = wall.board + wall.gap;
+    let board = (pixel - wall.first) / stride;
     let inside = (pixel - wall.first) % stride;
-    if any(inside >= wall.plate) || plate.x >= wall.columns
-        || plate.y * wall.columns + plate.x >= wall.count {
+    if any(inside >= wall.board) || board.x >= wall.columns
+        || board.y * wall.columns + board.x >= wall.count {
         discard;
     }
     let at = (vec2<f32>(inside) + 0.5) / wall.scale;
@@ -76,9 +76,9 @@ fn paint_background(@builtin(position) position: vec4<f32>) -> @location(0) vec4
 
 struct Quad {
     @builtin(position) position: vec4<f32>,
-    // The plate's upper left corner.
-    @location(0) @interpolate(flat) plate: vec2<f32>,
-    // On its plate.
+    // The board's upper left corner.
+    @location(0) @interpolate(flat) board: vec2<f32>,
+    // On its board.
     @location(1) @interpolate(flat) centre: vec2<f32>,
     @location(2) @interpolate(flat) size: vec2<f32>,
     // Its cosine and sine.
@@ -92,7 +92,7 @@ fn sprite(@builtin(vertex_index) corner: u32, @builtin(instance_index) index: u3
     let sprite = instances[index];
     let game = index / wall.sprites;
     let place = vec2(game % wall.columns, game / wall.columns);
-    let plate = vec2<f32>(wall.first + place * (wall.plate + wall.gap));
+    let board = vec2<f32>(wall.first + place * (wall.board + wall.gap));
     let centre = vec2(sprite.x, sprite.y) * wall.scale;
     let exact = vec2(sprite.width, sprite.height) * wall.scale;
 
@@ -115,9 +115,9 @@ fn sprite(@builtin(vertex_index) corner: u32, @builtin(instance_index) index: u3
         low = floor(centre - half);
         high = ceil(centre + half);
     }
-    // Nothing leaves its plate.
-    low = clamp(low, vec2(0.0), vec2<f32>(wall.plate));
-    high = clamp(high, vec2(0.0), vec2<f32>(wall.plate));
+    // Nothing leaves its board.
+    low = clamp(low, vec2(0.0), vec2<f32>(wall.board));
+    high = clamp(high, vec2(0.0), vec2<f32>(wall.board));
     if sprite.opacity <= 0.0 {
         high = low;
     }
@@ -125,8 +125,8 @@ fn sprite(@builtin(vertex_index) corner: u32, @builtin(instance_index) index: u3
     let numbers = array(0u, 1u, 2u, 2u, 1u, 3u);
     let number = numbers[corner];
     let side = vec2(f32(number % 2u), f32(number / 2u));
-    quad.position = clip_space(plate + mix(low, high, side));
-    quad.plate = plate;
+    quad.position = clip_space(board + mix(low, high, side));
+    quad.board = board;
     quad.tile = sprite.tile;
     quad.repeat_and_opacity = vec2(sprite.repeat, sprite.opacity);
     return quad;
@@ -134,7 +134,7 @@ fn sprite(@builtin(vertex_index) corner: u32, @builtin(instance_index) index: u3
 
 @fragment
 fn paint_sprite(quad: Quad) -> @location(0) vec4<f32> {
-    let d = floor(quad.position.xy) + 0.5 - quad.plate - quad.centre;
+    let d = floor(quad.position.xy) + 0.5 - quad.board - quad.centre;
     let rotated = vec2(dot(d, quad.rotation), d.y * quad.rotation.x - d.x * quad.rotation.y);
     let at = rotated / quad.size + 0.5;
     if any(at < vec2(0.0)) || any(at >= vec2(1.0)) {

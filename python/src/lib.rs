@@ -62,7 +62,7 @@ fn names() -> Vec<&'static str> {
 #[pyfunction]
 fn scalars(record: &str) -> PyResult<HashMap<String, f64>> {
     let record: IterationRecord = serde_json::from_str(record).map_err(value_error)?;
-    let all = grove::track::scalars(&record).into_iter();
+    let all = grove::track::list_figures(&record).into_iter();
     Ok(all.filter_map(|(name, value)| Some((name, value?))).collect())
 }
 

@@ -53,7 +53,7 @@ impl Session {
         run_dir: Option<PathBuf>,
         callback: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
-        let chosen = device::choose(device).map_err(value_error)?;
+        let chosen = device::start(device).map_err(value_error)?;
         let (is_auto, interrupts) = (device == "auto", Interrupts::new()?);
         let (spaces, environment) = (None, None);
         Ok(Self { run_dir, callback, spaces, environment, chosen, is_auto, interrupts })
@@ -116,7 +116,7 @@ impl Session {
         listener.raise()?;
         let summary = summary.map_err(runtime_error)?;
         let BestPolicy { checkpoint: best, warnings } =
-            files.best_policy(run).map_err(runtime_error)?;
+            files.load_best_policy(run).map_err(runtime_error)?;
         listener.warn_all(&warnings)?;
         let evaluation = finish(run, Some(&mut files), best.as_ref()).map_err(runtime_error)?;
         listener.warn_all(evaluation.warning().as_slice())?;
@@ -127,7 +127,7 @@ impl Session {
             .warn_all(&described.map_err(|error| PyRuntimeError::new_err(format!("{error:#}")))?)?;
         self.interrupts.check()?;
         let mut report =
-            summary.report(run, &files, &self.chosen.info.name, best.as_ref(), evaluation);
+            summary.into_report(run, &files, &self.chosen.info.name, best.as_ref(), evaluation);
         report.run = folder.display().to_string();
         Ok(serde_json::to_string(&report).expect("reports are plain data"))
     }

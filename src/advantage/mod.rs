@@ -78,7 +78,7 @@ pub fn compute_shared_advantages(
     let [squares, steps, zero_variance] = team.all_reduce_shard_numbers(shards, &ours)?;
     let scalar = |x: f64| Tensor::from_floats([x as f32], &trajectory.obs.device());
     let deviation = scalar((squares / steps).sqrt());
-    let zero_variance = scalar(zero_variance / shards.items() as f64);
+    let zero_variance = scalar(zero_variance / shards.num_items() as f64);
     Ok(credits.into_advantages(config.scale_rewards, deviation, zero_variance))
 }
 

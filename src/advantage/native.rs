@@ -93,7 +93,7 @@ impl HostAdvantages {
             let values = self.values.par_chunks_mut(group_size * num_steps);
             values.for_each(|values| values.iter_mut().for_each(|x| *x *= scale));
         }
-        self.zero_variance = zero_variance / shards.items() as f64;
+        self.zero_variance = zero_variance / shards.num_items() as f64;
         Ok(())
     }
 }

@@ -56,7 +56,7 @@ pub enum CheckpointError {
         "section {name} of the checkpoint at iteration {iteration} has version {found}, but this \
          version of Grove reads version {expected}; load it with the version of Grove that saved it"
     )]
-    OtherSection {
+    OtherSectionVersion {
         /// The checkpoint's iteration.
         iteration: u64,
         /// The section's name.
@@ -99,14 +99,14 @@ pub enum CheckpointError {
 
     /// The disk (or the user's quota on it) is full.
     #[error(
-        "cannot save a checkpoint to {path}: the disk is full; free at least {needed} bytes there, \
+        "cannot save a checkpoint to {path}: the disk is full; free at least {needed_bytes} bytes there, \
          or save to another disk"
     )]
     DiskFull {
         /// The path to save to.
         path: PathBuf,
         /// The checkpoint's size, in bytes.
-        needed: u64,
+        needed_bytes: u64,
     },
 
     /// The checkpoint is intact, but the caller cannot use it.
@@ -118,7 +118,7 @@ pub enum CheckpointError {
         reason: String,
     },
 
-    /// The store exists but is empty.
+    /// The store is empty.
     #[error("there is no checkpoint in {0} yet; restart the run or give another path")]
     NoneSaved(PathBuf),
 
@@ -152,7 +152,7 @@ impl CheckpointError {
     /// Whether the checkpoint may be intact: the system cannot read it now, or another version wrote it.
     pub fn may_be_intact(&self) -> bool {
         match self {
-            Self::NewerFormat { .. } | Self::OtherSection { .. } => true,
+            Self::NewerFormat { .. } | Self::OtherSectionVersion { .. } => true,
             // Other errors are about what is in the place of a file.
             Self::Io { source, .. } => source.raw_os_error().is_some(),
             _ => false,

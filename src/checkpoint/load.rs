@@ -1,15 +1,17 @@
 //! Loading one checkpoint and verifying all of its checksums.
 
-use super::manifest::{MANIFEST, Manifest, SUMS, SectionEntry, read_manifest, sums_line};
+use super::manifest::{
+    CHECKSUMS, MANIFEST, Manifest, SectionEntry, format_checksum_line, parse_manifest,
+};
 use super::{Checkpoint, CheckpointError, Section};
 use crate::disk::{input, replacement_paths};
 use std::fs::{self, File, ReadDir};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// Attempts to open the files. Opening fails once if a save replaces the checkpoint between two
+/// Number of attempts to open the files. Opening fails once if a save replaces the checkpoint between two
 /// opens; real damage fails every time, and cheaply, since no section has been read yet.
-const ATTEMPTS: u32 = 50;
+const OPEN_ATTEMPTS: u32 = 50;
 
 /// Reads the checkpoint in the directory `path` and verifies its checksums.
 ///
@@ -23,7 +25,7 @@ pub fn load(path: &Path) -> Result<Checkpoint, CheckpointError> {
     load_with(path, &input::open, u64::MAX)
 }
 
-/// Opens a regular file at a path to read it.
+/// Function that opens the regular file at a path to read it.
 type Opener<'a> = &'a dyn Fn(&Path) -> io::Result<File>;
 
 /// Reads a checkpoint as [`load`] does, but from the files that `opener` opens, which may refuse some, and only if its
@@ -33,7 +35,7 @@ pub fn load_with(
     opener: Opener,
     max_bytes: u64,
 ) -> Result<Checkpoint, CheckpointError> {
-    let opened = (1..ATTEMPTS).find_map(|_| open(path, opener).ok());
+    let opened = (1..OPEN_ATTEMPTS).find_map(|_| open(path, opener).ok());
     opened.map_or_else(|| open(path, opener), Ok)?.read(max_bytes)
 }
 
@@ -45,7 +47,7 @@ struct OpenCheckpoint {
     /// The section files, in manifest order.
     files: Vec<File>,
     /// `SHA256SUMS` after the manifest's line.
-    sums: Vec<u8>,
+    checksums: Vec<u8>,
 }
 
 fn open(path: &Path, opener: Opener) -> Result<OpenCheckpoint, CheckpointError> {
@@ -57,8 +59,8 @@ fn open(path: &Path, opener: Opener) -> Result<OpenCheckpoint, CheckpointError> 
     }
 }
 
-/// Opens the folder at exactly this path, and checks everything but the content of its sections: sums, manifest and
-/// sizes. The files stay open, so that the sections come from the same checkpoint even if it is replaced meanwhile.
+/// Opens the folder at exactly this path, and checks everything but the content of its sections: checksums, manifest
+/// and sizes. The files stay open, so that the sections come from the same checkpoint even if it is replaced meanwhile.
 fn open_exactly(path: &Path, opener: Opener) -> Result<OpenCheckpoint, CheckpointError> {
     if read_entries(path)?.next().is_none() {
         return Err(CheckpointError::damaged(path, "it is empty"));
@@ -68,10 +70,10 @@ fn open_exactly(path: &Path, opener: Opener) -> Result<OpenCheckpoint, Checkpoin
         file.and_then(|file| input::read_file(file, input::MAX_DESCRIPTION_BYTES))
             .map_err(read_error(path, name))
     };
-    let all_sums = read(SUMS)?;
+    let all_checksums = read(CHECKSUMS)?;
     let text = read(MANIFEST)?;
-    let sums = strip_sums_line(path, &all_sums, MANIFEST, &text)?.to_vec();
-    let manifest = read_manifest(path, &text)?;
+    let checksums = strip_checksum_line(path, &all_checksums, MANIFEST, &text)?.to_vec();
+    let manifest = parse_manifest(path, &text)?;
 
     let mut files = Vec::new();
     for entry in &manifest.sections {
@@ -81,22 +83,23 @@ fn open_exactly(path: &Path, opener: Opener) -> Result<OpenCheckpoint, Checkpoin
         require_size(path, entry, found)?;
         files.push(file);
     }
-    if read(SUMS)? != all_sums {
-        let reason = format!("{SUMS} changed while it was read");
+    if read(CHECKSUMS)? != all_checksums {
+        let reason = format!("{CHECKSUMS} changed while it was read");
         return Err(CheckpointError::damaged(path, reason));
     }
-    Ok(OpenCheckpoint { path: path.to_owned(), manifest, files, sums })
+    Ok(OpenCheckpoint { path: path.to_owned(), manifest, files, checksums })
 }
 
 impl OpenCheckpoint {
     fn read(self, max_bytes: u64) -> Result<Checkpoint, CheckpointError> {
-        let Self { path, manifest, files, sums } = self;
-        let bytes = manifest.sections.iter().fold(0, |sum: u64, it| sum.saturating_add(it.size));
+        let Self { path, manifest, files, checksums } = self;
+        let bytes =
+            manifest.sections.iter().fold(0, |sum: u64, entry| sum.saturating_add(entry.size));
         if bytes > max_bytes {
             let message = format!("its sections have {bytes} bytes; the limit is {max_bytes}");
             return Err(CheckpointError::io("read", &path)(io::Error::other(message)));
         }
-        let mut sums = &sums[..];
+        let mut checksums = &checksums[..];
         let mut sections = Vec::new();
         for (entry, file) in manifest.sections.into_iter().zip(files) {
             let mut bytes = Vec::new();
@@ -105,11 +108,11 @@ impl OpenCheckpoint {
                 .read_to_end(&mut bytes)
                 .map_err(read_error(&path, &entry.name))?;
             require_size(&path, &entry, bytes.len() as u64)?;
-            sums = strip_sums_line(&path, sums, &entry.name, &bytes)?;
+            checksums = strip_checksum_line(&path, checksums, &entry.name, &bytes)?;
             sections.push(Section { name: entry.name, version: entry.version, bytes });
         }
-        if !sums.is_empty() {
-            let reason = format!("{SUMS} lists more than {MANIFEST}");
+        if !checksums.is_empty() {
+            let reason = format!("{CHECKSUMS} lists more than {MANIFEST}");
             return Err(CheckpointError::damaged(&path, reason));
         }
         Ok(Checkpoint { iteration: manifest.iteration, sections })
@@ -140,15 +143,15 @@ fn require_size(path: &Path, entry: &SectionEntry, found: u64) -> Result<(), Che
     (found == *size).then_some(()).ok_or_else(|| CheckpointError::damaged(path, reason()))
 }
 
-/// Checks that `sums` starts with the line for this file, and returns the rest.
-fn strip_sums_line<'a>(
+/// Checks that `checksums` starts with the line for this file, and returns the rest.
+fn strip_checksum_line<'a>(
     path: &Path,
-    sums: &'a [u8],
+    checksums: &'a [u8],
     name: &str,
     bytes: &[u8],
 ) -> Result<&'a [u8], CheckpointError> {
-    sums.strip_prefix(sums_line(name, bytes).as_bytes()).ok_or_else(|| {
-        let reason = format!("{name} does not have the checksum given in {SUMS}");
+    checksums.strip_prefix(format_checksum_line(name, bytes).as_bytes()).ok_or_else(|| {
+        let reason = format!("{name} does not have the checksum given in {CHECKSUMS}");
         CheckpointError::damaged(path, reason)
     })
 }

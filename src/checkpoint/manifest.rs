@@ -10,7 +10,7 @@ pub const MANIFEST: &str = "manifest.json";
 
 /// The file with the checksums of all other files. Its name and its first line (the manifest's) are
 /// the same in every format, so that a newer format can be distinguished from a damaged manifest.
-pub const SUMS: &str = "SHA256SUMS";
+pub const CHECKSUMS: &str = "SHA256SUMS";
 
 /// The directory format that this version writes, and the newest that it reads.
 pub const FORMAT: u32 = 1;
@@ -30,12 +30,12 @@ pub struct Manifest {
 pub struct SectionEntry {
     pub name: String,
     pub version: u32,
-    /// Bytes.
+    /// Size of the file in bytes.
     pub size: u64,
 }
 
 /// Serializes the manifest of a checkpoint.
-pub fn write_manifest(checkpoint: &Checkpoint) -> String {
+pub fn serialize_manifest(checkpoint: &Checkpoint) -> String {
     let sections = checkpoint.sections.iter().map(|section| SectionEntry {
         name: section.name.clone(),
         version: section.version,
@@ -49,7 +49,7 @@ pub fn write_manifest(checkpoint: &Checkpoint) -> String {
 }
 
 /// Parses the manifest of the checkpoint in `path` and checks the section names.
-pub fn read_manifest(path: &Path, text: &[u8]) -> Result<Manifest, CheckpointError> {
+pub fn parse_manifest(path: &Path, text: &[u8]) -> Result<Manifest, CheckpointError> {
     #[derive(Deserialize)]
     struct Header {
         format: u32,
@@ -69,14 +69,14 @@ pub fn read_manifest(path: &Path, text: &[u8]) -> Result<Manifest, CheckpointErr
 }
 
 /// Formats the line of `SHA256SUMS` for a file.
-pub fn sums_line(name: &str, bytes: &[u8]) -> String {
+pub fn format_checksum_line(name: &str, bytes: &[u8]) -> String {
     format!("{}  {name}\n", disk::sha256(bytes))
 }
 
 /// Returns the first name that is not a portable, unique file name, with the reason.
 pub fn find_bad_name<'a>(names: impl Iterator<Item = &'a str>) -> Option<(&'a str, &'static str)> {
     // `A` and `a` are the same file on case-insensitive systems.
-    let mut taken = vec![MANIFEST.to_ascii_lowercase(), SUMS.to_ascii_lowercase()];
+    let mut taken = vec![MANIFEST.to_ascii_lowercase(), CHECKSUMS.to_ascii_lowercase()];
     for name in names {
         let lower = name.to_ascii_lowercase();
         let stem = lower.split('.').next().unwrap_or_default();
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_newer_format_is_distinguished_from_a_malformed_manifest() {
-        let error = |text: &str| read_manifest(Path::new("best"), text.as_bytes()).err().unwrap();
+        let error = |text: &str| parse_manifest(Path::new("best"), text.as_bytes()).err().unwrap();
         let newer = error(r#"{"format": 2, "shards": []}"#);
         assert!(matches!(newer, CheckpointError::NewerFormat { found: 2, .. }));
         let odd = error(r#"{"format": 1, "iteration": 1, "sections": [], "shards": []}"#);

@@ -29,7 +29,7 @@
 //! let counts = Section { name: "counts.json".into(), version: 1, bytes: b"[1, 2, 3]".to_vec() };
 //! store.save(&Checkpoint { iteration: 120, sections: vec![counts] })?;
 //!
-//! let latest = store.latest()?.checkpoint;
+//! let latest = store.load_latest()?.checkpoint;
 //! assert_eq!(latest.iteration, 120);
 //! // The reader states the version of the section that it understands.
 //! assert_eq!(latest.section("counts.json", 1)?.bytes, b"[1, 2, 3]");
@@ -64,7 +64,7 @@ pub struct Section {
 /// The state of a run after one iteration, as named sections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// Iterations completed.
+    /// Number of iterations completed.
     pub iteration: u64,
     /// The sections, in manifest order.
     pub sections: Vec<Section>,
@@ -75,14 +75,14 @@ impl Checkpoint {
     ///
     /// # Errors
     /// [`CheckpointError::MissingSection`] if there is no such section, and
-    /// [`CheckpointError::OtherSection`] if it has another version.
+    /// [`CheckpointError::OtherSectionVersion`] if it has another version.
     pub fn section(&self, name: &str, version: u32) -> Result<&Section, CheckpointError> {
         let section =
             self.sections.iter().find(|section| section.name == name).ok_or_else(|| {
                 CheckpointError::MissingSection { iteration: self.iteration, name: name.to_owned() }
             })?;
         if section.version != version {
-            return Err(CheckpointError::OtherSection {
+            return Err(CheckpointError::OtherSectionVersion {
                 iteration: self.iteration,
                 name: name.to_owned(),
                 found: section.version,

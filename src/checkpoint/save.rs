@@ -1,6 +1,8 @@
 //! Saving one checkpoint atomically.
 
-use super::manifest::{MANIFEST, SUMS, find_bad_name, sums_line, write_manifest};
+use super::manifest::{
+    CHECKSUMS, MANIFEST, find_bad_name, format_checksum_line, serialize_manifest,
+};
 use super::{Checkpoint, CheckpointError};
 use crate::disk::{self, ReplacementPaths, replacement_paths};
 use std::fs;
@@ -27,36 +29,37 @@ pub fn save(checkpoint: &Checkpoint, path: &Path) -> Result<(), CheckpointError>
         return Err(CheckpointError::BadSectionName { path, name, reason });
     }
     require_replaceable(path)?;
-    require_leftovers(path)?;
-    disk::replace_folder(path, clear, |tmp| write_files(checkpoint, tmp)).map_err(|error| {
-        match error {
+    require_only_leftovers(path)?;
+    disk::replace_folder(path, remove_manifest_last, |tmp| write_files(checkpoint, tmp)).map_err(
+        |error| match error {
             CheckpointError::Io { source, .. }
                 if matches!(source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) =>
             {
-                let needed = sections.iter().map(|s| s.bytes.len() as u64).sum();
-                CheckpointError::DiskFull { path: path.to_owned(), needed }
+                let needed_bytes = sections.iter().map(|s| s.bytes.len() as u64).sum();
+                CheckpointError::DiskFull { path: path.to_owned(), needed_bytes }
             }
             error => error,
-        }
-    })
+        },
+    )
 }
 
 /// Cleans up after a crashed save to `path`: removes leftovers and completes an interrupted
 /// replacement.
 pub(super) fn recover_replacement(path: &Path) -> Result<(), CheckpointError> {
-    require_leftovers(path)?;
-    Ok(disk::recover_replacement(path, clear)?)
+    require_only_leftovers(path)?;
+    Ok(disk::recover_replacement(path, remove_manifest_last)?)
 }
 
-/// Checks that the folders beside `path` are leftovers of saves.
-fn require_leftovers(path: &Path) -> Result<(), CheckpointError> {
-    let mut leftovers = replacement_paths(path).into_iter().flat_map(ReplacementPaths::existing);
+/// Checks that the folders beside `path`, if any, are leftovers of saves.
+fn require_only_leftovers(path: &Path) -> Result<(), CheckpointError> {
+    let mut leftovers =
+        replacement_paths(path).into_iter().flat_map(ReplacementPaths::into_existing);
     leftovers.try_for_each(|folder| require_replaceable(&folder))
 }
 
 /// Removes a checkpoint's directory, the manifest last, so that a directory left by a crash is still
 /// recognized as a checkpoint.
-fn clear(directory: &Path) -> io::Result<()> {
+fn remove_manifest_last(directory: &Path) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
         if entry.file_name() != MANIFEST {
@@ -75,16 +78,16 @@ pub(super) fn remove(path: &Path) -> Result<(), CheckpointError> {
     let unnamed = || CheckpointError::Unnamed(path.to_owned());
     let tmp = replacement_paths(path).ok_or_else(unnamed)?.new;
     disk::rename(path, &tmp).map_err(CheckpointError::io("remove", path))?;
-    clear(&tmp).map_err(CheckpointError::io("remove", &tmp))
+    remove_manifest_last(&tmp).map_err(CheckpointError::io("remove", &tmp))
 }
 
 /// Checks that `path` may be replaced: it must be missing, an empty directory or a checkpoint (intact
 /// or damaged).
 fn require_replaceable(path: &Path) -> Result<(), CheckpointError> {
     require_no_link(path)?;
-    let replaceable = match fs::read_dir(path) {
+    let is_replaceable = match fs::read_dir(path) {
         Ok(mut entries) => {
-            let known = [MANIFEST, SUMS].map(|name| path.join(name).exists());
+            let known = [MANIFEST, CHECKSUMS].map(|name| path.join(name).exists());
             entries.next().is_none() || known.contains(&true)
         }
         Err(_) if path.is_file() => false,
@@ -92,7 +95,7 @@ fn require_replaceable(path: &Path) -> Result<(), CheckpointError> {
         Err(e) => return Err(CheckpointError::io("read", path)(e)),
     };
     let refused = || CheckpointError::NotACheckpoint(path.to_owned());
-    replaceable.then_some(()).ok_or_else(refused)
+    is_replaceable.then_some(()).ok_or_else(refused)
 }
 
 /// Refuses a symbolic link: the files of the directory that it points to would be lost.
@@ -106,8 +109,8 @@ fn write_files(checkpoint: &Checkpoint, tmp: &Path) -> Result<(), CheckpointErro
     let parent = tmp.parent().unwrap_or(tmp);
     disk::create_folders(parent).map_err(CheckpointError::io("create", parent))?;
     disk::create_folder(tmp).map_err(CheckpointError::io("create", tmp))?;
-    let manifest = write_manifest(checkpoint);
-    let mut sums = sums_line(MANIFEST, manifest.as_bytes());
+    let manifest = serialize_manifest(checkpoint);
+    let mut checksums = format_checksum_line(MANIFEST, manifest.as_bytes());
     let put = |name: &str, bytes: &[u8]| {
         let file = tmp.join(name);
         disk::create(&file, bytes).map_err(CheckpointError::io("write", &file))
@@ -115,9 +118,9 @@ fn write_files(checkpoint: &Checkpoint, tmp: &Path) -> Result<(), CheckpointErro
     put(MANIFEST, manifest.as_bytes())?;
     for section in &checkpoint.sections {
         put(&section.name, &section.bytes)?;
-        sums += &sums_line(&section.name, &section.bytes);
+        checksums += &format_checksum_line(&section.name, &section.bytes);
     }
-    put(SUMS, sums.as_bytes())?;
+    put(CHECKSUMS, checksums.as_bytes())?;
     disk::sync_folder(tmp).map_err(CheckpointError::io("sync", tmp))
 }
 
@@ -125,7 +128,7 @@ fn write_files(checkpoint: &Checkpoint, tmp: &Path) -> Result<(), CheckpointErro
 mod tests {
     use super::*;
     use crate::checkpoint::{Section, load};
-    use crate::disk::faults::{Fault, with};
+    use crate::disk::faults::{Fault, with_fault};
     use tempfile::TempDir;
 
     fn checkpoint(iteration: u64) -> Checkpoint {
@@ -146,16 +149,16 @@ mod tests {
 
     #[test]
     fn a_fault_at_any_change_leaves_a_whole_checkpoint_and_the_next_save_clears_the_rest() {
-        let place = TempDir::new().unwrap();
+        let root = TempDir::new().unwrap();
         let save = |iteration: u64, path: &Path, fault: Fault| {
-            with(fault, || save(&checkpoint(iteration), path))
+            with_fault(fault, || save(&checkpoint(iteration), path))
         };
-        let whole = place.path().join("whole/best");
+        let whole = root.path().join("whole/best");
         save(1, &whole, Fault::Nothing).0.unwrap();
         let (_, changes) = save(2, &whole, Fault::Nothing);
         assert!(changes > 15, "{changes}");
         for fault in (0..changes).flat_map(|at| [Fault::Once(at), Fault::Stop(at)]) {
-            let run = place.path().join(format!("{fault:?}"));
+            let run = root.path().join(format!("{fault:?}"));
             let path = run.join("best");
             save(1, &path, Fault::Nothing).0.unwrap();
             let saved = save(2, &path, fault).0;

@@ -14,7 +14,7 @@ pub struct Store {
     directory: PathBuf,
 }
 
-/// The newest intact checkpoint of a [`Store`].
+/// The newest usable checkpoint of a [`Store`].
 #[derive(Debug)]
 pub struct LatestCheckpoint {
     /// The checkpoint.
@@ -22,7 +22,7 @@ pub struct LatestCheckpoint {
     /// The checkpoint's directory.
     pub path: PathBuf,
     /// Newer checkpoints that were skipped, with the reason for each, newest first.
-    pub damaged: Vec<(PathBuf, CheckpointError)>,
+    pub skipped: Vec<(PathBuf, CheckpointError)>,
 }
 
 impl Store {
@@ -77,39 +77,39 @@ impl Store {
     /// [`CheckpointError::NoneSaved`] if the store is empty; if no checkpoint can be loaded, the error of the newest
     /// that [may be intact](CheckpointError::may_be_intact), or otherwise [`CheckpointError::NoneIntact`]; and the
     /// errors of [`iterations`](Store::iterations).
-    pub fn latest(&self) -> Result<LatestCheckpoint, CheckpointError> {
-        self.latest_usable(|_| Ok(()))
+    pub fn load_latest(&self) -> Result<LatestCheckpoint, CheckpointError> {
+        self.load_latest_usable(|_| Ok(()))
     }
 
-    /// Loads the newest intact checkpoint that `usable` accepts. The callback inspects the content,
+    /// Loads the newest intact checkpoint that `check` accepts. The callback inspects the content,
     /// which is opaque to this module, and returns the reason if it rejects one.
     ///
     /// # Errors
-    /// The errors of [`latest`](Store::latest).
-    pub fn latest_usable(
+    /// The errors of [`load_latest`](Store::load_latest).
+    pub fn load_latest_usable(
         &self,
-        usable: impl Fn(&Checkpoint) -> Result<(), String>,
+        check: impl Fn(&Checkpoint) -> Result<(), String>,
     ) -> Result<LatestCheckpoint, CheckpointError> {
-        let mut damaged = Vec::new();
+        let mut skipped = Vec::new();
         for iteration in self.iterations()?.into_iter().rev() {
             let path = self.path(iteration);
-            let loaded = self.load(iteration).and_then(|checkpoint| match usable(&checkpoint) {
+            let loaded = self.load(iteration).and_then(|checkpoint| match check(&checkpoint) {
                 Ok(()) => Ok(checkpoint),
                 Err(reason) => Err(CheckpointError::Unusable { path: path.clone(), reason }),
             });
             match loaded {
-                Ok(checkpoint) => return Ok(LatestCheckpoint { checkpoint, path, damaged }),
-                Err(error) => damaged.push((path, error)),
+                Ok(checkpoint) => return Ok(LatestCheckpoint { checkpoint, path, skipped }),
+                Err(error) => skipped.push((path, error)),
             }
         }
         // The advice about damaged ones would cost one that is intact.
-        if let Some(at) = damaged.iter().position(|(_, error)| error.may_be_intact()) {
-            return Err(damaged.swap_remove(at).1);
+        if let Some(at) = skipped.iter().position(|(_, error)| error.may_be_intact()) {
+            return Err(skipped.swap_remove(at).1);
         }
         let path = self.directory.clone();
-        Err(match damaged[..] {
+        Err(match skipped[..] {
             [] => CheckpointError::NoneSaved(path),
-            _ => CheckpointError::NoneIntact { path, damaged },
+            _ => CheckpointError::NoneIntact { path, damaged: skipped },
         })
     }
 
@@ -119,7 +119,7 @@ impl Store {
     /// Checkpoints are read and verified from the newest on until an intact one is found.
     ///
     /// # Errors
-    /// The errors of [`latest`](Store::latest) if no checkpoint is intact (nothing is removed then), and
+    /// The errors of [`load_latest`](Store::load_latest) if no checkpoint is intact (nothing is removed then), and
     /// [`CheckpointError::Io`] if a removal fails.
     pub fn prune(&self, keep: usize) -> Result<Vec<PathBuf>, CheckpointError> {
         let iterations = self.iterations()?;
@@ -127,7 +127,7 @@ impl Store {
         if excess == 0 {
             return Ok(Vec::new());
         }
-        let intact = self.latest()?.checkpoint.iteration;
+        let intact = self.load_latest()?.checkpoint.iteration;
         let mut removed = Vec::new();
         for iteration in iterations.into_iter().take(excess).filter(|&i| i != intact) {
             let path = self.path(iteration);
@@ -187,10 +187,16 @@ mod tests {
 
     #[test]
     fn only_directory_names_of_checkpoints_parse_as_iterations() {
-        for number in [0, 120, 99_999_999, 100_000_000, u64::MAX] {
-            assert_eq!(parse_iteration(&directory_name(number)), Some(number));
-            assert_eq!(parse_leftover(&format!(".{}.tmp", directory_name(number))), Some(number));
-            assert_eq!(parse_leftover(&format!(".{}.old", directory_name(number))), Some(number));
+        for iteration in [0, 120, 99_999_999, 100_000_000, u64::MAX] {
+            assert_eq!(parse_iteration(&directory_name(iteration)), Some(iteration));
+            assert_eq!(
+                parse_leftover(&format!(".{}.tmp", directory_name(iteration))),
+                Some(iteration)
+            );
+            assert_eq!(
+                parse_leftover(&format!(".{}.old", directory_name(iteration))),
+                Some(iteration)
+            );
         }
         assert_eq!(directory_name(120), "00000120");
         for other in ["", "120", "000000120", "+0000120", "best", ".00000120", "00000120.tmp"] {

@@ -5,24 +5,24 @@ use burn::tensor::Device;
 use burn_wgpu::{WgpuInitError, WgpuSetup};
 use std::cell::RefCell;
 
-/// The browser's device, if started.
-type Started = RefCell<Option<(ChosenDevice, WgpuSetup)>>;
+/// The browser's device, once it is started.
+type BrowserDevice = RefCell<Option<(ChosenDevice, WgpuSetup)>>;
 
 thread_local! {
-    static STARTED: Started = const { RefCell::new(None) };
+    static STARTED: BrowserDevice = const { RefCell::new(None) };
 }
 
-/// No device: a browser cannot list its adapters without waiting.
-pub(super) fn list(_kind: &str) -> Vec<DeviceInfo> {
+/// Lists no device: a browser cannot list its adapters without waiting.
+pub(super) fn list(_backend: &str) -> Vec<DeviceInfo> {
     Vec::new()
 }
 
 /// Refuses to start a device, for which a browser would have to wait.
-pub(super) fn start(kind: &str, _index: usize) -> Result<Device, DeviceError> {
-    Err(failed(kind, "a browser starts it asynchronously".to_string()))
+pub(super) fn start(backend: &str, _index: usize) -> Result<Device, DeviceError> {
+    Err(start_error(backend, "a browser starts it asynchronously".to_string()))
 }
 
-fn failed(name: &str, message: String) -> DeviceError {
+fn start_error(name: &str, message: String) -> DeviceError {
     DeviceError::Failed { name: name.to_string(), message }
 }
 
@@ -47,10 +47,11 @@ pub async fn start_in_browser() -> Result<ChosenDevice, DeviceError> {
     if let Some((started, _)) = STARTED.with_borrow(Clone::clone) {
         return Ok(started);
     }
-    let none = |error: WgpuInitError| failed("wgpu", error.to_string());
-    let (device, setup) = Device::wgpu_options().init_with_setup_async().await.map_err(none)?;
+    let to_device_error = |error: WgpuInitError| start_error("wgpu", error.to_string());
+    let (device, setup) =
+        Device::wgpu_options().init_with_setup_async().await.map_err(to_device_error)?;
     let adapter_info = setup.adapter.get_info();
-    let software = adapter_info.device_type == wgpu::DeviceType::Cpu;
+    let is_software = adapter_info.device_type == wgpu::DeviceType::Cpu;
     let info = DeviceInfo {
         name: "wgpu:0".to_string(),
         // Browsers may hide the name, to prevent fingerprinting.
@@ -60,8 +61,8 @@ pub async fn start_in_browser() -> Result<ChosenDevice, DeviceError> {
             adapter_info.name
         },
         api: "WebGPU".to_string(),
-        kind: if software { "software gpu" } else { "gpu" }.to_string(),
-        software,
+        kind: if is_software { "software gpu" } else { "gpu" }.to_string(),
+        is_software,
         memory_bytes: None,
         driver: None,
     };

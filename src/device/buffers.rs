@@ -15,7 +15,7 @@ pub(crate) fn max_buffer_bytes(device: &Device) -> u64 {
 }
 
 /// The kernel element type of a precision.
-pub(crate) fn element(precision: Precision) -> ElemType {
+pub(crate) fn element_type(precision: Precision) -> ElemType {
     ElemType::Float(match precision {
         Precision::F32 => FloatKind::F32,
         Precision::Tf32 => FloatKind::TF32,

@@ -16,11 +16,11 @@ pub struct CgroupMemory {
 /// Reads the memory limits of this process's control groups; `None` if it has none.
 pub fn read() -> Option<CgroupMemory> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
-    strictest(&groups, Path::new("/sys/fs/cgroup"))
+    read_strictest(&groups, Path::new("/sys/fs/cgroup"))
 }
 
-/// The strictest limits of the `groups` of `/proc/self/cgroup`, mounted below `root`.
-fn strictest(groups: &str, root: &Path) -> Option<CgroupMemory> {
+/// Reads the strictest limits of the `groups` of `/proc/self/cgroup`, mounted below `root`.
+fn read_strictest(groups: &str, root: &Path) -> Option<CgroupMemory> {
     let limits = groups.lines().filter_map(|line| {
         let mut parts = line.splitn(3, ':').skip(1);
         let (controllers, path) = (parts.next()?, parts.next()?);
@@ -32,11 +32,11 @@ fn strictest(groups: &str, root: &Path) -> Option<CgroupMemory> {
             _ => None,
         }
     });
-    limits.reduce(stricter)
+    limits.reduce(combine_limits)
 }
 
-/// The minimum of each field, which may come from different groups.
-fn stricter(a: CgroupMemory, b: CgroupMemory) -> CgroupMemory {
+/// Takes the minimum of each field, which may come from different groups.
+fn combine_limits(a: CgroupMemory, b: CgroupMemory) -> CgroupMemory {
     CgroupMemory { limit: a.limit.min(b.limit), available: a.available.min(b.available) }
 }
 
@@ -60,23 +60,23 @@ const V1: FileNames = FileNames {
 const V2: FileNames =
     FileNames { limit: "memory.max", usage: "memory.current", cached: "inactive_file" };
 
-/// The strictest limits of a group and its ancestors. In a container, `path` may be a path of the host, which is
+/// Reads the strictest limits of a group and its ancestors. In a container, `path` may be a path of the host, which is
 /// missing here; the mount itself is then the container's group.
 fn read_group(mount: &Path, path: &str, names: &FileNames) -> Option<CgroupMemory> {
     let group = mount.join(path.trim_start_matches('/'));
     let groups = group.ancestors().take_while(|folder| folder.starts_with(mount));
     let limits = groups.filter_map(|folder| {
         let read = |name: &str| fs::read_to_string(folder.join(name)).ok();
-        let number = |name: &str| read(name)?.trim().parse::<u64>().ok();
+        let read_number = |name: &str| read(name)?.trim().parse::<u64>().ok();
         // Version 1 expresses no limit by a number beyond all memory.
-        let limit = number(names.limit).filter(|limit| *limit < 1 << 60)?;
+        let limit = read_number(names.limit).filter(|limit| *limit < 1 << 60)?;
         let stat = read("memory.stat").unwrap_or_default();
         let entry = |line: &str| line.strip_prefix(names.cached)?.trim().parse::<u64>().ok();
         let cached = stat.lines().find_map(entry).unwrap_or(0);
-        let used = number(names.usage).unwrap_or(0).saturating_sub(cached);
+        let used = read_number(names.usage).unwrap_or(0).saturating_sub(cached);
         Some(CgroupMemory { limit, available: limit.saturating_sub(used) })
     });
-    limits.reduce(stricter)
+    limits.reduce(combine_limits)
 }
 
 #[cfg(test)]
@@ -92,21 +92,21 @@ mod tests {
             fs::create_dir_all(root.join(path).parent().unwrap()).unwrap();
             fs::write(root.join(path), text).unwrap();
         };
-        assert_eq!(strictest("0::/a/b\n", root), None);
+        assert_eq!(read_strictest("0::/a/b\n", root), None);
         write("a/b/memory.max", "max\n");
         write("a/memory.max", "400\n");
         write("a/memory.current", "150\n");
-        assert_eq!(strictest("0::/a/b\n", root), memory(400, 250));
+        assert_eq!(read_strictest("0::/a/b\n", root), memory(400, 250));
         // A group that shares less than its own limit with others.
         write("a/b/memory.max", "300\n");
         write("a/b/memory.current", "20\n");
-        assert_eq!(strictest("0::/a/b\n", root), memory(300, 250));
+        assert_eq!(read_strictest("0::/a/b\n", root), memory(300, 250));
         write("a/memory.stat", "file 90\ninactive_file 30\nactive_file 60\n");
-        assert_eq!(strictest("0::/a/b\n", root), memory(300, 280));
+        assert_eq!(read_strictest("0::/a/b\n", root), memory(300, 280));
         write("memory/c/memory.limit_in_bytes", "9223372036854771712\n");
         write("memory/memory.limit_in_bytes", "300\n");
         write("memory/memory.usage_in_bytes", "100\n");
-        assert_eq!(strictest("4:cpu:/c\n3:memory:/c\n0::/a/b\n", root), memory(300, 200));
-        assert_eq!(strictest("3:memory:/docker/gone\n", root), memory(300, 200));
+        assert_eq!(read_strictest("4:cpu:/c\n3:memory:/c\n0::/a/b\n", root), memory(300, 200));
+        assert_eq!(read_strictest("3:memory:/docker/gone\n", root), memory(300, 200));
     }
 }

@@ -18,9 +18,9 @@ struct Candidate {
     instance: Instance,
 }
 
-/// The adapters that a kind of device names: `wgpu` all, the others those of one graphics API.
-fn candidates(kind: &str) -> Vec<Candidate> {
-    let only_backend = match kind {
+/// Lists the adapters of a backend: `wgpu` has all, the others have those of one graphics API.
+fn list_candidates(backend: &str) -> Vec<Candidate> {
+    let only_api = match backend {
         "vulkan" => Some(Backend::Vulkan),
         "metal" => Some(Backend::Metal),
         _ => None,
@@ -30,27 +30,27 @@ fn candidates(kind: &str) -> Vec<Candidate> {
         ..InstanceDescriptor::new_without_display_handle()
     });
     let mut found = Vec::new();
-    let mut numbers: HashMap<(Backend, DeviceType), usize> = HashMap::new();
+    let mut counts: HashMap<(Backend, DeviceType), usize> = HashMap::new();
     for adapter in pollster::block_on(instance.enumerate_adapters(Backends::PRIMARY)) {
         let adapter_info = adapter.get_info();
         let Some(api) = burn_api(adapter_info.backend) else { continue };
-        if only_backend.is_some_and(|only_backend| only_backend != adapter_info.backend) {
+        if only_api.is_some_and(|api| api != adapter_info.backend) {
             continue;
         }
-        let number = numbers.entry((adapter_info.backend, adapter_info.device_type)).or_default();
-        let Some((address, kind_name)) = burn_address(adapter_info.device_type, *number) else {
+        let count = counts.entry((adapter_info.backend, adapter_info.device_type)).or_default();
+        let Some((address, kind_name)) = burn_address(adapter_info.device_type, *count) else {
             continue;
         };
-        *number += 1;
+        *count += 1;
         found.push(Candidate {
             info: DeviceInfo {
-                name: format!("{kind}:{}", found.len()),
+                name: format!("{backend}:{}", found.len()),
                 description: adapter_info.name.clone(),
                 api: format!("{:?}", adapter_info.backend),
                 kind: kind_name.to_string(),
-                software: adapter_info.device_type == DeviceType::Cpu,
-                memory_bytes: memory(&adapter),
-                driver: driver(&adapter_info),
+                is_software: adapter_info.device_type == DeviceType::Cpu,
+                memory_bytes: memory_bytes(&adapter),
+                driver: describe_driver(&adapter_info),
             },
             address: address.map(|kind| (kind, api)),
             adapter,
@@ -70,31 +70,31 @@ fn burn_api(backend: Backend) -> Option<WgpuBackend> {
     }
 }
 
-/// Burn's address of an adapter, number `number` of its type and API, if there is one, and its type in words; `None` if
-/// Grove does not use the type.
+/// Burn's address of the adapter with this index among those of its type and API, if there is one, and its type in
+/// words; `None` if Grove does not use the type.
 fn burn_address(
     device_type: DeviceType,
-    number: usize,
+    index: usize,
 ) -> Option<(Option<DeviceKind>, &'static str)> {
     Some(match device_type {
-        DeviceType::DiscreteGpu => (Some(DeviceKind::DiscreteGpu(number)), "discrete gpu"),
-        DeviceType::IntegratedGpu => (Some(DeviceKind::IntegratedGpu(number)), "integrated gpu"),
-        DeviceType::VirtualGpu => (Some(DeviceKind::VirtualGpu(number)), "virtual gpu"),
+        DeviceType::DiscreteGpu => (Some(DeviceKind::DiscreteGpu(index)), "discrete gpu"),
+        DeviceType::IntegratedGpu => (Some(DeviceKind::IntegratedGpu(index)), "integrated gpu"),
+        DeviceType::VirtualGpu => (Some(DeviceKind::VirtualGpu(index)), "virtual gpu"),
         // Burn addresses the first adapter of the CPU only.
-        DeviceType::Cpu => ((number == 0).then_some(DeviceKind::Cpu), "software gpu"),
+        DeviceType::Cpu => ((index == 0).then_some(DeviceKind::Cpu), "software gpu"),
         DeviceType::Other => return None,
     })
 }
 
 /// The driver and its version, as far as the API reports them.
-fn driver(adapter_info: &AdapterInfo) -> Option<String> {
+fn describe_driver(adapter_info: &AdapterInfo) -> Option<String> {
     let text = format!("{} {}", adapter_info.driver, adapter_info.driver_info).trim().to_string();
     (!text.is_empty()).then_some(text)
 }
 
-/// Lists the adapters that a kind of device names.
-pub(super) fn list(kind: &str) -> Vec<DeviceInfo> {
-    candidates(kind).into_iter().map(|candidate| candidate.info).collect()
+/// Lists the devices of a backend.
+pub(super) fn list(backend: &str) -> Vec<DeviceInfo> {
+    list_candidates(backend).into_iter().map(|candidate| candidate.info).collect()
 }
 
 /// A device started by this process.
@@ -115,14 +115,14 @@ pub fn graphics_setup(device: &Device) -> Option<WgpuSetup> {
 }
 
 /// Starts a device on an adapter, or returns the one that this process has already started.
-pub(super) fn start(kind: &str, index: usize) -> Result<Device, DeviceError> {
-    let name = format!("{kind}:{index}");
+pub(super) fn start(backend: &str, index: usize) -> Result<Device, DeviceError> {
+    let name = format!("{backend}:{index}");
     let mut started = STARTED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     if let Some(started) = started.iter().find(|s| s.name == name) {
         return Ok(started.device.clone());
     }
     let failed = |message: String| DeviceError::Failed { name: name.clone(), message };
-    let candidate = candidates(kind).into_iter().nth(index);
+    let candidate = list_candidates(backend).into_iter().nth(index);
     let candidate = candidate.ok_or_else(|| failed("it has been removed".to_string()))?;
     let address = candidate.address.clone();
     // Under another name, as `wgpu:0` is `vulkan:0`: Burn refuses to start an adapter twice.
@@ -137,7 +137,7 @@ pub(super) fn start(kind: &str, index: usize) -> Result<Device, DeviceError> {
             .init_with_setup()
             .map_err(|e| failed(e.to_string()))?,
         None => {
-            let setup = open(candidate).map_err(|e| failed(e.to_string()))?;
+            let setup = open_adapter(candidate).map_err(|e| failed(e.to_string()))?;
             let device = options.setup(setup.clone()).init().map_err(|e| failed(e.to_string()))?;
             (device, setup)
         }
@@ -147,7 +147,7 @@ pub(super) fn start(kind: &str, index: usize) -> Result<Device, DeviceError> {
 }
 
 /// Opens an adapter that Burn cannot address, with the options that Burn uses for the others.
-fn open(candidate: Candidate) -> Result<WgpuSetup, RequestDeviceError> {
+fn open_adapter(candidate: Candidate) -> Result<WgpuSetup, RequestDeviceError> {
     let Candidate { adapter, instance, .. } = candidate;
     let descriptor = DeviceDescriptor {
         required_features: adapter.features()
@@ -163,7 +163,7 @@ fn open(candidate: Candidate) -> Result<WgpuSetup, RequestDeviceError> {
 
 /// Size of the adapter's largest heap of memory of its own, bytes, as reported by Vulkan. A graphics card also has
 /// heaps in the machine's memory, which may be larger.
-fn memory(adapter: &Adapter) -> Option<u64> {
+fn memory_bytes(adapter: &Adapter) -> Option<u64> {
     #[cfg(any(target_os = "linux", target_os = "windows", target_os = "android"))]
     {
         /// `VK_MEMORY_HEAP_DEVICE_LOCAL_BIT`.

@@ -8,22 +8,22 @@ const TICKS_PER_SECOND: f64 = 100.0;
 
 /// Memory of this process that is in use now, bytes.
 pub fn memory_in_use() -> Option<u64> {
-    bytes("/proc/self/status", "VmRSS:")
+    read_bytes("/proc/self/status", "VmRSS:")
 }
 
 /// The most memory that this process has used at any time, bytes.
 pub fn peak_memory() -> Option<u64> {
-    bytes("/proc/self/status", "VmHWM:")
+    read_bytes("/proc/self/status", "VmHWM:")
 }
 
 /// Memory of the machine that programs can still take, bytes.
 pub fn available_memory() -> Option<u64> {
-    bytes("/proc/meminfo", "MemAvailable:")
+    read_bytes("/proc/meminfo", "MemAvailable:")
 }
 
 /// Memory of the machine, bytes.
 pub fn machine_memory() -> Option<u64> {
-    bytes("/proc/meminfo", "MemTotal:")
+    read_bytes("/proc/meminfo", "MemTotal:")
 }
 
 /// CPU time of all threads of this process, seconds.
@@ -37,7 +37,7 @@ pub fn cpu_seconds() -> Option<f64> {
 }
 
 /// Reads a line such as `MemTotal: 16384 kB` and converts it to bytes.
-fn bytes(path: &str, key: &str) -> Option<u64> {
+fn read_bytes(path: &str, key: &str) -> Option<u64> {
     let text = fs::read_to_string(path).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(key))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;

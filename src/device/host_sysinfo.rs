@@ -8,7 +8,7 @@ pub fn memory_in_use() -> Option<u64> {
     read_process(Process::memory)
 }
 
-/// Not reported by these systems.
+/// Returns `None`, since these systems do not report it.
 pub fn peak_memory() -> Option<u64> {
     None
 }
@@ -30,9 +30,9 @@ pub fn cpu_seconds() -> Option<f64> {
 
 fn read_process<T>(read: impl FnOnce(&Process) -> T) -> Option<T> {
     let process = get_current_pid().ok()?;
-    let kind = ProcessRefreshKind::nothing().with_memory().with_cpu();
+    let measurements = ProcessRefreshKind::nothing().with_memory().with_cpu();
     let mut system = System::new();
-    system.refresh_processes_specifics(ProcessesToUpdate::Some(&[process]), false, kind);
+    system.refresh_processes_specifics(ProcessesToUpdate::Some(&[process]), false, measurements);
     system.process(process).map(read)
 }
 

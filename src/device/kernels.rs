@@ -13,7 +13,7 @@ use burn::tensor::Device;
 const LAUNCH_FLOPS: f64 = 2e10;
 
 /// Number of items per launch, at least 1, if each takes `flops` FLOP. `launch_size` is the setting of this name.
-pub(crate) fn launch_items(flops: f64, launch_size: f64) -> usize {
+pub(crate) fn items_per_launch(flops: f64, launch_size: f64) -> usize {
     ((LAUNCH_FLOPS * launch_size / flops) as usize).max(1)
 }
 
@@ -21,7 +21,10 @@ pub(crate) fn launch_items(flops: f64, launch_size: f64) -> usize {
 pub fn has_precision(device: &Device, precision: Precision) -> bool {
     let device = device.clone().without_autodiff();
     has_kernels(&device)
-        && buffers::probe(&device).client.properties().supports_type(buffers::element(precision))
+        && buffers::probe(&device)
+            .client
+            .properties()
+            .supports_type(buffers::element_type(precision))
 }
 
 /// Maximum size of a buffer that an index of a kernel reaches, bytes, even where a device has larger ones: these
@@ -54,7 +57,7 @@ pub(super) fn driver_identity(device: &Device) -> Option<(String, Option<u64>)> 
 }
 
 /// Reads the utilization of a GPU from its driver's counter.
-pub(super) fn gpu_utilization(device: &Device) -> GpuUtilization {
+pub(super) fn read_gpu_utilization(device: &Device) -> GpuUtilization {
     match device.clone().without_autodiff().as_dispatch() {
         DispatchDevice::Cube(device) => match device.utilization() {
             Ok(usage) => GpuUtilization::Fraction(f64::from(usage.busy_percent) / 100.0),
@@ -71,11 +74,11 @@ mod tests {
     #[test]
     fn a_launch_has_one_item_or_a_budget_of_them() {
         for flops in [1.0, 2.6e3, 1.4e5, 9e9] {
-            let items = launch_items(flops, 1.0) as f64;
+            let items = items_per_launch(flops, 1.0) as f64;
             assert!(items * flops <= LAUNCH_FLOPS && (items + 1.0) * flops > LAUNCH_FLOPS);
-            let fewer = launch_items(flops, 0.25) as f64;
+            let fewer = items_per_launch(flops, 0.25) as f64;
             assert!(fewer <= (items / 4.0).max(1.0), "{fewer} of {items}");
         }
-        assert_eq!(launch_items(1e12, 1.0), 1);
+        assert_eq!(items_per_launch(1e12, 1.0), 1);
     }
 }

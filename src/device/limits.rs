@@ -6,7 +6,7 @@ use burn::tensor::Device;
 /// The reason why a device has no buffer of `bytes` bytes for `what`, a singular noun phrase; `None` if it has one, as
 /// the CPU always does.
 pub fn buffer_size_reason(device: &Device, what: &str, bytes: u64) -> Option<String> {
-    max_addressable_bytes(device).and_then(|max_bytes| beyond(what, bytes, max_bytes))
+    max_addressable_bytes(device).and_then(|max_bytes| too_large_reason(what, bytes, max_bytes))
 }
 
 /// The reason why the cubes of a device have too little workgroup memory for `what`, a singular noun phrase, which
@@ -16,20 +16,21 @@ pub fn workgroup_memory_reason(device: &Device, what: &str, bytes: usize) -> Opt
     Some(format!("{what} needs {bytes} bytes of workgroup memory, but the device has {max_bytes}"))
 }
 
-/// The sentence about a buffer that is too large, if it is over `max_bytes`.
-fn beyond(what: &str, bytes: u64, max_bytes: u64) -> Option<String> {
+/// The reason why a buffer is too large, if it is over `max_bytes`.
+fn too_large_reason(what: &str, bytes: u64, max_bytes: u64) -> Option<String> {
     // Rounded up and down, so that the first is always the larger.
-    let [needed, largest] = [bytes.div_ceil(TENTH), max_bytes / TENTH].map(megabytes);
+    let [needed, largest] =
+        [bytes.div_ceil(TENTH_MEGABYTE), max_bytes / TENTH_MEGABYTE].map(format_megabytes);
     let sentence =
         format!("{what} takes {needed}, but a buffer of the device has {largest} at most");
     (bytes > max_bytes).then_some(sentence)
 }
 
-/// Bytes of a tenth of a megabyte.
-const TENTH: u64 = 100_000;
+/// A tenth of a megabyte in bytes.
+const TENTH_MEGABYTE: u64 = 100_000;
 
 /// Formats tenths of a megabyte.
-fn megabytes(tenths: u64) -> String {
+fn format_megabytes(tenths: u64) -> String {
     format!("{}.{} MB", tenths / 10, tenths % 10)
 }
 
@@ -39,7 +40,7 @@ mod tests {
 
     #[test]
     fn a_buffer_is_rejected_with_its_size_and_the_largest_one() {
-        let refusal = |bytes, max_bytes| beyond("a rollout", bytes, max_bytes);
+        let refusal = |bytes, max_bytes| too_large_reason("a rollout", bytes, max_bytes);
         assert_eq!(refusal(1 << 27, 1 << 27), None);
         assert_eq!(
             refusal(160_000_000, 1 << 27).unwrap(),

@@ -19,17 +19,19 @@ mod usage;
 #[cfg(feature = "wgpu")]
 pub use graphics::*;
 #[cfg(feature = "kernels")]
-pub(crate) use kernels::launch_items;
+pub(crate) use kernels::items_per_launch;
 pub use kernels::{has_kernels, has_precision, max_addressable_bytes};
 pub use limits::{buffer_size_reason, workgroup_memory_reason};
 #[cfg(feature = "kernels")]
 pub(crate) use transfers::read_while;
 pub(crate) use transfers::upload_indices;
 pub use transfers::{TransferCount, Transfers, count_upload, fetch, read, read_async, upload};
-pub use usage::{data_budget, memory, release_freed_memory, total_memory, utilization};
+pub use usage::{
+    data_budget, measure_memory, measure_utilization, release_freed_memory, total_memory,
+};
 
 use crate::settings::Precision;
-use backends::{BACKENDS, KINDS};
+use backends::{BACKEND_FEATURES, BACKENDS};
 use burn::tensor::Device;
 use serde::Serialize;
 use std::fmt;
@@ -48,7 +50,8 @@ pub struct DeviceInfo {
     /// or `gpu`.
     pub kind: String,
     /// Whether it is a software renderer that runs on the CPU.
-    pub software: bool,
+    #[serde(rename = "software")]
+    pub is_software: bool,
     /// Size of its memory, bytes, if known.
     pub memory_bytes: Option<u64>,
     /// The driver and its version, as it names itself, if known.
@@ -69,23 +72,23 @@ pub struct ChosenDevice {
 /// The reason a device is not available.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum DeviceError {
-    /// There is no such kind of device.
+    /// There is no such backend.
     #[error("unknown device `{name}`; must be one of: auto, {known}")]
     Unknown {
         /// The requested name.
         name: String,
-        /// The kinds that this build has.
+        /// The backends that this build has.
         known: String,
     },
-    /// The kind of device is followed by something else than a number.
-    #[error("the number in `{name}` must be a whole number from 0, as in `{kind}:0`")]
-    Number {
+    /// The backend's name is followed by something other than an index.
+    #[error("the number in `{name}` must be a whole number from 0, as in `{backend}:0`")]
+    InvalidIndex {
         /// The requested name.
         name: String,
-        /// The kind of device.
-        kind: &'static str,
+        /// The backend's name.
+        backend: &'static str,
     },
-    /// The kind of device is not enabled in this build.
+    /// The backend is not enabled in this build.
     #[error("device `{name}` is not included in this build; rebuild with `--features {feature}`")]
     NotCompiledIn {
         /// The requested name.
@@ -143,15 +146,15 @@ pub fn numerics_fingerprint(info: &DeviceInfo) -> String {
         return format!("{}, {}, {driver}", info.description, info.api);
     }
     #[cfg(target_arch = "x86_64")]
-    let has = [
+    let features = [
         ("avx512", is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vl")),
         ("avx2", is_x86_feature_detected!("avx2")),
         ("fma", is_x86_feature_detected!("fma")),
     ];
     #[cfg(not(target_arch = "x86_64"))]
-    let has: [(&str, bool); 0] = [];
-    let has = has.iter().filter(|(_, has)| *has).map(|(name, _)| *name);
-    format!("{} {} {}", info.api, std::env::consts::ARCH, has.collect::<Vec<_>>().join(" "))
+    let features: [(&str, bool); 0] = [];
+    let features = features.iter().filter(|(_, is_present)| *is_present).map(|(name, _)| *name);
+    format!("{} {} {}", info.api, std::env::consts::ARCH, features.collect::<Vec<_>>().join(" "))
 }
 
 /// Whether CUDA graphs are off, since several threads of this process train on a device each.
@@ -171,46 +174,48 @@ pub(crate) fn may_record_graphs() -> bool {
 
 /// Lists all devices that this build can use on this machine, the CPU first. Queries every driver.
 pub fn list() -> Vec<DeviceInfo> {
-    BACKENDS.iter().flat_map(|backend| (backend.list)(backend.kind)).collect()
+    BACKENDS.iter().flat_map(|backend| (backend.list)(backend.name)).collect()
 }
 
-/// Starts the device called `name`; `auto` stands for [`best_device`]'s choice.
+/// Starts the device called `name`; `auto` stands for [`find_best`]'s choice.
 ///
 /// A wgpu device is started once per process; later calls with the same name share it.
 ///
 /// # Errors
 /// If the name is unknown, not compiled in or not on this machine, its index is not a number, or it fails to start.
-pub fn choose(name: &str) -> Result<ChosenDevice, DeviceError> {
+pub fn start(name: &str) -> Result<ChosenDevice, DeviceError> {
     if name == "auto" {
-        let (info, reason) = best_device()?;
-        return start(&info, reason);
+        let (info, reason) = find_best()?;
+        return start_listed(&info, reason);
     }
-    let (kind, index) = name.split_once(':').unwrap_or((name, "0"));
-    let Some((kind, feature)) = KINDS.into_iter().find(|(known, _)| *known == kind) else {
-        let known: Vec<&str> = BACKENDS.iter().map(|backend| backend.kind).collect();
+    let (backend, index) = name.split_once(':').unwrap_or((name, "0"));
+    let Some((backend_name, feature)) =
+        BACKEND_FEATURES.into_iter().find(|(known, _)| *known == backend)
+    else {
+        let known: Vec<&str> = BACKENDS.iter().map(|backend| backend.name).collect();
         return Err(DeviceError::Unknown { name: name.to_string(), known: known.join(", ") });
     };
     if index.is_empty() || !index.bytes().all(|digit| digit.is_ascii_digit()) {
-        return Err(DeviceError::Number { name: name.to_string(), kind });
+        return Err(DeviceError::InvalidIndex { name: name.to_string(), backend: backend_name });
     }
     // No machine has as many devices as a number that is too large for its type.
     let index = index.parse().unwrap_or(usize::MAX);
-    let Some(backend) = BACKENDS.iter().find(|backend| backend.kind == kind) else {
+    let Some(backend) = BACKENDS.iter().find(|backend| backend.name == backend_name) else {
         return Err(DeviceError::NotCompiledIn { name: name.to_string(), feature });
     };
     // Other drivers are not queried.
-    match (backend.list)(kind).get(index) {
-        Some(info) => start(info, "as requested".to_string()),
-        None => Err(not_present(name, &list())),
+    match (backend.list)(backend.name).get(index) {
+        Some(info) => start_listed(info, "as requested".to_string()),
+        None => Err(not_present_error(name, &list())),
     }
 }
 
-/// The device that `auto` selects, and the reason: a GPU if there is one (never a software renderer),
+/// Finds the device that `auto` selects, and the reason: a GPU if there is one (never a software renderer),
 /// otherwise the CPU.
 ///
 /// # Errors
 /// If there is no device that this build can use.
-pub fn best_device() -> Result<(DeviceInfo, String), DeviceError> {
+pub fn find_best() -> Result<(DeviceInfo, String), DeviceError> {
     let devices = list();
     let preference = |info: &&DeviceInfo| match info.kind.as_str() {
         #[cfg(feature = "cuda")]
@@ -233,7 +238,7 @@ pub fn best_device() -> Result<(DeviceInfo, String), DeviceError> {
     }
     let unusable = devices.iter().find_map(|info| match info.api.as_str() {
         "CUDA" => Some(format!("{} lacks the CUDA toolkit", info.name)),
-        _ => info.software.then(|| format!("{} is a software adapter", info.name)),
+        _ => info.is_software.then(|| format!("{} is a software adapter", info.name)),
     });
     let reason = match unusable {
         Some(reason) => format!("no usable GPU found ({reason})"),
@@ -241,7 +246,7 @@ pub fn best_device() -> Result<(DeviceInfo, String), DeviceError> {
     };
     match devices.iter().find(|d| d.kind == "cpu") {
         Some(cpu) => Ok((cpu.clone(), reason)),
-        None => Err(not_present("auto", &devices)),
+        None => Err(not_present_error("auto", &devices)),
     }
 }
 
@@ -257,9 +262,9 @@ pub fn choose_faster<E>(
     if !may_be_slow(&gpu.info) {
         return Ok(gpu);
     }
-    let Ok(mut cpu) = choose("cpu") else { return Ok(gpu) };
-    let [there, here] = [rehearse(&gpu)?, rehearse(&cpu)?];
-    if there <= here {
+    let Ok(mut cpu) = start("cpu") else { return Ok(gpu) };
+    let [gpu_seconds, cpu_seconds] = [rehearse(&gpu)?, rehearse(&cpu)?];
+    if gpu_seconds <= cpu_seconds {
         return Ok(gpu);
     }
     cpu.reason = format!("faster for this run than {}, {}", gpu.info.name, gpu.info.description);
@@ -271,31 +276,31 @@ fn may_be_slow(info: &DeviceInfo) -> bool {
     matches!(info.kind.as_str(), "integrated gpu" | "virtual gpu")
 }
 
-fn not_present(name: &str, devices: &[DeviceInfo]) -> DeviceError {
+fn not_present_error(name: &str, devices: &[DeviceInfo]) -> DeviceError {
     let present: Vec<_> = devices.iter().map(|d| d.name.as_str()).collect();
     DeviceError::NotPresent { name: name.to_string(), present: present.join(", ") }
 }
 
 /// Starts a device of the list.
-fn start(info: &DeviceInfo, reason: String) -> Result<ChosenDevice, DeviceError> {
-    let (kind, index) = info.name.split_once(':').unwrap_or((&info.name, "0"));
-    let backend = BACKENDS.iter().find(|backend| backend.kind == kind);
+fn start_listed(info: &DeviceInfo, reason: String) -> Result<ChosenDevice, DeviceError> {
+    let (name, index) = info.name.split_once(':').unwrap_or((&info.name, "0"));
+    let backend = BACKENDS.iter().find(|backend| backend.name == name);
     let backend = backend.expect("a listed device has a backend");
-    let device = (backend.start)(kind, index.parse().expect("the name of a listed device"))?;
-    Ok(ChosenDevice { info: with_driver_name(info, &device), device, reason })
+    let device = (backend.start)(name, index.parse().expect("the name of a listed device"))?;
+    Ok(ChosenDevice { info: add_driver_name(info, &device), device, reason })
 }
 
 /// Completes a description by the driver's name for the device and its memory. CUDA and ROCm report these only for a
 /// started device, so this starts the device; if it fails to start, the description stays as listed.
-pub fn describe(info: DeviceInfo) -> DeviceInfo {
+pub fn complete_description(info: DeviceInfo) -> DeviceInfo {
     match info.kind.as_str() {
-        "gpu" => start(&info, String::new()).map_or(info, |chosen| chosen.info),
+        "gpu" => start_listed(&info, String::new()).map_or(info, |chosen| chosen.info),
         _ => info,
     }
 }
 
-/// Describes a started device by the name that its driver reports.
-fn with_driver_name(info: &DeviceInfo, device: &Device) -> DeviceInfo {
+/// Completes the description of a started device by the name that its driver reports.
+fn add_driver_name(info: &DeviceInfo, device: &Device) -> DeviceInfo {
     match kernels::driver_identity(device) {
         Some((description, memory_bytes)) if info.kind == "gpu" => {
             DeviceInfo { description, memory_bytes, ..info.clone() }
@@ -321,16 +326,16 @@ pub(crate) fn adapters() -> Vec<Device> {
         let test = std::thread::current().name().unwrap_or("a test").to_string();
         let _ = writeln!(std::io::stderr(), "no adapter: {test} did nothing on one");
     }
-    found.iter().map(|info| choose(&info.name).expect("a listed adapter starts").device).collect()
+    found.iter().map(|info| start(&info.name).expect("a listed adapter starts").device).collect()
 }
 
 #[cfg(all(test, feature = "flex"))]
 mod tests {
     use super::*;
 
-    /// The device that is chosen if a GPU of this kind and the CPU take these seconds.
-    fn taken(kind: &str, seconds: [f64; 2]) -> String {
-        let mut gpu = choose("cpu").unwrap();
+    /// Chooses between a GPU of this kind and the CPU, which take these seconds, and returns the name.
+    fn choose_by_seconds(kind: &str, seconds: [f64; 2]) -> String {
+        let mut gpu = start("cpu").unwrap();
         gpu.info = DeviceInfo { name: "wgpu:0".into(), kind: kind.into(), ..gpu.info };
         let rehearse = |chosen: &ChosenDevice| match chosen.info.name.as_str() {
             "cpu" => Ok(seconds[1]),
@@ -341,47 +346,44 @@ mod tests {
 
     #[test]
     fn a_gpu_in_the_processor_is_taken_if_it_is_faster_and_a_card_always() {
-        assert_eq!(taken("integrated gpu", [1.0, 2.0]), "wgpu:0");
-        assert_eq!(taken("integrated gpu", [2.0, 1.0]), "cpu");
-        assert_eq!(taken("integrated gpu", [f64::INFINITY, 1.0]), "cpu");
-        assert_eq!(taken("virtual gpu", [2.0, 1.0]), "cpu");
-        assert_eq!(taken("discrete gpu", [2.0, 1.0]), "wgpu:0");
+        assert_eq!(choose_by_seconds("integrated gpu", [1.0, 2.0]), "wgpu:0");
+        assert_eq!(choose_by_seconds("integrated gpu", [2.0, 1.0]), "cpu");
+        assert_eq!(choose_by_seconds("integrated gpu", [f64::INFINITY, 1.0]), "cpu");
+        assert_eq!(choose_by_seconds("virtual gpu", [2.0, 1.0]), "cpu");
+        assert_eq!(choose_by_seconds("discrete gpu", [2.0, 1.0]), "wgpu:0");
     }
 
     #[test]
     fn an_invalid_name_is_rejected_with_the_reason() {
-        let refusal = |name: &str| choose(name).unwrap_err().to_string();
+        let error = |name: &str| start(name).unwrap_err().to_string();
         for name in ["cpu:", "cpu:x", "cpu:-1", "cpu:+0", "cpu:0:0"] {
             let expected =
                 format!("the number in `{name}` must be a whole number from 0, as in `cpu:0`");
-            assert_eq!(refusal(name), expected);
+            assert_eq!(error(name), expected);
         }
         let large = "cpu:99999999999999999999";
-        assert!(refusal(large).starts_with(&format!("no device `{large}` on this machine")));
-        let unknown = refusal("gpu:x");
+        assert!(error(large).starts_with(&format!("no device `{large}` on this machine")));
+        let unknown = error("gpu:x");
         assert!(unknown.starts_with("unknown device `gpu:x`; must be one of: auto, cpu"));
         assert_eq!(unknown.contains("cuda"), cfg!(feature = "cuda"), "{unknown}");
     }
 
     #[test]
     fn devices_with_other_drivers_have_other_numerics() {
-        let numerics_fingerprint = |kind: &str, driver: Option<&str>| {
-            let info = choose("cpu").unwrap().info;
+        let fingerprint = |kind: &str, driver: Option<&str>| {
+            let info = start("cpu").unwrap().info;
             let (kind, driver) = (kind.into(), driver.map(str::to_string));
             numerics_fingerprint(&DeviceInfo { kind, driver, ..info })
         };
         let all = [None, Some("NVIDIA 580.1"), Some("NVIDIA 580.2")];
-        let [none, one, other] = all.map(|driver| numerics_fingerprint("discrete gpu", driver));
+        let [none, one, other] = all.map(|driver| fingerprint("discrete gpu", driver));
         assert!(none != one && one != other);
-        assert_eq!(
-            numerics_fingerprint("cpu", None),
-            super::numerics_fingerprint(&choose("cpu").unwrap().info)
-        );
+        assert_eq!(fingerprint("cpu", None), numerics_fingerprint(&start("cpu").unwrap().info));
     }
 
     #[test]
     fn an_error_of_the_rehearsal_is_returned() {
-        let mut gpu = choose("cpu").unwrap();
+        let mut gpu = start("cpu").unwrap();
         gpu.info.kind = "integrated gpu".into();
         assert_eq!(choose_faster(gpu, |_| Err("no memory")).unwrap_err(), "no memory");
     }

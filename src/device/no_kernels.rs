@@ -25,7 +25,7 @@ pub(super) fn workgroup_memory(_device: &Device) -> Option<usize> {
 }
 
 /// Reads the utilization of a GPU: this build has none.
-pub(super) fn gpu_utilization(_device: &Device) -> GpuUtilization {
+pub(super) fn read_gpu_utilization(_device: &Device) -> GpuUtilization {
     GpuUtilization::NotAGpu
 }
 

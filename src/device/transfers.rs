@@ -11,15 +11,15 @@ pub struct Transfers {
     /// Number of blocking read-backs.
     pub read_backs: u64,
     /// Bytes downloaded by the read-backs.
-    pub downloaded: u64,
+    pub downloaded_bytes: u64,
     /// Bytes of data, weights and states uploaded for learning. The short index lists of minibatches
     /// are not counted.
-    pub uploaded: u64,
+    pub uploaded_bytes: u64,
 }
 
 thread_local! {
     static TRANSFERS: Cell<Transfers> = const {
-        Cell::new(Transfers { read_backs: 0, downloaded: 0, uploaded: 0 })
+        Cell::new(Transfers { read_backs: 0, downloaded_bytes: 0, uploaded_bytes: 0 })
     };
 }
 
@@ -59,13 +59,13 @@ fn update_count(change: impl FnOnce(&mut Transfers)) {
 fn count_read(bytes: usize) {
     update_count(|all| {
         all.read_backs += 1;
-        all.downloaded += bytes as u64;
+        all.downloaded_bytes += bytes as u64;
     });
 }
 
 /// Counts an upload by this thread. On the CPU, an upload is a copy into the learner's memory.
 pub fn count_upload(bytes: u64) {
-    update_count(|all| all.uploaded += bytes);
+    update_count(|all| all.uploaded_bytes += bytes);
 }
 
 /// Uploads values to a device.
@@ -140,9 +140,9 @@ mod tests {
         count_upload(3);
         let inner = TransferCount::start();
         count_upload(20);
-        assert_eq!(inner.stop().uploaded, 20);
+        assert_eq!(inner.stop().uploaded_bytes, 20);
         drop(TransferCount::start());
         count_upload(1);
-        assert_eq!(outer.stop().uploaded, 4);
+        assert_eq!(outer.stop().uploaded_bytes, 4);
     }
 }

@@ -3,7 +3,7 @@
 use super::cgroup_memory;
 use super::gpu_utilization::GpuUtilization;
 use super::host;
-use super::kernels::gpu_utilization;
+use super::kernels::read_gpu_utilization;
 use crate::metrics::Memory;
 use burn::tensor::Device;
 use std::sync::{Mutex, PoisonError};
@@ -38,20 +38,20 @@ fn with_usage<T>(device: Option<&Device>, run: impl FnOnce(&mut Usage) -> T) -> 
     run(&mut all[index].1)
 }
 
-/// The memory held by a device's allocator; on the CPU, by the process.
-pub fn memory<'a>(device: impl Into<Option<&'a Device>>) -> Memory {
+/// Measures the memory held by a device's allocator; on the CPU, by the process.
+pub fn measure_memory<'a>(device: impl Into<Option<&'a Device>>) -> Memory {
     let device = device.into();
     if let Some(usage) = device.and_then(Device::memory_pool_usage) {
         let (in_use, reserved) = (Some(usage.bytes_in_use), Some(usage.bytes_reserved));
-        return Memory { in_use, reserved, peak: Some(sampled_peak(device, usage.bytes_in_use)) };
+        return Memory { in_use, reserved, peak: Some(update_peak(device, usage.bytes_in_use)) };
     }
     let in_use = host::memory_in_use();
-    let peak = host::peak_memory().or_else(|| Some(sampled_peak(device, in_use?)));
+    let peak = host::peak_memory().or_else(|| Some(update_peak(device, in_use?)));
     Memory { in_use, reserved: peak, peak }
 }
 
-/// The maximum of the memory in use now and at earlier calls, bytes.
-fn sampled_peak(device: Option<&Device>, in_use: u64) -> u64 {
+/// Returns the maximum of the memory in use now and at earlier calls, bytes.
+fn update_peak(device: Option<&Device>, in_use: u64) -> u64 {
     with_usage(device, |measured| {
         measured.peak = measured.peak.max(in_use);
         measured.peak
@@ -82,9 +82,9 @@ pub fn total_memory() -> Option<u64> {
     host::machine_memory().into_iter().chain(limit).min()
 }
 
-/// Recent utilization of a device, 0 to 1: the driver's counter for a GPU, this process's share of all
+/// Measures the recent utilization of a device, 0 to 1: the driver's counter for a GPU, this process's share of all
 /// cores for the CPU. `None` if the platform does not report it.
-pub fn utilization<'a>(device: impl Into<Option<&'a Device>>) -> Option<f64> {
+pub fn measure_utilization<'a>(device: impl Into<Option<&'a Device>>) -> Option<f64> {
     let device = device.into();
     with_usage(device, |usage| {
         let now = Instant::now();
@@ -94,7 +94,8 @@ pub fn utilization<'a>(device: impl Into<Option<&'a Device>>) -> Option<f64> {
         if usage.last_measurement.is_some_and(is_recent) {
             return usage.utilization;
         }
-        let (time, utilization) = match device.map_or(GpuUtilization::NotAGpu, gpu_utilization) {
+        let (time, utilization) = match device.map_or(GpuUtilization::NotAGpu, read_gpu_utilization)
+        {
             GpuUtilization::Fraction(utilization) => (0.0, Some(utilization)),
             GpuUtilization::Unreported => (0.0, None),
             GpuUtilization::NotAGpu => {
@@ -122,14 +123,14 @@ mod tests {
     #[test]
     fn utilization_is_the_share_of_the_cores_that_this_process_used() {
         let device = Device::flex();
-        utilization(&device);
+        measure_utilization(&device);
         let mut x = 0u64;
-        let mut utilization = utilization(&device);
+        let mut utilization = measure_utilization(&device);
         // Work until the system's clock has counted a tick.
         while utilization.is_none_or(|utilization| utilization == 0.0) {
             (0..1_000_000)
                 .for_each(|_| x = std::hint::black_box(x.wrapping_mul(31).wrapping_add(7)));
-            utilization = super::utilization(&device);
+            utilization = measure_utilization(&device);
         }
         assert!(utilization.is_some_and(|utilization| utilization <= 1.0), "{utilization:?}");
         assert!(data_budget().unwrap() > 0);

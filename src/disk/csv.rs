@@ -11,41 +11,42 @@ const MAX_ROW_BYTES: usize = 1 << 20;
 /// commas, line breaks and doubled quotes; blank lines are left out.
 pub fn rows(file: impl Read) -> impl Iterator<Item = (usize, io::Result<Vec<String>>)> {
     let mut lines = input::lines(file);
-    let mut number = 0;
+    let mut line_number = 0;
     let mut next = move || {
-        number += 1;
-        lines.next().map(|line| (number, line.and_then(|line| decode_line(number, line))))
+        line_number += 1;
+        lines.next().map(|line| (line_number, line.and_then(|line| decode_line(line_number, line))))
     };
     std::iter::from_fn(move || {
         loop {
-            let (number, line) = next()?;
+            let (line_number, line) = next()?;
             if !line.as_ref().is_ok_and(|line| line.trim().is_empty()) {
                 let mut next_line = || next().map(|(_, line)| line);
                 return Some((
-                    number,
-                    line.and_then(|line| parse_row(number, line, &mut next_line)),
+                    line_number,
+                    line.and_then(|line| parse_row(line_number, line, &mut next_line)),
                 ));
             }
         }
     })
 }
 
-fn decode_line(number: usize, line: Vec<u8>) -> io::Result<String> {
+fn decode_line(line_number: usize, line: Vec<u8>) -> io::Result<String> {
     let text = String::from_utf8(line);
-    let text = text.map_err(|_| io::Error::other(format!("line {number} is not UTF-8")))?;
-    match text.strip_prefix('\u{feff}').filter(|_| number == 1) {
+    let text = text.map_err(|_| io::Error::other(format!("line {line_number} is not UTF-8")))?;
+    match text.strip_prefix('\u{feff}').filter(|_| line_number == 1) {
         Some(text) => Ok(text.to_string()),
         None => Ok(text),
     }
 }
 
-/// The cells of the row that begins with line `number`; `next_line` reads the next line.
+/// Parses the cells of the row that begins with line `line_number`; `next_line` reads the next line.
 fn parse_row(
-    number: usize,
+    line_number: usize,
     mut line: String,
     next_line: &mut impl FnMut() -> Option<io::Result<String>>,
 ) -> io::Result<Vec<String>> {
-    let wrong = |reason: &str| io::Error::other(format!("a quote of line {number} {reason}"));
+    let quote_error =
+        |reason: &str| io::Error::other(format!("a quote of line {line_number} {reason}"));
     let (mut cells, mut cell, mut is_quoted, mut bytes) = (Vec::new(), String::new(), false, 0);
     loop {
         let mut characters = line.chars().peekable();
@@ -54,7 +55,9 @@ fn parse_row(
                 (true, '"') if characters.peek() == Some(&'"') => cell.extend(characters.next()),
                 (true, '"') => is_quoted = false,
                 (false, '"') if cell.trim().is_empty() => is_quoted = true,
-                (false, '"') => return Err(wrong("is within a cell; put the cell in quotes")),
+                (false, '"') => {
+                    return Err(quote_error("is within a cell; put the cell in quotes"));
+                }
                 (false, ',') => cells.push(mem::take(&mut cell)),
                 (false, '\n') => {}
                 (false, '\r') if characters.peek() == Some(&'\n') => {}
@@ -66,8 +69,9 @@ fn parse_row(
             return Ok(cells);
         }
         bytes += line.len();
-        line =
-            next_line().filter(|_| bytes < MAX_ROW_BYTES).ok_or_else(|| wrong("has no end"))??;
+        line = next_line()
+            .filter(|_| bytes < MAX_ROW_BYTES)
+            .ok_or_else(|| quote_error("has no end"))??;
     }
 }
 

@@ -15,38 +15,39 @@ pub enum Fault {
 }
 
 #[derive(Clone, Copy)]
-struct State {
+struct FaultyDisk {
     fault: Fault,
-    done: usize,
+    /// Number of changes so far.
+    num_changes: usize,
 }
 
 thread_local! {
-    static STATE: Cell<Option<State>> = const { Cell::new(None) };
+    static DISK: Cell<Option<FaultyDisk>> = const { Cell::new(None) };
 }
 
 /// Calls `work` on a disk with a fault. Returns the result and the number of changes to the disk.
-pub fn with<T>(fault: Fault, work: impl FnOnce() -> T) -> (T, usize) {
-    STATE.set(Some(State { fault, done: 0 }));
+pub fn with_fault<T>(fault: Fault, work: impl FnOnce() -> T) -> (T, usize) {
+    DISK.set(Some(FaultyDisk { fault, num_changes: 0 }));
     let result = work();
-    (result, STATE.take().map_or(0, |state| state.done))
+    (result, DISK.take().map_or(0, |disk| disk.num_changes))
 }
 
 /// Whether this thread uses such a disk.
 pub(super) fn are_injected() -> bool {
-    STATE.get().is_some()
+    DISK.get().is_some()
 }
 
-/// Whether the next change is the first that fails.
-pub(super) fn is_next() -> bool {
-    STATE.get().is_some_and(|State { fault, done }| match fault {
+/// Whether failures begin with the next change.
+pub(super) fn begin_next() -> bool {
+    DISK.get().is_some_and(|FaultyDisk { fault, num_changes }| match fault {
         Fault::Nothing => false,
-        Fault::Once(at) | Fault::Stop(at) => done == at,
+        Fault::Once(at) | Fault::Stop(at) => num_changes == at,
     })
 }
 
-pub(super) fn fault_point() -> io::Result<()> {
-    let Some(State { fault, done }) = STATE.get() else { return Ok(()) };
-    let fails = is_next() || matches!(fault, Fault::Stop(at) if done > at);
-    STATE.set(Some(State { fault, done: done + 1 }));
+pub(super) fn pass_fault_point() -> io::Result<()> {
+    let Some(FaultyDisk { fault, num_changes }) = DISK.get() else { return Ok(()) };
+    let fails = begin_next() || matches!(fault, Fault::Stop(at) if num_changes > at);
+    DISK.set(Some(FaultyDisk { fault, num_changes: num_changes + 1 }));
     if fails { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
 }

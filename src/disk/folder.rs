@@ -34,7 +34,7 @@ pub struct ReplacementPaths {
 
 impl ReplacementPaths {
     /// The paths that exist.
-    pub fn existing(self) -> impl Iterator<Item = PathBuf> {
+    pub fn into_existing(self) -> impl Iterator<Item = PathBuf> {
         [self.new, self.old].into_iter().filter(|folder| folder.exists())
     }
 }
@@ -52,19 +52,19 @@ pub fn replacement_paths(path: &Path) -> Option<ReplacementPaths> {
     Some(ReplacementPaths { new: hidden_path(path, ".tmp")?, old: hidden_path(path, ".old")? })
 }
 
-/// Replaces the folder `path`: `fill` writes and syncs the new folder at the path that it is given; `clear` removes a
-/// folder.
+/// Replaces the folder `path`: `fill` writes and syncs the new folder at the path that it is given; `remove` removes
+/// a folder.
 ///
 /// # Errors
 /// If the new folder cannot be written. The old one is then in its place, at the latest after [`recover_replacement`].
 pub fn replace_folder<E: From<FolderError>>(
     path: &Path,
-    clear: impl Fn(&Path) -> io::Result<()>,
+    remove: impl Fn(&Path) -> io::Result<()>,
     fill: impl FnOnce(&Path) -> Result<(), E>,
 ) -> Result<(), E> {
     let unnamed = || folder_error("replace", path)(io::ErrorKind::InvalidInput.into());
     let ReplacementPaths { new, old } = replacement_paths(path).ok_or_else(unnamed)?;
-    recover_replacement(path, &clear)?;
+    recover_replacement(path, &remove)?;
     let swapped = fill(&new).and_then(|()| {
         if path.exists() {
             rename(path, &old).map_err(folder_error("replace", path))?;
@@ -73,14 +73,14 @@ pub fn replace_folder<E: From<FolderError>>(
     });
     if swapped.is_err() {
         // A part of the new folder would keep a full disk full. If this fails, the next replacement tries again.
-        let _ = recover_replacement(path, &clear);
+        let _ = recover_replacement(path, &remove);
     }
     swapped?;
     let parent = path.parent().unwrap_or(path);
     sync_folder(parent).map_err(folder_error("sync", parent))?;
     if old.exists() {
         // The new folder is durable, and the next replacement removes an old one that is still there.
-        let _ = clear(&old);
+        let _ = remove(&old);
     }
     Ok(())
 }
@@ -92,11 +92,13 @@ pub fn replace_folder<E: From<FolderError>>(
 /// If leftovers cannot be moved or removed.
 pub fn recover_replacement(
     path: &Path,
-    clear: impl Fn(&Path) -> io::Result<()>,
+    remove: impl Fn(&Path) -> io::Result<()>,
 ) -> Result<(), FolderError> {
     let Some(paths) = replacement_paths(path) else { return Ok(()) };
     if paths.old.exists() && !path.exists() {
         rename(&paths.old, path).map_err(folder_error("restore", path))?;
     }
-    paths.existing().try_for_each(|folder| clear(&folder).map_err(folder_error("remove", &folder)))
+    paths
+        .into_existing()
+        .try_for_each(|folder| remove(&folder).map_err(folder_error("remove", &folder)))
 }

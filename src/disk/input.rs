@@ -25,8 +25,8 @@ pub fn open(path: &Path) -> io::Result<File> {
     open_with(options.read(true), path)
 }
 
-/// The result of opening or reading a file; `None` if there is no such file.
-pub fn if_present<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+/// Turns the error of opening or reading a file that does not exist into `None`.
+pub fn allow_missing<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         result => result.map(Some),
@@ -53,8 +53,8 @@ pub fn ensure_regular(file: File) -> io::Result<File> {
     }
 }
 
-/// The length of a file; an error if it is over `max_bytes`.
-fn length(file: &File, max_bytes: u64) -> io::Result<u64> {
+/// Checks that a file has at most `max_bytes`, and returns its length.
+fn check_length(file: &File, max_bytes: u64) -> io::Result<u64> {
     let length = file.metadata()?.len();
     if length > max_bytes {
         let message = format!("it has {length} bytes; the limit is {} MiB", max_bytes >> 20);
@@ -76,7 +76,7 @@ pub fn read(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
 /// # Errors
 /// If it is longer, or cannot be read.
 pub fn read_file(file: File, max_bytes: u64) -> io::Result<Vec<u8>> {
-    let length = length(&file, max_bytes)?;
+    let length = check_length(&file, max_bytes)?;
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(length as usize)?;
     file.take(max_bytes).read_to_end(&mut bytes)?;
@@ -108,25 +108,25 @@ pub fn read_description(path: &Path) -> io::Result<String> {
 /// The errors of [`read`].
 pub fn sha256(path: &Path, max_bytes: u64) -> io::Result<String> {
     let file = open(path)?;
-    length(&file, max_bytes)?;
+    check_length(&file, max_bytes)?;
     let mut bytes = BufReader::with_capacity(1 << 20, file.take(max_bytes));
     let mut hash = Sha256::new();
     loop {
         let part = bytes.fill_buf()?;
         if part.is_empty() {
-            return Ok(super::hexadecimal(&hash.finalize()));
+            return Ok(super::format_hexadecimal(&hash.finalize()));
         }
         hash.update(part);
-        let read = part.len();
-        bytes.consume(read);
+        let length = part.len();
+        bytes.consume(length);
     }
 }
 
 /// Iterates over the lines of a file, line breaks included. A line of more than 64 MiB is an error.
 pub fn lines(file: impl Read) -> impl Iterator<Item = io::Result<Vec<u8>>> {
-    let (mut file, mut number) = (BufReader::new(file), 0);
+    let (mut file, mut line_number) = (BufReader::new(file), 0);
     std::iter::from_fn(move || {
-        number += 1;
+        line_number += 1;
         let mut line = Vec::new();
         match (&mut file).take(MAX_LINE_BYTES).read_until(b'\n', &mut line) {
             Ok(0) => return None,
@@ -134,7 +134,7 @@ pub fn lines(file: impl Read) -> impl Iterator<Item = io::Result<Vec<u8>>> {
             Err(error) => return Some(Err(error)),
         }
         if line.len() as u64 == MAX_LINE_BYTES && !line.ends_with(b"\n") {
-            let message = format!("line {number} has more than {} MiB", MAX_LINE_BYTES >> 20);
+            let message = format!("line {line_number} has more than {} MiB", MAX_LINE_BYTES >> 20);
             return Some(Err(io::Error::other(message)));
         }
         Some(Ok(line))

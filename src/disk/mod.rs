@@ -21,10 +21,10 @@ pub use folder::{
 
 /// SHA-256 of some bytes, hexadecimal.
 pub fn sha256(bytes: impl AsRef<[u8]>) -> String {
-    hexadecimal(&Sha256::digest(bytes))
+    format_hexadecimal(&Sha256::digest(bytes))
 }
 
-fn hexadecimal(bytes: &[u8]) -> String {
+fn format_hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -35,7 +35,7 @@ pub fn has_extension(path: &Path, extension: &str) -> bool {
 }
 
 /// Open options that reject a symbolic link and do not wait for the other end of a pipe.
-fn options_without_links() -> OpenOptions {
+fn no_follow_options() -> OpenOptions {
     let options = &mut OpenOptions::new();
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::custom_flags(options, libc::O_NOFOLLOW | libc::O_NONBLOCK);
@@ -44,7 +44,7 @@ fn options_without_links() -> OpenOptions {
 
 /// Creates a folder whose parent exists.
 pub fn create_folder(path: &Path) -> io::Result<()> {
-    fault_point()?;
+    pass_fault_point()?;
     fs::create_dir(path)
 }
 
@@ -52,14 +52,14 @@ pub fn create_folder(path: &Path) -> io::Result<()> {
 pub fn create_folders(path: &Path) -> io::Result<()> {
     let all = path.ancestors().filter(|folder| !folder.as_os_str().is_empty());
     let missing: Vec<&Path> = all.take_while(|folder| !folder.exists()).collect();
-    fault_point()?;
+    pass_fault_point()?;
     fs::create_dir_all(path)?;
     missing.into_iter().rev().filter_map(Path::parent).try_for_each(sync_folder)
 }
 
 /// Creates a file with this content, and syncs it.
 pub fn create(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    fault_point()?;
+    pass_fault_point()?;
     let mut file = File::create_new(path)?;
     write(&mut file, bytes)?;
     sync(&file)
@@ -67,28 +67,28 @@ pub fn create(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 /// Opens a file for appending, and creates it if it is missing.
 pub fn open_append(path: &Path) -> io::Result<File> {
-    fault_point()?;
-    input::open_with(options_without_links().create(true).append(true), path)
+    pass_fault_point()?;
+    input::open_with(no_follow_options().create(true).append(true), path)
 }
 
 /// Opens a file for reading; unlike [`input::open`], rejects a symbolic link.
-pub fn open_unlinked(path: &Path) -> io::Result<File> {
-    input::open_with(options_without_links().read(true), path)
+pub fn open_no_follow(path: &Path) -> io::Result<File> {
+    input::open_with(no_follow_options().read(true), path)
 }
 
 /// Writes to a file.
 pub fn write(file: &mut File, bytes: &[u8]) -> io::Result<()> {
     #[cfg(test)]
-    if faults::is_next() {
+    if faults::begin_next() {
         file.write_all(&bytes[..bytes.len() / 2])?;
     }
-    fault_point()?;
+    pass_fault_point()?;
     file.write_all(bytes)
 }
 
 /// Waits until a file is on the disk.
 pub fn sync(file: &File) -> io::Result<()> {
-    fault_point()?;
+    pass_fault_point()?;
     #[cfg(test)]
     if faults::are_injected() {
         return Ok(());
@@ -98,8 +98,8 @@ pub fn sync(file: &File) -> io::Result<()> {
 
 /// Truncates a file to `length` bytes, and syncs it.
 pub fn truncate(path: &Path, length: u64) -> io::Result<()> {
-    fault_point()?;
-    let file = input::open_with(options_without_links().write(true), path)?;
+    pass_fault_point()?;
+    let file = input::open_with(no_follow_options().write(true), path)?;
     file.set_len(length)?;
     sync(&file)
 }
@@ -144,7 +144,7 @@ impl PendingFile {
         let path = folder::hidden_path(target, ".tmp").ok_or(ErrorKind::InvalidInput)?;
         match remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            _ => fault_point()?,
+            _ => pass_fault_point()?,
         }
         let file = File::create_new(&path)?;
         Ok(Self { file, path, target: target.to_path_buf(), is_finished: false })
@@ -177,9 +177,9 @@ impl PendingFile {
         #[cfg(unix)]
         {
             use std::os::unix::fs::MetadataExt;
-            let number = |data: fs::Metadata| (data.dev(), data.ino());
+            let identity = |data: fs::Metadata| (data.dev(), data.ino());
             let [ours, there] = [self.file.metadata(), fs::symlink_metadata(&self.path)];
-            matches!((ours.map(number), there.map(number)), (Ok(ours), Ok(there)) if ours == there)
+            matches!((ours.map(identity), there.map(identity)), (Ok(ours), Ok(there)) if ours == there)
         }
         #[cfg(not(unix))]
         true
@@ -208,25 +208,25 @@ impl Drop for PendingFile {
 
 /// Renames a file or a folder.
 pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
-    fault_point()?;
+    pass_fault_point()?;
     fs::rename(from, to)
 }
 
 /// Removes a file, or a link itself.
 pub fn remove_file(path: &Path) -> io::Result<()> {
-    fault_point()?;
+    pass_fault_point()?;
     fs::remove_file(path)
 }
 
 /// Removes an empty folder.
 pub fn remove_folder(path: &Path) -> io::Result<()> {
-    fault_point()?;
+    pass_fault_point()?;
     fs::remove_dir(path)
 }
 
 /// Removes a folder with all that is in it, or a link itself.
 pub fn remove_tree(path: &Path) -> io::Result<()> {
-    fault_point()?;
+    pass_fault_point()?;
     fs::remove_dir_all(path)
 }
 
@@ -244,9 +244,9 @@ pub fn sync_folder(path: &Path) -> io::Result<()> {
 }
 
 /// Counts a change, and fails if a test injects a fault here.
-pub fn fault_point() -> io::Result<()> {
+pub fn pass_fault_point() -> io::Result<()> {
     #[cfg(test)]
-    faults::fault_point()?;
+    faults::pass_fault_point()?;
     Ok(())
 }
 
@@ -259,7 +259,8 @@ mod tests {
         let folder = tempfile::TempDir::new().unwrap();
         let changes = |path: &str| {
             let path = folder.path().join(path);
-            let (created, changes) = faults::with(faults::Fault::Nothing, || create_folders(&path));
+            let (created, changes) =
+                faults::with_fault(faults::Fault::Nothing, || create_folders(&path));
             created.unwrap();
             changes
         };

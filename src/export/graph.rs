@@ -3,7 +3,7 @@
 use crate::math::Activation;
 use crate::protobuf::Message;
 
-/// `TensorProto.DataType`.
+/// Element types, as `TensorProto.DataType` numbers them.
 pub(super) const FLOAT: i64 = 1;
 pub(super) const INT64: i64 = 7;
 
@@ -17,12 +17,12 @@ pub(super) struct Graph<'a> {
 
 impl Graph<'_> {
     /// Adds a node whose output has the name `output`.
-    pub fn node(&mut self, operator: &str, inputs: &[&str], output: &str) {
-        self.node_with(operator, inputs, &[output], []);
+    pub fn add_node(&mut self, operator: &str, inputs: &[&str], output: &str) {
+        self.add_node_with(operator, inputs, &[output], []);
     }
 
     /// Adds a node with attributes, whose outputs have the names `outputs`.
-    pub fn node_with<const N: usize>(
+    pub fn add_node_with<const N: usize>(
         &mut self,
         operator: &str,
         inputs: &[&str],
@@ -44,7 +44,7 @@ impl Graph<'_> {
     pub fn split(&mut self, x: &str, count: usize, axis: i64) -> Vec<String> {
         let parts: Vec<String> = (0..count).map(|i| format!("{x}_{i}")).collect();
         let outputs: Vec<&str> = parts.iter().map(String::as_str).collect();
-        self.node_with("Split", &[x], &outputs, [int_attribute("axis", axis)]);
+        self.add_node_with("Split", &[x], &outputs, [int_attribute("axis", axis)]);
         parts
     }
 
@@ -56,51 +56,51 @@ impl Graph<'_> {
         attributes: [Message; N],
     ) -> String {
         let output = format!("x{}", self.nodes.len());
-        self.node_with(operator, inputs, &[&output], attributes);
+        self.add_node_with(operator, inputs, &[&output], attributes);
         output
     }
 
     /// Adds a constant of this shape and returns its name.
-    pub fn constant(&mut self, shape: &[usize], values: &[f32]) -> String {
-        self.tensor(shape, FLOAT, values.iter().flat_map(|value| value.to_le_bytes()).collect())
+    pub fn add_constant(&mut self, shape: &[usize], values: &[f32]) -> String {
+        self.add_tensor(shape, FLOAT, values.iter().flat_map(|value| value.to_le_bytes()).collect())
     }
 
     /// Adds the next parameters as a constant of this shape.
-    pub fn parameter(&mut self, shape: &[usize]) -> String {
+    pub fn add_parameter(&mut self, shape: &[usize]) -> String {
         let (values, rest) = self.params_left.split_at(shape.iter().product());
         self.params_left = rest;
-        self.constant(shape, values)
+        self.add_constant(shape, values)
     }
 
     /// Adds a constant list of integers and returns its name.
-    pub fn integers(&mut self, values: &[i64]) -> String {
+    pub fn add_integers(&mut self, values: &[i64]) -> String {
         let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        self.tensor(&[values.len()], INT64, bytes)
+        self.add_tensor(&[values.len()], INT64, bytes)
     }
 
     /// Adds a constant of an element type from its little-endian bytes and returns its name.
-    fn tensor(&mut self, shape: &[usize], element: i64, bytes: Vec<u8>) -> String {
+    fn add_tensor(&mut self, shape: &[usize], element_type: i64, bytes: Vec<u8>) -> String {
         let name = format!("w{}", self.constants.len());
         let tensor =
             shape.iter().fold(Message::default(), |tensor, size| tensor.int(1, *size as i64));
-        self.constants.push(tensor.int(2, element).bytes(8, &name).bytes(9, bytes));
+        self.constants.push(tensor.int(2, element_type).bytes(8, &name).bytes(9, bytes));
         name
     }
 
     /// Adds a constant number and returns its name.
-    pub fn scalar(&mut self, value: f32) -> String {
-        self.constant(&[], &[value])
+    pub fn add_scalar(&mut self, value: f32) -> String {
+        self.add_constant(&[], &[value])
     }
 
-    /// A linear layer, whose weight `[inputs, outputs]` and bias are the next parameters.
-    pub fn linear(&mut self, x: &str, inputs: usize, outputs: usize) -> String {
-        let weight = self.parameter(&[inputs, outputs]);
-        let bias = self.parameter(&[outputs]);
+    /// Adds a linear layer, whose weight `[inputs, outputs]` and bias are the next parameters.
+    pub fn add_linear(&mut self, x: &str, inputs: usize, outputs: usize) -> String {
+        let weight = self.add_parameter(&[inputs, outputs]);
+        let bias = self.add_parameter(&[outputs]);
         self.apply("Gemm", &[x, &weight, &bias])
     }
 
-    /// Applies an activation function and returns the name of the result.
-    pub fn activation(&mut self, x: &str, function: Activation) -> String {
+    /// Adds an activation function and returns the name of its result.
+    pub fn add_activation(&mut self, x: &str, function: Activation) -> String {
         match function {
             Activation::Relu => self.apply("Relu", &[x]),
             Activation::Tanh => self.apply("Tanh", &[x]),
@@ -111,7 +111,7 @@ impl Graph<'_> {
             // In its form with tanh: x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))).
             Activation::Gelu => {
                 let [cubic, scale, half, one] =
-                    [0.044_715, 0.797_884_6, 0.5, 1.0].map(|value| self.scalar(value));
+                    [0.044_715, 0.797_884_6, 0.5, 1.0].map(|value| self.add_scalar(value));
                 let square = self.apply("Mul", &[x, x]);
                 let cube = self.apply("Mul", &[&square, x]);
                 let cube = self.apply("Mul", &[&cube, &cubic]);
@@ -125,11 +125,11 @@ impl Graph<'_> {
         }
     }
 
-    /// A gated recurrent layer (Cho et al. 2014; PyTorch's form) over the input `memory`, whose gates `r`, `z` and `n`
-    /// stand side by side in its weights. Returns the next memory.
-    pub fn gru(&mut self, x: &str, inputs: usize, size: usize) -> String {
-        let input = self.linear(x, inputs, 3 * size);
-        let recurrent = self.linear("memory", size, 3 * size);
+    /// Adds a gated recurrent layer (Cho et al. 2014; PyTorch's form) over the input `memory`, whose gates `r`, `z` and
+    /// `n` stand side by side in its weights. Returns the next memory.
+    pub fn add_gru(&mut self, x: &str, inputs: usize, size: usize) -> String {
+        let input = self.add_linear(x, inputs, 3 * size);
+        let recurrent = self.add_linear("memory", size, 3 * size);
         let [input, recurrent] = [input, recurrent].map(|gates| self.split(&gates, 3, 1));
         let [reset, keep] = [0, 1].map(|i| {
             let sum = self.apply("Add", &[&input[i], &recurrent[i]]);
@@ -139,9 +139,9 @@ impl Graph<'_> {
         let sum = self.apply("Add", &[&input[2], &gated]);
         let new = self.apply("Tanh", &[&sum]);
         // (1 - z) * n + z * h = n + z * (h - n)
-        let step = self.apply("Sub", &["memory", &new]);
-        let step = self.apply("Mul", &[&keep, &step]);
-        self.apply("Add", &[&new, &step])
+        let difference = self.apply("Sub", &["memory", &new]);
+        let kept = self.apply("Mul", &[&keep, &difference]);
+        self.apply("Add", &[&new, &kept])
     }
 }
 

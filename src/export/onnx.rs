@@ -11,11 +11,12 @@ use crate::protobuf::Message;
 
 /// The error for a policy that has no form in ONNX here.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a policy of the kind `{0}` cannot be exported to ONNX; `mlp`, `gru` and `decoder` can")]
+#[error("a policy of the kind `{0}` cannot be exported to ONNX")]
 pub struct OnnxError(pub String);
 
-/// Version of the intermediate representation, and of the operators.
+/// Version of the intermediate representation.
 const IR_VERSION: i64 = 8;
+/// Version of the operators.
 const OPSET: i64 = 17;
 
 /// A policy to export.
@@ -25,7 +26,7 @@ pub struct Policy<'a> {
     pub name: &'a str,
     /// The network.
     pub config: &'a PolicyConfig,
-    /// Features of an observation.
+    /// Number of features of an observation.
     pub num_features: usize,
     /// Number of actions.
     pub num_actions: usize,
@@ -43,15 +44,15 @@ pub struct Policy<'a> {
 pub fn encode(policy: &Policy) -> Result<Vec<u8>, OnnxError> {
     let config = policy.config;
     let mut graph = Graph { nodes: Vec::new(), constants: Vec::new(), params_left: policy.params };
-    let memory = match config.kind {
+    let memory_size = match config.kind {
         ModelKind::Mlp | ModelKind::Gru => add_mlp_or_gru(&mut graph, policy),
         ModelKind::Decoder => Some(add_decoder(&mut graph, policy)),
         ModelKind::UserDefined(_) => return Err(OnnxError(config.kind.to_string())),
     };
     let attributes = [int_attribute("axis", 1), int_attribute("keepdims", 0)];
-    graph.node_with("ArgMax", &["logits"], &["action"], attributes);
+    graph.add_node_with("ArgMax", &["logits"], &["action"], attributes);
     assert!(graph.params_left.is_empty(), "{} parameters are too many", graph.params_left.len());
-    Ok(encode_model(graph, policy, memory))
+    Ok(encode_model(graph, policy, memory_size))
 }
 
 /// Adds an MLP, or a GRU after an MLP, and returns the size of its memory, if it has one.
@@ -62,36 +63,36 @@ fn add_mlp_or_gru(graph: &mut Graph, policy: &Policy) -> Option<usize> {
     let encoder = &sizes[..sizes.len() - recurrent.iter().count()];
     let (mut x, mut width) = ("obs".to_string(), policy.num_features);
     for size in encoder {
-        x = graph.linear(&x, width, *size);
-        x = graph.activation(&x, config.activation);
+        x = graph.add_linear(&x, width, *size);
+        x = graph.add_activation(&x, config.activation);
         width = *size;
     }
     if let Some(size) = recurrent {
-        x = graph.gru(&x, width, *size);
-        graph.node("Identity", &[&x], "next_memory");
+        x = graph.add_gru(&x, width, *size);
+        graph.add_node("Identity", &[&x], "next_memory");
         width = *size;
     }
-    let logits = graph.linear(&x, width, policy.num_actions);
-    graph.node("Identity", &[&logits], "logits");
+    let logits = graph.add_linear(&x, width, policy.num_actions);
+    graph.add_node("Identity", &[&logits], "logits");
     recurrent.copied()
 }
 
 /// Adds a decoder, and returns the size of its memory.
 fn add_decoder(graph: &mut Graph, policy: &Policy) -> usize {
     let shape = DecoderShape::new(policy.num_features, policy.num_actions, policy.config);
-    let (logits, next) = decoder::add_step(graph, &shape);
-    graph.node("Identity", &[&logits], "logits");
-    graph.node("Identity", &[&next], "next_memory");
+    let (logits, next_memory) = decoder::add_step(graph, &shape);
+    graph.add_node("Identity", &[&logits], "logits");
+    graph.add_node("Identity", &[&next_memory], "next_memory");
     shape.memory_size()
 }
 
 /// Encodes the graph of a policy with a memory of this size, if it has one.
-fn encode_model(graph: Graph, policy: &Policy, memory: Option<usize>) -> Vec<u8> {
+fn encode_model(graph: Graph, policy: &Policy, memory_size: Option<usize>) -> Vec<u8> {
     let mut inputs = vec![value_info("obs", FLOAT, &[policy.num_features])];
     let mut outputs =
         vec![value_info("logits", FLOAT, &[policy.num_actions]), value_info("action", INT64, &[])];
-    inputs.extend(memory.map(|size| value_info("memory", FLOAT, &[size])));
-    outputs.extend(memory.map(|size| value_info("next_memory", FLOAT, &[size])));
+    inputs.extend(memory_size.map(|size| value_info("memory", FLOAT, &[size])));
+    outputs.extend(memory_size.map(|size| value_info("next_memory", FLOAT, &[size])));
     let graph = Message::default()
         .messages(1, graph.nodes)
         .bytes(2, policy.name)
@@ -109,10 +110,10 @@ fn encode_model(graph: Graph, policy: &Policy, memory: Option<usize>) -> Vec<u8>
 }
 
 /// Encodes an input or output of the model: a batch of tensors of this shape.
-fn value_info(name: &str, element: i64, shape: &[usize]) -> Message {
+fn value_info(name: &str, element_type: i64, shape: &[usize]) -> Message {
     let sizes = shape.iter().map(|size| Message::default().int(1, *size as i64));
     let dimensions = std::iter::once(Message::default().bytes(2, "batch")).chain(sizes);
-    let tensor = Message::default().int(1, element);
+    let tensor = Message::default().int(1, element_type);
     let tensor = tensor.message(2, Message::default().messages(1, dimensions));
     Message::default().bytes(1, name).message(2, Message::default().message(1, tensor))
 }

@@ -98,7 +98,7 @@ impl Batches {
     /// Divides the games of an iteration into the minibatches of each epoch.
     fn split_games(&self, iteration: u32, shards: &Shards) -> Vec<Minibatch> {
         let UpdateConfig { update_epochs, num_minibatches, .. } = self.config.update;
-        let (size, key) = (shards.items() / num_minibatches, draw(self.key, iteration));
+        let (size, key) = (shards.num_items() / num_minibatches, draw(self.key, iteration));
         let all = (0..update_epochs).flat_map(|epoch| {
             let order = shuffle_strata(shards, draw(key, epoch as u32));
             let minibatch = |i: usize| take_minibatch(shards, i * size..(i + 1) * size, &order);
@@ -110,7 +110,7 @@ impl Batches {
     /// Takes the batches of an iteration from the epochs of a dataset.
     fn take_windows(&mut self, iteration: u32, shards: &Shards) -> Vec<Minibatch> {
         let UpdateConfig { update_epochs, num_minibatches, .. } = self.config.update;
-        let (count, steps) = (shards.items(), update_epochs * num_minibatches);
+        let (count, steps) = (shards.num_items(), update_epochs * num_minibatches);
         let size = self.config.data.batch_size.min(count);
         let batches = (count / size) as u64;
         let first = u64::from(iteration) * steps as u64;
@@ -208,7 +208,7 @@ fn take_minibatch(shards: &Shards, positions: Range<usize>, order: &[Vec<i32>]) 
 fn stratum_ranges(shards: &Shards, positions: Range<usize>) -> Vec<Range<usize>> {
     let before = |items: &Range<usize>, position: usize| {
         let up_to =
-            |item: usize| (position as u128 * item as u128 / shards.items() as u128) as usize;
+            |item: usize| (position as u128 * item as u128 / shards.num_items() as u128) as usize;
         up_to(items.end) - up_to(items.start)
     };
     let range = |(_, items)| before(&items, positions.start)..before(&items, positions.end);

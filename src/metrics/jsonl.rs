@@ -36,10 +36,10 @@ impl JsonLines {
     /// If the file cannot be read or written.
     pub fn resume(path: &Path, last_iteration: u32) -> Result<Self, RecordsError> {
         if let Some(file) =
-            input::if_present(disk::open_unlinked(path)).map_err(error_of(path, "read"))?
+            input::allow_missing(disk::open_no_follow(path)).map_err(records_error(path, "read"))?
         {
             let (end, has_gaps) =
-                find_end_of_iteration(file, last_iteration).map_err(error_of(path, "read"))?;
+                find_end_of_iteration(file, last_iteration).map_err(records_error(path, "read"))?;
             let keeps = |line: &[u8]| {
                 parse_iteration(line).is_some_and(|iteration| iteration <= last_iteration)
             };
@@ -48,9 +48,9 @@ impl JsonLines {
             } else {
                 disk::truncate(path, end)
             }
-            .map_err(error_of(path, "written"))?;
+            .map_err(records_error(path, "written"))?;
         }
-        let file = disk::open_append(path).map_err(error_of(path, "written"))?;
+        let file = disk::open_append(path).map_err(records_error(path, "written"))?;
         Ok(Self { path: path.to_path_buf(), file })
     }
 
@@ -72,7 +72,7 @@ impl JsonLines {
             serde_json::to_writer(&mut lines, record).expect("records are plain data");
             lines.push(b'\n');
         }
-        disk::write(&mut self.file, &lines).map_err(error_of(&self.path, "written"))
+        disk::write(&mut self.file, &lines).map_err(records_error(&self.path, "written"))
     }
 
     /// Drops the oldest iterations, each as a whole, until the file has at most `bytes`; the newest iteration stays,
@@ -83,18 +83,19 @@ impl JsonLines {
     /// If the file cannot be read or written; it is unchanged then.
     pub fn keep_newest(&mut self, bytes: u64) -> Result<(), RecordsError> {
         let Self { path, file } = self;
-        let length = file.metadata().map_err(error_of(path, "read"))?.len();
+        let length = file.metadata().map_err(records_error(path, "read"))?.len();
         if length <= bytes {
             return Ok(());
         }
         if bytes == 0 {
-            return disk::truncate(path, 0).map_err(error_of(path, "written"));
+            return disk::truncate(path, 0).map_err(records_error(path, "written"));
         }
-        let start = disk::open_unlinked(path).and_then(|file| start_of_newest(file, length, bytes));
-        let start = start.map_err(error_of(path, "read"))?;
+        let start =
+            disk::open_no_follow(path).and_then(|file| find_start_of_newest(file, length, bytes));
+        let start = start.map_err(records_error(path, "read"))?;
         let rewritten =
-            keep_lines(path, |at, _| at >= start).and_then(|()| disk::open_append(path));
-        *file = rewritten.map_err(error_of(path, "written"))?;
+            keep_lines(path, |offset, _| offset >= start).and_then(|()| disk::open_append(path));
+        *file = rewritten.map_err(records_error(path, "written"))?;
         Ok(())
     }
 
@@ -103,20 +104,20 @@ impl JsonLines {
     /// # Errors
     /// If the system cannot write them.
     pub fn sync(&self) -> Result<(), RecordsError> {
-        disk::sync(&self.file).map_err(error_of(&self.path, "written"))
+        disk::sync(&self.file).map_err(records_error(&self.path, "written"))
     }
 }
 
-/// The end, in bytes, of the last record up to `last_iteration`, and whether there are other lines before it.
+/// Finds the end, in bytes, of the last record up to `last_iteration`, and whether there are other lines before it.
 fn find_end_of_iteration(file: File, last_iteration: u32) -> std::io::Result<(u64, bool)> {
-    let (mut at, mut end, mut is_gap, mut has_gaps) = (0, 0, false, false);
+    let (mut offset, mut end, mut is_gap, mut has_gaps) = (0, 0, false, false);
     for line in input::lines(file) {
         let line = line?;
-        at += line.len() as u64;
+        offset += line.len() as u64;
         match parse_iteration(&line) {
             Some(iteration) if iteration <= last_iteration => {
                 has_gaps |= is_gap;
-                end = at;
+                end = offset;
             }
             _ => is_gap = true,
         }
@@ -130,17 +131,18 @@ pub(crate) fn parse_iteration(line: &[u8]) -> Option<u32> {
     Some(record.ok()?.iteration)
 }
 
-/// The start of the oldest iteration from which a file of `length` bytes has at most `bytes`, or else of the newest.
-fn start_of_newest(file: File, length: u64, bytes: u64) -> std::io::Result<u64> {
-    let (mut at, mut start, mut last_iteration) = (0, 0, None);
+/// Finds the start of the oldest iteration from which a file of `length` bytes has at most `bytes`, or else of the
+/// newest.
+fn find_start_of_newest(file: File, length: u64, bytes: u64) -> std::io::Result<u64> {
+    let (mut offset, mut start, mut last_iteration) = (0, 0, None);
     for line in input::lines(file) {
         let line = line?;
         let iteration = parse_iteration(&line);
         if iteration != last_iteration && length - start > bytes {
-            start = at;
+            start = offset;
         }
         last_iteration = iteration;
-        at += line.len() as u64;
+        offset += line.len() as u64;
     }
     Ok(start)
 }
@@ -148,19 +150,19 @@ fn start_of_newest(file: File, length: u64, bytes: u64) -> std::io::Result<u64> 
 /// Replaces a file by those of its lines that `keeps` accepts, called with the offset and the line.
 fn keep_lines(path: &Path, keeps: impl Fn(u64, &[u8]) -> bool) -> std::io::Result<()> {
     disk::replace_with(path, |file| {
-        let (mut kept, mut at) = (BufWriter::new(file), 0);
-        for line in input::lines(disk::open_unlinked(path)?) {
+        let (mut kept, mut offset) = (BufWriter::new(file), 0);
+        for line in input::lines(disk::open_no_follow(path)?) {
             let line = line?;
-            if keeps(at, &line) {
+            if keeps(offset, &line) {
                 kept.write_all(&line)?;
             }
-            at += line.len() as u64;
+            offset += line.len() as u64;
         }
         kept.flush()
     })
 }
 
-fn error_of(path: &Path, action: &'static str) -> impl FnOnce(std::io::Error) -> RecordsError {
+fn records_error(path: &Path, action: &'static str) -> impl FnOnce(std::io::Error) -> RecordsError {
     move |source| RecordsError { path: path.to_path_buf(), action, source }
 }
 
@@ -173,7 +175,7 @@ mod tests {
     fn a_resumed_file_keeps_all_whole_records_up_to_the_iteration() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("records.jsonl");
-        let resumed = |bytes: &[u8]| {
+        let resume = |bytes: &[u8]| {
             fs::write(&path, bytes).unwrap();
             JsonLines::resume(&path, 2)
                 .unwrap()
@@ -183,16 +185,16 @@ mod tests {
         };
         let [one, two, three] = [1, 2, 3].map(|i| format!("{{\"iteration\":{i}}}\n"));
         let whole = format!("{one}{two}{three}");
-        assert_eq!(resumed(whole.as_bytes()), whole);
+        assert_eq!(resume(whole.as_bytes()), whole);
         // Torn in the middle of a character.
         let torn = [one.as_bytes(), two.as_bytes(), b"{\"iteration\":3,\"text\":\"\xc3"].concat();
-        assert_eq!(resumed(&torn), whole);
+        assert_eq!(resume(&torn), whole);
         let malformed = [one.as_bytes(), b"\xff\n", two.as_bytes(), three.as_bytes()].concat();
-        assert_eq!(resumed(&malformed), whole);
-        assert_eq!(resumed(format!("{one}{three}{two}").as_bytes()), whole, "in disorder");
-        assert_eq!(resumed(b""), three);
+        assert_eq!(resume(&malformed), whole);
+        assert_eq!(resume(format!("{one}{three}{two}").as_bytes()), whole, "in disorder");
+        assert_eq!(resume(b""), three);
         // Without its end, a line may be torn.
-        assert_eq!(resumed(format!("{one}{}", two.trim_end()).as_bytes()), format!("{one}{three}"));
+        assert_eq!(resume(format!("{one}{}", two.trim_end()).as_bytes()), format!("{one}{three}"));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 

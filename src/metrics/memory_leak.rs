@@ -14,21 +14,22 @@ const MIN_SHARE: f64 = 0.5 / LEAK_EPOCHS as f64;
 /// Detector of memory leaks, from the memory in use at the end of the last epochs.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryLeakDetector {
-    in_use: Vec<u64>,
+    /// Bytes in use after the last epochs.
+    bytes_in_use: Vec<u64>,
     has_warned: bool,
 }
 
 impl MemoryLeakDetector {
     /// Records the bytes in use after an epoch. Returns a warning, at most once, if memory has grown
     /// significantly in each of the last epochs.
-    pub fn record_epoch(&mut self, in_use: u64) -> Option<String> {
-        self.in_use.push(in_use);
-        self.in_use.drain(..self.in_use.len().saturating_sub(LEAK_EPOCHS + 1));
-        let last = self.in_use.last_chunk::<{ LEAK_EPOCHS + 1 }>()?;
+    pub fn record_epoch(&mut self, bytes: u64) -> Option<String> {
+        self.bytes_in_use.push(bytes);
+        self.bytes_in_use.drain(..self.bytes_in_use.len().saturating_sub(LEAK_EPOCHS + 1));
+        let last = self.bytes_in_use.last_chunk::<{ LEAK_EPOCHS + 1 }>()?;
         let (first, now) = (last[0], last[LEAK_EPOCHS]);
         let growth = now.saturating_sub(first);
-        let share = growth as f64 * MIN_SHARE;
-        let is_growing = last.windows(2).all(|pair| pair[1] as f64 >= pair[0] as f64 + share);
+        let min_growth = growth as f64 * MIN_SHARE;
+        let is_growing = last.windows(2).all(|pair| pair[1] as f64 >= pair[0] as f64 + min_growth);
         let is_large = growth >= MIN_GROWTH_BYTES.max((first as f64 * MIN_RELATIVE_GROWTH) as u64);
         if self.has_warned || !is_growing || !is_large {
             return None;

@@ -15,26 +15,26 @@ pub enum TeamError {
         seconds: u64,
     },
     /// A rank has ended.
-    #[error("rank {rank} has ended: {why}")]
+    #[error("rank {rank} has ended: {reason}")]
     Ended {
         /// The rank that ended.
         rank: usize,
         /// The reason, if known.
-        why: String,
+        reason: String,
     },
     /// A rank reported an error.
-    #[error("rank {rank} failed: {why}")]
+    #[error("rank {rank} failed: {reason}")]
     Failed {
         /// The rank that failed.
         rank: usize,
         /// The rank's error message.
-        why: String,
+        reason: String,
     },
     /// There are more ranks than shards.
     #[error(
         "this run has {shards} shard{}, too few for {ranks} ranks: use fewer ranks, or raise \
          update.num_shards, the number of groups or the minibatch size",
-        plural(shards)
+        plural_ending(shards)
     )]
     TooManyRanks {
         /// Number of ranks.
@@ -57,7 +57,7 @@ pub enum TeamError {
 }
 
 /// The ending of a noun that is counted.
-fn plural(count: &usize) -> &'static str {
+fn plural_ending(count: &usize) -> &'static str {
     if *count == 1 { "" } else { "s" }
 }
 

@@ -29,13 +29,13 @@ struct SumPlan {
 }
 
 impl SumPlan {
-    /// Plans the sum number `number`; `boundaries` are those of the ranks' shards.
-    fn new(team: &Team, boundaries: &[usize], len: PartialSumLen, number: usize) -> Self {
+    /// Plans the sum with this index; `boundaries` are those of the ranks' shards.
+    fn new(team: &Team, boundaries: &[usize], len: PartialSumLen, index: usize) -> Self {
         let (num_ranks, rank, num_shards) = (team.size(), team.rank, boundaries[team.size()]);
         let of_rank = |bounds: &[usize]| tree_nodes(num_shards, &(bounds[0]..bounds[1]));
         let nodes: Vec<_> = boundaries.windows(2).map(of_rank).collect();
         let is_direct = num_ranks == 2 && nodes.iter().all(|nodes| nodes.len() == 1);
-        Self { num_ranks, rank, num_shards, len, nodes, is_direct, adder: number % num_ranks }
+        Self { num_ranks, rank, num_shards, len, nodes, is_direct, adder: index % num_ranks }
     }
 
     /// The other ranks.
@@ -50,14 +50,14 @@ impl SumPlan {
         if self.is_direct { 0..len } else { len * rank / num_ranks..len * (rank + 1) / num_ranks }
     }
 
-    /// Whether every rank reduces everything, so that there are no slices to gather.
-    fn is_whole(&self) -> bool {
-        self.is_direct || self.len.vector == 0
+    /// Whether ranks reduce different slices, which are then to be gathered; otherwise each reduces everything.
+    fn has_slices(&self) -> bool {
+        !self.is_direct && self.len.vector > 0
     }
 
     /// Number of f64 numbers that a rank sums beside its slice.
     fn num_numbers(&self, rank: usize) -> usize {
-        if self.is_whole() || rank == self.adder { self.len.numbers } else { 0 }
+        if !self.has_slices() || rank == self.adder { self.len.numbers } else { 0 }
     }
 }
 
@@ -65,9 +65,9 @@ impl MeteredLink {
     /// Calls [`Link::exchange`] and records its duration.
     fn exchange(&mut self, outbox: &[&[u8]], inbox: &mut [&mut [u8]]) -> Result<(), TeamError> {
         let started = Instant::now();
-        let done = self.link.exchange(outbox, inbox);
+        let outcome = self.link.exchange(outbox, inbox);
         self.traffic.seconds += started.elapsed().as_secs_f64();
-        done
+        outcome
     }
 
     /// Sends `ours` to all other ranks and fills `all` with the values of every rank.
@@ -102,7 +102,7 @@ impl MeteredLink {
         let are_complete = ours.iter().map(|sum| &sum.shards).eq(&plan.nodes[plan.rank]);
         assert!(are_complete, "a partial sum at each node of this rank's shards");
         let sum = self.reduce_scatter(&plan, &ours)?;
-        if plan.is_whole() { Ok(sum) } else { self.all_gather_slices(&plan, sum) }
+        if plan.has_slices() { self.all_gather_slices(&plan, sum) } else { Ok(sum) }
     }
 
     /// Sends each rank its slice of our partial sums, receives our slice of theirs, and returns the sum of all.
@@ -172,11 +172,10 @@ impl MeteredLink {
         let vector_bytes = ours.len();
         let adder_vector_bytes = size_of::<f32>() * plan.slice(adder).len();
         let mut from_adder = Vec::new();
-        match rank == adder {
-            true => ours.extend_from_slice(bytemuck::cast_slice(&sum.numbers)),
-            false => {
-                from_adder.resize(adder_vector_bytes + size_of::<f64>() * plan.len.numbers, 0u8);
-            }
+        if rank == adder {
+            ours.extend_from_slice(bytemuck::cast_slice(&sum.numbers));
+        } else {
+            from_adder.resize(adder_vector_bytes + size_of::<f64>() * plan.len.numbers, 0u8);
         }
         let mut outbox = vec![&ours[..]; plan.num_ranks];
         outbox[rank] = &[];

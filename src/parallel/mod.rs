@@ -18,7 +18,9 @@ mod threads;
 
 pub use error::TeamError;
 pub use nccl::NcclGroup;
-pub use shards::{Shards, left_siblings, shard_boundaries, sum_leaves, sum_tree, tree_nodes};
+pub use shards::{
+    LeafThreads, Shards, left_siblings, shard_boundaries, sum_leaves, sum_tree, tree_nodes,
+};
 pub use threads::thread_teams;
 
 use metered_link::MeteredLink;
@@ -28,7 +30,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use web_time::Duration;
 
 /// Default time that a rank waits for a message from another one before it fails.
-pub const TIMEOUT: Duration = Duration::from_secs(60);
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A transport of bytes between the ranks of a run.
 pub trait Link: Send {
@@ -46,11 +48,11 @@ pub trait Link: Send {
 /// All ranks must call the same operations in the same order. Cloning is cheap; clones share the link.
 ///
 /// ```
-/// use grove::parallel::{TIMEOUT, thread_teams};
+/// use grove::parallel::{DEFAULT_TIMEOUT, thread_teams};
 ///
 /// // Three threads sum what they have; each of them receives the result.
 /// std::thread::scope(|scope| {
-///     for team in thread_teams(3, TIMEOUT) {
+///     for team in thread_teams(3, DEFAULT_TIMEOUT) {
 ///         scope.spawn(move || {
 ///             let sum = team.all_reduce_counts(&[1.0, team.rank() as f64]).unwrap();
 ///             assert_eq!(sum, [3.0, 0.0 + 1.0 + 2.0]);
@@ -71,7 +73,7 @@ pub struct Team {
 #[derive(Clone, Debug, Default)]
 pub struct Hardware {
     /// The name of each rank's device.
-    pub names: Vec<String>,
+    pub device_names: Vec<String>,
     /// The group that sums vectors on CUDA devices without host memory, if available.
     pub nccl: Option<NcclGroup>,
     /// Whether any rank computes on a device (a GPU).
@@ -180,7 +182,7 @@ impl Team {
         &self.hardware
     }
 
-    /// This rank's number, from 0.
+    /// This rank's index, from 0.
     pub fn rank(&self) -> usize {
         self.rank
     }
@@ -195,9 +197,9 @@ impl Team {
         self.rank == 0
     }
 
-    /// Cuts `items` into at most `count` shards and assigns this rank its share of them.
-    pub fn shards(&self, items: usize, count: usize) -> Shards {
-        let all = Shards::new(items, count);
+    /// Cuts items into at most `count` shards and assigns this rank its share of them.
+    pub fn cut_into_shards(&self, num_items: usize, count: usize) -> Shards {
+        let all = Shards::new(num_items, count);
         let boundaries = self.shard_boundaries(all.count());
         all.with_own_shards(boundaries[self.rank]..boundaries[self.rank + 1])
     }
@@ -325,7 +327,7 @@ impl Team {
             None => Ok(()),
             Some(rank) => {
                 let [theirs, ours] = [rank, 0].map(|rank| String::from_utf8_lossy(&all[rank]));
-                let (theirs, ours) = first_difference(&theirs, &ours);
+                let (theirs, ours) = find_difference(&theirs, &ours);
                 Err(TeamError::Differs { rank, what: what.to_string(), theirs, ours })
             }
         }
@@ -364,8 +366,8 @@ impl PartialSum {
     }
 }
 
-/// The first line in which two texts differ, as each has it.
-fn first_difference(theirs: &str, ours: &str) -> (String, String) {
+/// Finds the first line in which two texts differ, as each has it.
+fn find_difference(theirs: &str, ours: &str) -> (String, String) {
     let (mut theirs, mut ours) = (theirs.lines(), ours.lines());
     loop {
         let lines = [theirs.next(), ours.next()];

@@ -17,14 +17,14 @@ const LAUNCHER_VARIABLES: [&str; 4] =
     ["OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "MPI_LOCALNRANKS"];
 
 /// Maximum bytes of one MPI message; longer ones are split, since MPI counts in `i32`.
-const MAX_MESSAGE: usize = 1 << 30;
+const MAX_MESSAGE_BYTES: usize = 1 << 30;
 
 /// Duration of busy waiting before yielding the core. Most messages arrive within it.
 const SPIN_TIME: Duration = Duration::from_micros(200);
 
 static WORLD: OnceLock<World> = OnceLock::new();
 /// This process's rank among those on this machine, and their number.
-static LOCAL: OnceLock<(usize, usize)> = OnceLock::new();
+static LOCAL_RANK_AND_SIZE: OnceLock<(usize, usize)> = OnceLock::new();
 
 /// The MPI environment of this process.
 struct World(Universe);
@@ -56,8 +56,8 @@ pub fn start() -> Result<(), String> {
         ffi::MPI_Comm_set_errhandler(world.as_raw(), ffi::RSMPI_ERRORS_RETURN);
     }
     // All processes must take part in this, so it is done where all of them come.
-    let here = world.split_shared(0);
-    LOCAL.get_or_init(|| (here.rank() as usize, here.size() as usize));
+    let machine = world.split_shared(0);
+    LOCAL_RANK_AND_SIZE.get_or_init(|| (machine.rank() as usize, machine.size() as usize));
     Ok(())
 }
 
@@ -66,29 +66,30 @@ pub fn start() -> Result<(), String> {
 /// # Panics
 /// If this process's rank is not below `size`, or MPI was not started.
 pub fn team(size: usize, timeout: Duration) -> Team {
-    let (rank, _) = rank().expect("MPI was started");
-    Team::new(rank, size, Box::new(Processes { rank, timeout }))
+    let (rank, _) = rank_and_size().expect("MPI was started");
+    Team::new(rank, size, Box::new(MpiLink { rank, timeout }))
 }
 
 /// This process's rank and the number of processes, if MPI was started.
-pub fn rank() -> Option<(usize, usize)> {
+pub fn rank_and_size() -> Option<(usize, usize)> {
     let world = WORLD.get()?.0.world();
     Some((world.rank() as usize, world.size() as usize))
 }
 
 /// This process's rank among those on this machine, and their number.
-pub fn local_rank() -> (usize, usize) {
-    LOCAL.get().copied().unwrap_or((0, 1))
+pub fn local_rank_and_size() -> (usize, usize) {
+    LOCAL_RANK_AND_SIZE.get().copied().unwrap_or((0, 1))
 }
 
 /// The default number of CPU threads of this process: its share of the machine's cores. `None` if it is the only
 /// process here.
 pub fn default_threads() -> Option<usize> {
-    let (_, here) = local_rank();
+    let (_, local_size) = local_rank_and_size();
     let cores = thread::available_parallelism().map_or(1, usize::from);
     // SAFETY: reads a constant of the system.
-    let all = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
-    (here > 1).then(|| if (cores as i64) < all { cores } else { (cores / here).max(1) })
+    let online_cores = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    (local_size > 1)
+        .then(|| if (cores as i64) < online_cores { cores } else { (cores / local_size).max(1) })
 }
 
 /// Finalizes MPI, if it was started. All processes must call it.
@@ -109,7 +110,7 @@ pub fn abort(code: i32) {
 }
 
 /// The link between MPI processes.
-struct Processes {
+struct MpiLink {
     rank: usize,
     timeout: Duration,
 }
@@ -126,13 +127,13 @@ impl Request {
         let mut done = 0;
         // SAFETY: the request is active, and no status is requested.
         let code = unsafe { ffi::MPI_Test(&mut self.raw, &mut done, ffi::RSMPI_STATUS_IGNORE) };
-        check(code, self.other)?;
+        check_code(code, self.other)?;
         Ok(done != 0)
     }
 }
 
-/// Converts an MPI error code of a call that involves rank `other`.
-fn check(code: i32, other: usize) -> Result<(), TeamError> {
+/// Checks the MPI error code of a call that involves rank `other`.
+fn check_code(code: i32, other: usize) -> Result<(), TeamError> {
     if code == ffi::MPI_SUCCESS as i32 {
         return Ok(());
     }
@@ -143,34 +144,37 @@ fn check(code: i32, other: usize) -> Result<(), TeamError> {
         ffi::MPI_Error_string(code, text.as_mut_ptr().cast(), &mut len);
     }
     text.truncate(len as usize);
-    Err(TeamError::Ended { rank: other, why: String::from_utf8_lossy(&text).into_owned() })
+    Err(TeamError::Ended { rank: other, reason: String::from_utf8_lossy(&text).into_owned() })
 }
 
-impl Link for Processes {
+impl Link for MpiLink {
     fn exchange(&mut self, outbox: &[&[u8]], inbox: &mut [&mut [u8]]) -> Result<(), TeamError> {
         let mut requests = Vec::new();
         // After an error MPI may still access the buffers, so these are copies, which are then leaked.
-        let mut arriving: Vec<Vec<u8>> = inbox.iter().map(|bytes| vec![0; bytes.len()]).collect();
-        let leaving: Vec<Vec<u8>> = outbox.iter().map(|bytes| bytes.to_vec()).collect();
-        let mut start = || -> Result<(), TeamError> {
-            for (other, bytes) in arriving.iter_mut().enumerate().filter(|(i, _)| *i != self.rank) {
-                for bytes in bytes.chunks_mut(MAX_MESSAGE) {
+        let mut receive_buffers: Vec<Vec<u8>> =
+            inbox.iter().map(|bytes| vec![0; bytes.len()]).collect();
+        let send_buffers: Vec<Vec<u8>> = outbox.iter().map(|bytes| bytes.to_vec()).collect();
+        let mut start_requests = || -> Result<(), TeamError> {
+            for (other, bytes) in
+                receive_buffers.iter_mut().enumerate().filter(|(i, _)| *i != self.rank)
+            {
+                for bytes in bytes.chunks_mut(MAX_MESSAGE_BYTES) {
                     requests.push(receive(other, bytes, DATA_TAG)?);
                 }
             }
-            for (other, bytes) in leaving.iter().enumerate().filter(|(i, _)| *i != self.rank) {
-                for bytes in bytes.chunks(MAX_MESSAGE) {
+            for (other, bytes) in send_buffers.iter().enumerate().filter(|(i, _)| *i != self.rank) {
+                for bytes in bytes.chunks(MAX_MESSAGE_BYTES) {
                     requests.push(send(other, bytes, DATA_TAG)?);
                 }
             }
             Ok(())
         };
-        let done = start().and_then(|()| self.wait(&mut requests, outbox.len()));
-        if let Err(error) = done {
-            arriving.into_iter().chain(leaving).for_each(|buffer| _ = buffer.leak());
+        let outcome = start_requests().and_then(|()| self.wait(&mut requests, outbox.len()));
+        if let Err(error) = outcome {
+            receive_buffers.into_iter().chain(send_buffers).for_each(|buffer| _ = buffer.leak());
             return Err(error);
         }
-        for (to, from) in inbox.iter_mut().zip(&arriving) {
+        for (to, from) in inbox.iter_mut().zip(&receive_buffers) {
             to.copy_from_slice(from);
         }
         Ok(())
@@ -180,7 +184,7 @@ impl Link for Processes {
 /// Time in which ranks that have timed out report to each other which rank they were waiting for.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 
-impl Processes {
+impl MpiLink {
     /// Waits until all requests of a team of `size` ranks are complete, at most for the timeout.
     fn wait(&self, requests: &mut Vec<Request>, size: usize) -> Result<(), TeamError> {
         let mut wait = Stopwatch::start();
@@ -297,6 +301,6 @@ fn start_request(
 ) -> Result<Request, TeamError> {
     // SAFETY: a constant of the library.
     let mut raw = unsafe { ffi::RSMPI_REQUEST_NULL };
-    check(call(&mut raw), other)?;
+    check_code(call(&mut raw), other)?;
     Ok(Request { other, raw })
 }

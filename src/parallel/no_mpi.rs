@@ -5,17 +5,17 @@ use std::env;
 use std::time::Duration;
 
 /// Environment variables in which MPI launchers give the number of processes.
-const SIZES: [&str; 3] = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS"];
+const SIZE_VARIABLES: [&str; 3] = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS"];
 
 /// The number of processes that an MPI launcher started, if several.
-fn size() -> Option<usize> {
+fn launched_size() -> Option<usize> {
     let size = |name: &&str| env::var(name).ok()?.parse().ok();
-    SIZES.iter().filter_map(size).find(|size| *size > 1)
+    SIZE_VARIABLES.iter().filter_map(size).find(|size| *size > 1)
 }
 
 /// Whether an MPI launcher started this process as one of several.
 pub fn is_launched() -> bool {
-    size().is_some()
+    launched_size().is_some()
 }
 
 /// Refuses to be one of several processes.
@@ -23,7 +23,7 @@ pub fn is_launched() -> bool {
 /// # Errors
 /// A message if this process is one of several.
 pub fn start() -> Result<(), String> {
-    let Some(size) = size() else { return Ok(()) };
+    let Some(size) = launched_size() else { return Ok(()) };
     Err(format!(
         "MPI has started {size} processes, but this program was built without the feature `mpi`, and each \
          would do all of the work: build it with `--features mpi`, or start one"
@@ -36,12 +36,12 @@ pub fn team(_size: usize, _timeout: Duration) -> Team {
 }
 
 /// This process's rank and the number of processes: none.
-pub fn rank() -> Option<(usize, usize)> {
+pub fn rank_and_size() -> Option<(usize, usize)> {
     None
 }
 
 /// This process's rank among those on this machine, and their number: it is alone.
-pub fn local_rank() -> (usize, usize) {
+pub fn local_rank_and_size() -> (usize, usize) {
     (0, 1)
 }
 

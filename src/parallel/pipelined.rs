@@ -18,9 +18,9 @@ impl Team {
         shards: &Shards,
         compute: impl FnOnce(&mut dyn FnMut(Vec<PartialSum>)),
     ) -> Result<Vec<PartialSum>, TeamError> {
-        let seconds = || self.lock_link().map_or(0.0, |link| link.traffic.seconds);
-        let before = seconds();
-        let (give, slices) = mpsc::channel::<Vec<PartialSum>>();
+        let link_seconds = || self.lock_link().map_or(0.0, |link| link.traffic.seconds);
+        let before = link_seconds();
+        let (sender, slices) = mpsc::channel::<Vec<PartialSum>>();
         let add_up = || {
             let sum = |ours: Vec<PartialSum>| {
                 let len =
@@ -30,12 +30,12 @@ impl Team {
             slices.into_iter().map(sum).collect::<Result<Vec<PartialSum>, TeamError>>()
         };
         thread::scope(|scope| {
-            let added_up = scope.spawn(add_up);
+            let adder = scope.spawn(add_up);
             // After a failed sum the receiver is gone, and the remaining slices are dropped.
-            compute(&mut |partial_sums| drop(give.send(partial_sums)));
-            drop(give);
+            compute(&mut |partial_sums| drop(sender.send(partial_sums)));
+            drop(sender);
             let since = Instant::now();
-            let sums = added_up.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            let sums = adder.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             let waited = since.elapsed().as_secs_f64();
             if let Some(mut link) = self.lock_link() {
                 link.traffic.hidden_seconds += (link.traffic.seconds - before - waited).max(0.0);
@@ -49,18 +49,18 @@ impl Team {
 mod tests {
     use super::*;
     use crate::parallel::Link;
-    use crate::parallel::tests::{HANG, on_ranks};
+    use crate::parallel::tests::{HANG_TIMEOUT, run_on_ranks};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 
     /// A link that counts its exchanges.
-    struct Counted {
+    struct CountingLink {
         link: Box<dyn Link>,
         exchanges: Arc<AtomicUsize>,
     }
 
-    impl Link for Counted {
+    impl Link for CountingLink {
         fn exchange(&mut self, outbox: &[&[u8]], inbox: &mut [&mut [u8]]) -> Result<(), TeamError> {
             self.link.exchange(outbox, inbox)?;
             self.exchanges.fetch_add(1, Ordering::Relaxed);
@@ -74,9 +74,9 @@ mod tests {
         let run = |team: Team, enough: usize| {
             let link = Arc::try_unwrap(team.link.unwrap()).ok().unwrap().into_inner().unwrap().link;
             let exchanges = Arc::new(AtomicUsize::new(0));
-            let counted = Counted { link, exchanges: exchanges.clone() };
-            let team = Team::new(team.rank, 2, Box::new(counted));
-            let shards = team.shards(16, 16);
+            let counting_link = CountingLink { link, exchanges: exchanges.clone() };
+            let team = Team::new(team.rank, 2, Box::new(counting_link));
+            let shards = team.cut_into_shards(16, 16);
             let partial_sum = |vector: Vec<f32>| PartialSum {
                 shards: shards.own_shards(),
                 numbers: vec![vector[0].into()],
@@ -88,7 +88,10 @@ mod tests {
                 }
                 let started = Instant::now();
                 while exchanges.load(Ordering::Relaxed) < enough {
-                    assert!(started.elapsed() < HANG, "no exchange overlaps with the computation");
+                    assert!(
+                        started.elapsed() < HANG_TIMEOUT,
+                        "no exchange overlaps with the computation"
+                    );
                     std::thread::sleep(Duration::from_millis(1));
                 }
             });
@@ -99,14 +102,14 @@ mod tests {
             assert!((0.0..=traffic.seconds).contains(&traffic.hidden_seconds), "{traffic:?}");
             exchanges.load(Ordering::Relaxed)
         };
-        let all = on_ranks(2, |team| run(team, 0));
+        let all = run_on_ranks(2, |team| run(team, 0));
         assert!(all[0] >= 3 && all[0] == all[1], "{all:?}");
-        let overlapped = on_ranks(2, |team| run(team, all[0]));
+        let overlapped = run_on_ranks(2, |team| run(team, all[0]));
         assert_eq!(overlapped, all, "all exchanges overlap with the computation");
-        let gone = on_ranks(2, |team| match team.rank() {
+        let gone = run_on_ranks(2, |team| match team.rank() {
             1 => None,
             _ => team
-                .all_reduce_pipelined(&team.shards(2, 2), |give| {
+                .all_reduce_pipelined(&team.cut_into_shards(2, 2), |give| {
                     give(vec![PartialSum { shards: 0..1, vector: vec![1.0], numbers: Vec::new() }]);
                 })
                 .err(),

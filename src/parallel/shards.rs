@@ -10,24 +10,24 @@ use std::ops::Range;
 /// A partition of items, for instance groups of games, into shards, with the range that this rank owns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shards {
-    items: usize,
+    num_items: usize,
     /// Number of smaller units per item; an item's units stay in one shard.
     units_per_item: usize,
     count: usize,
     /// Number of strata; a shard consists of whole strata.
-    strata: usize,
+    num_strata: usize,
     own_shards: Range<usize>,
 }
 
 impl Shards {
-    /// Cuts `items` into at most `count` non-empty shards, all owned by this rank.
+    /// Cuts items into at most `count` non-empty shards, all owned by this rank.
     ///
     /// # Panics
     /// If there are no items.
-    pub fn new(items: usize, count: usize) -> Self {
-        assert!(items > 0, "no items to cut into shards");
-        let count = count.clamp(1, items);
-        Self { items, units_per_item: 1, count, strata: count, own_shards: 0..count }
+    pub fn new(num_items: usize, count: usize) -> Self {
+        assert!(num_items > 0, "no items to cut into shards");
+        let count = count.clamp(1, num_items);
+        Self { num_items, units_per_item: 1, count, num_strata: count, own_shards: 0..count }
     }
 
     /// Restricts the owned shards to `own_shards`.
@@ -39,14 +39,17 @@ impl Shards {
         Self { own_shards, ..self }
     }
 
-    /// Subdivides the shards into `strata` parts of equal size. Minibatches draw equally from each
+    /// Subdivides the shards into `num_strata` parts of equal size. Minibatches draw equally from each
     /// stratum, so that a draw does not depend on the number of shards.
     ///
     /// # Panics
     /// If there are fewer strata than shards, or fewer items than strata.
-    pub fn with_strata(self, strata: usize) -> Self {
-        assert!(self.count <= strata && strata <= self.items, "shards <= strata <= items");
-        Self { strata, ..self }
+    pub fn with_strata(self, num_strata: usize) -> Self {
+        assert!(
+            self.count <= num_strata && num_strata <= self.num_items,
+            "shards <= strata <= items"
+        );
+        Self { num_strata, ..self }
     }
 
     /// The range of strata of a shard.
@@ -54,7 +57,7 @@ impl Shards {
         self.first_stratum_of(shard)..self.first_stratum_of(shard + 1)
     }
 
-    /// The number and the items of each stratum of the owned shards.
+    /// The index and the items of each stratum of the owned shards.
     pub fn own_strata(&self) -> impl Iterator<Item = (usize, Range<usize>)> + '_ {
         let own_strata = self.first_stratum_of(self.own_shards.start)
             ..self.first_stratum_of(self.own_shards.end);
@@ -69,8 +72,8 @@ impl Shards {
     }
 
     /// Number of items in all shards.
-    pub fn items(&self) -> usize {
-        self.items * self.units_per_item
+    pub fn num_items(&self) -> usize {
+        self.num_items * self.units_per_item
     }
 
     /// The shards owned by this rank.
@@ -108,31 +111,31 @@ impl Shards {
 
     /// The first stratum of a shard.
     fn first_stratum_of(&self, shard: usize) -> usize {
-        shard * self.strata / self.count
+        shard * self.num_strata / self.count
     }
 
     /// The first item of a stratum.
     fn first_item_of_stratum(&self, stratum: usize) -> usize {
-        stratum * self.items / self.strata * self.units_per_item
+        stratum * self.num_items / self.num_strata * self.units_per_item
     }
 
     /// Computes the partial sums at the [`tree_nodes`] of the owned shards, on all threads; `leaf` computes that of one
     /// shard. `give_back` receives vectors that have been added to others, for reuse.
-    pub fn partial_sums(
+    pub fn compute_partial_sums(
         &self,
         leaf: &(impl Fn(usize) -> PartialSum + Sync),
         give_back: &(impl Fn(Vec<f32>) + Sync),
     ) -> Vec<PartialSum> {
         let add = |sum: PartialSum, other: PartialSum| sum.add_reusing(other, give_back);
         let sum = |node: Range<usize>| {
-            sum_leaves(node.len(), true, &|at: usize| leaf(node.start + at), &add)
+            sum_leaves(node.len(), LeafThreads::All, &|at: usize| leaf(node.start + at), &add)
         };
         tree_nodes(self.count, &self.own_shards).into_iter().map(sum).collect()
     }
 }
 
-/// The shard at which a node of the tree splits.
-fn middle(node: &Range<usize>) -> usize {
+/// Finds the shard at which a node of the tree splits.
+fn find_middle(node: &Range<usize>) -> usize {
     node.start + (node.len().next_power_of_two() >> 1)
 }
 
@@ -152,7 +155,7 @@ fn collect_tree_nodes(node: Range<usize>, range: &Range<usize>, found: &mut Vec<
         found.push(node);
         return;
     }
-    let middle = middle(&node);
+    let middle = find_middle(&node);
     collect_tree_nodes(node.start..middle, range, found);
     collect_tree_nodes(middle..node.end, range, found);
 }
@@ -162,7 +165,7 @@ fn collect_tree_nodes(node: Range<usize>, range: &Range<usize>, found: &mut Vec<
 pub fn left_siblings(node: &Range<usize>) -> Vec<Range<usize>> {
     let (mut found, mut node) = (Vec::new(), node.clone());
     while node.len() > 1 {
-        let middle = middle(&node);
+        let middle = find_middle(&node);
         found.push(node.start..middle);
         node.start = middle;
     }
@@ -176,32 +179,44 @@ pub fn sum_tree<T>(count: usize, values: Vec<(Range<usize>, T)>, add: &impl Fn(T
     add_node(0..count, &mut values, add)
 }
 
-/// Computes `count` leaves by `leaf` and sums them in the order of the tree, `on_all_threads` or one at a time, for
-/// leaves that use all threads or much memory. Leaves are added right after they were computed, while they are in the
-/// cache, so few of them exist at a time: on one thread at most the tree's height plus one.
+/// Threads on which the leaves of a sum are computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeafThreads {
+    /// All threads of the pool.
+    All,
+    /// The calling thread, one leaf at a time: for leaves that use all threads themselves, or much memory.
+    One,
+}
+
+/// Computes `count` leaves by `leaf` and sums them in the order of the tree. Leaves are added right after they
+/// were computed, while they are in the cache, so few of them exist at a time: on one thread at most the tree's height
+/// plus one.
 pub fn sum_leaves<T: Send>(
     count: usize,
-    on_all_threads: bool,
+    threads: LeafThreads,
     leaf: &(impl Fn(usize) -> T + Sync),
     add: &(impl Fn(T, T) -> T + Sync),
 ) -> T {
     assert!(count > 0, "a sum of no leaves");
-    sum_node(0..count, on_all_threads, leaf, add)
+    sum_node(0..count, threads, leaf, add)
 }
 
 fn sum_node<T: Send>(
     node: Range<usize>,
-    on_all_threads: bool,
+    threads: LeafThreads,
     leaf: &(impl Fn(usize) -> T + Sync),
     add: &(impl Fn(T, T) -> T + Sync),
 ) -> T {
     if node.len() == 1 {
         return leaf(node.start);
     }
-    let middle = middle(&node);
-    let left = || sum_node(node.start..middle, on_all_threads, leaf, add);
-    let right = || sum_node(middle..node.end, on_all_threads, leaf, add);
-    let (left, right) = if on_all_threads { rayon::join(left, right) } else { (left(), right()) };
+    let middle = find_middle(&node);
+    let left = || sum_node(node.start..middle, threads, leaf, add);
+    let right = || sum_node(middle..node.end, threads, leaf, add);
+    let (left, right) = match threads {
+        LeafThreads::All => rayon::join(left, right),
+        LeafThreads::One => (left(), right()),
+    };
     add(left, right)
 }
 
@@ -214,7 +229,7 @@ fn add_node<T>(
         return values.next().expect("just peeked").1;
     }
     assert!(node.len() > 1, "every shard has a value");
-    let middle = middle(&node);
+    let middle = find_middle(&node);
     let left = add_node(node.start..middle, values, add);
     let right = add_node(middle..node.end, values, add);
     add(left, right)
@@ -224,14 +239,14 @@ fn add_node<T>(
 /// Equally fast ranks get blocks of `2^k` shards, as large as possible while no rank has more than
 /// `ceil(count / ranks)`, so that a share consists of few nodes of the tree.
 pub fn shard_boundaries(count: usize, speeds: &[f64]) -> Vec<usize> {
-    let ranks = speeds.len();
-    let fair = count.div_ceil(ranks);
+    let num_ranks = speeds.len();
+    let fair_share = count.div_ceil(num_ranks);
     let is_fair = |block: &usize| {
         let blocks = count.div_ceil(*block);
-        blocks >= ranks && blocks.div_ceil(ranks) * block <= fair
+        blocks >= num_ranks && blocks.div_ceil(num_ranks) * block <= fair_share
     };
     let are_equal = speeds.iter().all(|speed| *speed == speeds[0]);
-    let block = (0..usize::BITS).map(|bit| 1 << bit).take_while(|b| *b <= fair);
+    let block = (0..usize::BITS).map(|bit| 1 << bit).take_while(|b| *b <= fair_share);
     let block = if are_equal { block.filter(is_fair).max().unwrap_or(1) } else { 1 };
     let blocks = count.div_ceil(block);
     let total: f64 = speeds.iter().sum();
@@ -239,13 +254,14 @@ pub fn shard_boundaries(count: usize, speeds: &[f64]) -> Vec<usize> {
     let mut boundaries = vec![0];
     for (rank, speed) in speeds.iter().enumerate() {
         total_so_far += speed;
-        let boundary = match are_equal {
-            true => (rank + 1) * blocks / ranks,
-            false => (total_so_far / total * blocks as f64).round() as usize,
+        let boundary = if are_equal {
+            (rank + 1) * blocks / num_ranks
+        } else {
+            (total_so_far / total * blocks as f64).round() as usize
         };
         let boundary = (boundary * block).min(count);
         // Every rank gets a shard if there are enough.
-        let [min, max] = [boundaries[rank] + 1, (count + rank + 1).saturating_sub(ranks)];
+        let [min, max] = [boundaries[rank] + 1, (count + rank + 1).saturating_sub(num_ranks)];
         boundaries.push(if min <= max { boundary.clamp(min, max) } else { boundary });
     }
     boundaries
@@ -299,14 +315,14 @@ mod tests {
         for count in 1..20 {
             let name = |i: usize| format!("{i:x}");
             let whole = sum_tree(count, (0..count).map(|i| (i..i + 1, name(i))).collect(), &add);
-            for on_all_threads in [true, false] {
-                assert_eq!(sum_leaves(count, on_all_threads, &name, &add), whole);
+            for threads in [LeafThreads::All, LeafThreads::One] {
+                assert_eq!(sum_leaves(count, threads, &name, &add), whole);
             }
         }
         for count in 1..20 {
             let node = |node: Range<usize>| {
                 let leaf = |at: usize| format!("{:x}", node.start + at);
-                sum_leaves(node.len(), true, &leaf, &add)
+                sum_leaves(node.len(), LeafThreads::All, &leaf, &add)
             };
             let leaf = format!("{:x}", count - 1);
             let lefts = left_siblings(&(0..count)).into_iter().rev();
@@ -344,7 +360,7 @@ mod tests {
     fn shards_of_games_are_whole_groups() {
         let groups = Shards::new(37, 16).with_own_shards(4..8);
         let games = groups.in_smaller_units(8);
-        assert_eq!((games.items(), games.count()), (296, 16));
+        assert_eq!((games.num_items(), games.count()), (296, 16));
         let firsts =
             |shards: &Shards| (0..16).map(|s| shards.items_of(s).start).collect::<Vec<_>>();
         assert!(firsts(&games).iter().zip(firsts(&groups)).all(|(game, group)| *game == 8 * group));

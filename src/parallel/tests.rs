@@ -3,13 +3,13 @@
 use super::*;
 
 /// Limit of every wait, which ends a hang.
-pub const HANG: Duration = Duration::from_secs(600);
+pub const HANG_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Runs `run` on `size` threads and returns the results by rank.
-pub fn on_ranks<T: Send>(size: usize, run: impl Fn(Team) -> T + Sync) -> Vec<T> {
+pub fn run_on_ranks<T: Send>(size: usize, run: impl Fn(Team) -> T + Sync) -> Vec<T> {
     std::thread::scope(|scope| {
         let run = &run;
-        let teams = thread_teams(size, HANG);
+        let teams = thread_teams(size, HANG_TIMEOUT);
         let all: Vec<_> = teams.into_iter().map(|team| scope.spawn(move || run(team))).collect();
         all.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
@@ -23,7 +23,7 @@ fn leaf(shard: usize) -> (Vec<f32>, Vec<f64>) {
 }
 
 fn sum(team: &Team, count: usize) -> PartialSum {
-    let shards = team.shards(40, count);
+    let shards = team.cut_into_shards(40, count);
     let partial_sums = tree_nodes(shards.count(), &shards.own_shards()).into_iter().map(|node| {
         let leaves = node.clone().map(|shard| {
             let (vector, numbers) = leaf(shard);
@@ -46,7 +46,7 @@ fn sums_have_the_same_bytes_for_any_number_of_ranks() {
         let alone = sum(&Team::alone(), count);
         assert_eq!(alone.numbers[1], count as f64);
         for size in 2..6 {
-            for node in on_ranks(size, |team| sum(&team, count)) {
+            for node in run_on_ranks(size, |team| sum(&team, count)) {
                 assert_eq!(node, alone, "{count} shards, {size} ranks");
             }
         }
@@ -56,12 +56,13 @@ fn sums_have_the_same_bytes_for_any_number_of_ranks() {
 #[test]
 fn as_many_bytes_are_sent_as_a_ring_would() {
     for size in [2, 4, 8] {
-        let sent = on_ranks(size, |team| {
+        let sent = run_on_ranks(size, |team| {
             let vector = vec![1.0; 800];
             let len = PartialSumLen { vector: 800, numbers: 1 };
-            let nodes = tree_nodes(16, &team.shards(16, 16).own_shards());
+            let nodes = tree_nodes(16, &team.cut_into_shards(16, 16).own_shards());
             let ours = PartialSum { shards: nodes[0].clone(), vector, numbers: vec![1.0] };
-            let sum = team.all_reduce_shards(&team.shards(16, 16), vec![ours], len).unwrap();
+            let sum =
+                team.all_reduce_shards(&team.cut_into_shards(16, 16), vec![ours], len).unwrap();
             assert_eq!(sum.vector, vec![size as f32; 800]);
             team.take_traffic()
         });
@@ -75,7 +76,7 @@ fn as_many_bytes_are_sent_as_a_ring_would() {
 
 #[test]
 fn gathered_values_are_the_same_on_all_ranks() {
-    let errors = on_ranks(3, |team| {
+    let errors = run_on_ranks(3, |team| {
         let text = "x".repeat(team.rank());
         assert_eq!(team.all_gather(text.as_bytes()).unwrap(), [&b""[..], b"x", b"xx"]);
         assert_eq!(team.broadcast(text.as_bytes()).unwrap(), b"");
@@ -92,7 +93,7 @@ fn gathered_values_are_the_same_on_all_ranks() {
 
 #[test]
 fn ended_and_silent_ranks_are_named() {
-    let errors = on_ranks(3, |team| match team.rank() {
+    let errors = run_on_ranks(3, |team| match team.rank() {
         2 => None,
         _ => team.all_reduce_counts(&[1.0]).err(),
     });

@@ -9,7 +9,7 @@ use web_time::Duration;
 /// Creates a team of `size` threads: a handle for each of them. `timeout` limits each wait for a message.
 pub fn thread_teams(size: usize, timeout: Duration) -> Vec<Team> {
     let queues = Queues { messages: vec![VecDeque::new(); size * size], ended: vec![false; size] };
-    let shared = Arc::new(Shared { queues: Mutex::new(queues), changed: Condvar::new() });
+    let shared = Arc::new(SharedQueues { queues: Mutex::new(queues), changed: Condvar::new() });
     let handle = |rank| {
         let link = ThreadLink { rank, size, timeout, shared: shared.clone() };
         Team::new(rank, size, Box::new(link))
@@ -18,7 +18,7 @@ pub fn thread_teams(size: usize, timeout: Duration) -> Vec<Team> {
 }
 
 /// The message queues of a team.
-struct Shared {
+struct SharedQueues {
     queues: Mutex<Queues>,
     /// Signals a new message or the end of a thread.
     changed: Condvar,
@@ -36,11 +36,11 @@ struct ThreadLink {
     rank: usize,
     size: usize,
     timeout: Duration,
-    shared: Arc<Shared>,
+    shared: Arc<SharedQueues>,
 }
 
-impl Shared {
-    fn queues(&self) -> MutexGuard<'_, Queues> {
+impl SharedQueues {
+    fn lock(&self) -> MutexGuard<'_, Queues> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -50,22 +50,22 @@ impl Link for ThreadLink {
         let Self { rank, size, timeout, .. } = *self;
         let others = || (0..size).filter(|other| *other != rank);
         let messages: Vec<_> = others().map(|to| (to, outbox[to].to_vec())).collect();
-        let mut queues = self.shared.queues();
+        let mut queues = self.shared.lock();
         for (to, message) in messages {
             queues.messages[rank * size + to].push_back(message);
         }
         self.shared.changed.notify_all();
-        let mut waited = Stopwatch::start();
+        let mut stopwatch = Stopwatch::start();
         for from in others() {
             let message = loop {
                 if let Some(message) = queues.messages[from * size + rank].pop_front() {
                     break message;
                 }
                 if queues.ended[from] {
-                    let why = "its thread has ended".to_string();
-                    return Err(TeamError::Ended { rank: from, why });
+                    let reason = "its thread has ended".to_string();
+                    return Err(TeamError::Ended { rank: from, reason });
                 }
-                let Some(next_wait) = waited.next_wait(timeout) else {
+                let Some(next_wait) = stopwatch.next_wait(timeout) else {
                     return Err(TeamError::TimedOut { rank: from, seconds: timeout.as_secs() });
                 };
                 let woken = self.shared.changed.wait_timeout(queues, next_wait);
@@ -79,7 +79,7 @@ impl Link for ThreadLink {
 
 impl Drop for ThreadLink {
     fn drop(&mut self) {
-        self.shared.queues().ended[self.rank] = true;
+        self.shared.lock().ended[self.rank] = true;
         self.shared.changed.notify_all();
     }
 }

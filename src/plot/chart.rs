@@ -3,7 +3,7 @@
 use super::Band;
 use super::error::{ChartError, drawing_error};
 use super::legend::{self, Legend};
-use super::style::{FAMILY, stroke};
+use super::style::{FONT_FAMILY, Stroke, stroke};
 use crate::disk;
 use plotters::coord::Shift;
 use plotters::coord::types::RangedCoordf64;
@@ -41,7 +41,7 @@ pub struct Chart {
     /// The curves.
     pub lines: Vec<Line>,
     /// Values of reference players, each with the player's name.
-    pub references: Vec<(String, f64)>,
+    pub reference_values: Vec<(String, f64)>,
 }
 
 impl Chart {
@@ -65,8 +65,8 @@ impl Chart {
     /// # Errors
     /// If there is nothing to draw.
     pub fn to_svg(&self) -> Result<String, ChartError> {
-        let (mut text, legend) = (String::new(), self.legend()?);
-        let size = size(legend.as_ref());
+        let (mut text, legend) = (String::new(), self.lay_out_legend()?);
+        let size = picture_size(legend.as_ref());
         self.draw(legend, SVGBackend::with_string(&mut text, size).into_drawing_area())?;
         Ok(text)
     }
@@ -76,8 +76,8 @@ impl Chart {
     /// # Errors
     /// If there is nothing to draw.
     pub fn to_png(&self) -> Result<Vec<u8>, ChartError> {
-        let legend = self.legend()?;
-        let (width, height) = size(legend.as_ref());
+        let legend = self.lay_out_legend()?;
+        let (width, height) = picture_size(legend.as_ref());
         let mut pixels = vec![0; 3 * (width * height) as usize];
         let backend = BitMapBackend::with_buffer(&mut pixels, (width, height));
         self.draw(legend, backend.into_drawing_area())?;
@@ -92,9 +92,9 @@ impl Chart {
         self.lines.iter().map(|line| line.name.as_str()).collect()
     }
 
-    /// The legend below the plot, if it is there.
-    fn legend(&self) -> Result<Option<Legend>, ChartError> {
-        register_font(FAMILY, FontStyle::Normal, FONT)
+    /// Lays out the legend below the plot, if it is there.
+    fn lay_out_legend(&self) -> Result<Option<Legend>, ChartError> {
+        register_font(FONT_FAMILY, FontStyle::Normal, FONT)
             .map_err(|_| ChartError::Drawing("the font is damaged".to_string()))?;
         Legend::lay_out(&self.names(), PICTURE_SIZE.0)
     }
@@ -108,15 +108,15 @@ impl Chart {
     ) -> Result<(), ChartError> {
         let bands = || self.lines.iter().map(|line| &line.band);
         let x = extent(bands().flat_map(|band| &band.x).copied());
-        let ends =
+        let values =
             bands().flat_map(|band| band.interval.iter().flatten().chain(&band.mean)).copied();
-        let y = extent(ends.chain(self.references.iter().map(|(_, value)| *value)));
+        let y = extent(values.chain(self.reference_values.iter().map(|(_, value)| *value)));
         let (Some(x), Some(y)) = (x, y) else { return Err(ChartError::Empty) };
         let margin = 0.04 * (y.end - y.start);
         area.fill(&WHITE).map_err(drawing_error)?;
-        let (plot, below) = area.split_vertically(PICTURE_SIZE.1);
-        let mut chart = ChartBuilder::on(&plot)
-            .caption(&self.title, (FAMILY, 22))
+        let (plot_area, legend_area) = area.split_vertically(PICTURE_SIZE.1);
+        let mut chart = ChartBuilder::on(&plot_area)
+            .caption(&self.title, (FONT_FAMILY, 22))
             .margin(14)
             // Room for half of the last label.
             .margin_right(28)
@@ -130,21 +130,21 @@ impl Chart {
             .bold_line_style(BLACK.mix(0.1))
             .x_desc(&self.x_label)
             .y_desc(&self.y_label)
-            .x_label_formatter(&|x| axis_label(*x))
-            .y_label_formatter(&|y| axis_label(*y))
-            .label_style((FAMILY, 14))
-            .axis_desc_style((FAMILY, 16))
+            .x_label_formatter(&|x| format_axis_label(*x))
+            .y_label_formatter(&|y| format_axis_label(*y))
+            .label_style((FONT_FAMILY, 14))
+            .axis_desc_style((FONT_FAMILY, 16))
             .draw()
             .map_err(drawing_error)?;
-        for (name, value) in &self.references {
+        for (name, value) in &self.reference_values {
             draw_reference(&mut chart, &x, name, *value)?;
         }
         for (i, line) in self.lines.iter().enumerate() {
             draw_curve(&mut chart, i, &line.band)?;
         }
         match legend {
-            Some(legend) => legend.draw(&below)?,
-            None => draw_legend(&mut chart, &legend::entry_names(&self.names()))?,
+            Some(legend) => legend.draw(&legend_area)?,
+            None => draw_legend(&mut chart, &legend::list_entries(&self.names()))?,
         }
         area.present().map_err(drawing_error)
     }
@@ -163,25 +163,25 @@ fn draw_reference<B: DrawingBackend>(
     let ends = [(x.start, value), (x.end, value)];
     let line = DashedLineSeries::new(ends, 5, 4, GREY.stroke_width(1));
     chart.draw_series(line).map_err(drawing_error)?;
-    let text = format!("{name} {}", axis_label(value));
+    let text = format!("{name} {}", format_axis_label(value));
     let position = (x.start + 0.005 * (x.end - x.start), value);
-    let style = (FAMILY, 12).into_font().color(&GREY);
+    let style = (FONT_FAMILY, 12).into_font().color(&GREY);
     // Slightly below its line.
     let label = EmptyElement::at(position) + Text::new(text, (0, 3), style);
     chart.draw_series([label]).map_err(drawing_error)?;
     Ok(())
 }
 
-/// Draws curve number `i` with its interval, or a single point as a dot.
+/// Draws the curve with this index and its interval, or a single point as a dot.
 fn draw_curve<B: DrawingBackend>(
     chart: &mut PlottingArea<B>,
-    i: usize,
+    index: usize,
     band: &Band,
 ) -> Result<(), ChartError> {
-    let (style, dash, gap) = stroke(i);
+    let Stroke { style, dash, gap } = stroke(index);
     let colour = style.color;
     let Band { x, mean, interval } = band;
-    let side = |side: usize| x.iter().zip(interval).map(move |(x, ends)| (*x, ends[side]));
+    let side = |side: usize| x.iter().zip(interval).map(move |(x, bounds)| (*x, bounds[side]));
     let back = side(1).collect::<Vec<_>>().into_iter().rev();
     let outline: Vec<(f64, f64)> = side(0).chain(back).collect();
     if !outline.is_empty() {
@@ -211,13 +211,13 @@ fn draw_legend<'a, B: DrawingBackend + 'a>(
         .position(SeriesLabelPosition::LowerRight)
         .background_style(WHITE.mix(0.85))
         .border_style(BLACK.mix(0.2))
-        .label_font((FAMILY, legend::TEXT_SIZE))
+        .label_font((FONT_FAMILY, legend::TEXT_SIZE))
         .draw()
         .map_err(drawing_error)
 }
 
 /// Size of a picture in pixels with this legend below the plot.
-fn size(legend: Option<&Legend>) -> (u32, u32) {
+fn picture_size(legend: Option<&Legend>) -> (u32, u32) {
     (PICTURE_SIZE.0, PICTURE_SIZE.1 + legend.map_or(0, Legend::height))
 }
 
@@ -226,12 +226,12 @@ fn size(legend: Option<&Legend>) -> (u32, u32) {
 pub(crate) fn extent(values: impl Iterator<Item = f64>) -> Option<Range<f64>> {
     let ends = values.filter(|value| value.is_finite()).map(|value| (value, value));
     let (low, high) = ends.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))?;
-    let more = if low < high { 0.0 } else { 0.5 * low.abs().max(1.0) };
-    Some(low - more..high + more)
+    let padding = if low < high { 0.0 } else { 0.5 * low.abs().max(1.0) };
+    Some(low - padding..high + padding)
 }
 
 /// Formats a label of an axis with at most four digits and a unit prefix for large numbers.
-fn axis_label(value: f64) -> String {
+fn format_axis_label(value: f64) -> String {
     // The rounded value decides.
     let (scaled, unit) = match value.abs() {
         9.9995e8.. => (value / 1e9, "G"),
@@ -257,9 +257,9 @@ mod tests {
     fn chart() -> Chart {
         let curves = [vec![(0.0, 0.0), (1e6, 4.0)], vec![(0.0, 1.0), (1e6, 5.0)]];
         let line = Line { name: "catch <3".to_string(), band: aggregate(&curves) };
-        let references = vec![("optimum".to_string(), 6.0)];
+        let reference_values = vec![("optimum".to_string(), 6.0)];
         let [x_label, y_label] = ["env_steps", "score"].map(String::from);
-        Chart { title: "catch".to_string(), x_label, y_label, lines: vec![line], references }
+        Chart { title: "catch".to_string(), x_label, y_label, lines: vec![line], reference_values }
     }
 
     #[test]
@@ -335,7 +335,7 @@ mod tests {
 
     #[test]
     fn a_chart_without_points_is_rejected() {
-        let empty = Chart { lines: Vec::new(), references: Vec::new(), ..chart() };
+        let empty = Chart { lines: Vec::new(), reference_values: Vec::new(), ..chart() };
         assert!(matches!(empty.to_svg(), Err(ChartError::Empty)));
         let path = Path::new("curves.pdf");
         assert!(matches!(chart().write(path), Err(ChartError::Format(_))));
@@ -360,7 +360,7 @@ mod tests {
             (999_960_000.0, "1G"),
             (3e9, "3G"),
         ] {
-            assert_eq!(axis_label(number), words);
+            assert_eq!(format_axis_label(number), words);
         }
     }
 }

@@ -78,7 +78,7 @@ mod tests {
         assert_eq!((&band.x[..], &band.mean[..]), (&[1.0, 2.0][..], &[1.0, 4.0][..]));
         assert_eq!(band.interval, [[0.0, 2.0], [4.0, 4.0]]);
         assert_eq!(band.last(), Some((2.0, 4.0)));
-        let single = super::aggregate(&[vec![(1.0, 0.0), (2.0, 4.0)]]);
+        let single = aggregate(&[vec![(1.0, 0.0), (2.0, 4.0)]]);
         assert!(single.mean == [0.0, 4.0] && single.interval.is_empty());
     }
 
@@ -89,9 +89,9 @@ mod tests {
         assert_eq!(band.x.len(), NUM_POSITIONS);
         assert_eq!((band.x[0], band.x[NUM_POSITIONS - 1]), (2.0, 8.0));
         assert!(band.x.iter().zip(&band.mean).all(|(x, y)| (x - y).abs() < 1e-9));
-        assert_eq!(super::aggregate(&[]), Band::default());
+        assert_eq!(aggregate(&[]), Band::default());
         let [early, late] = [vec![(0.0, 1.0), (1.0, 2.0)], vec![(2.0, 3.0), (9.0, 4.0)]];
-        assert_eq!(super::aggregate(&[early, late]), Band::default(), "they share no position");
+        assert_eq!(aggregate(&[early, late]), Band::default(), "they share no position");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Legend of a chart with many curves: below the plot and in columns, where it covers no curve.
 
 use super::error::{ChartError, drawing_error};
-use super::style::{FAMILY, stroke};
+use super::style::{FONT_FAMILY, Stroke, stroke};
 use plotters::coord::Shift;
 use plotters::element::DashedPathElement;
 use plotters::prelude::*;
@@ -21,14 +21,14 @@ const SAMPLE_GAP: i32 = 6;
 const COLUMN_GAP: u32 = 24;
 const EDGE_GAP: u32 = 28;
 
-/// Names of the curves in the legend, in order; the last one counts those left out.
-pub fn entry_names(curves: &[&str]) -> Vec<String> {
-    let mut entry_names: Vec<String> = curves.iter().map(|name| shorten(name)).collect();
-    if entry_names.len() > MAX_ENTRIES {
-        entry_names.truncate(MAX_ENTRIES - 1);
-        entry_names.push(format!("and {} more", curves.len() + 1 - MAX_ENTRIES));
+/// Lists the entries of the legend of curves with these names, in order; the last one counts those left out.
+pub fn list_entries(curve_names: &[&str]) -> Vec<String> {
+    let mut entries: Vec<String> = curve_names.iter().map(|name| shorten(name)).collect();
+    if entries.len() > MAX_ENTRIES {
+        entries.truncate(MAX_ENTRIES - 1);
+        entries.push(format!("and {} more", curve_names.len() + 1 - MAX_ENTRIES));
     }
-    entry_names
+    entries
 }
 
 /// Shortens a long name.
@@ -41,61 +41,63 @@ fn shorten(name: &str) -> String {
 
 /// A legend below the plot.
 pub struct Legend {
-    entry_names: Vec<String>,
-    columns: usize,
+    entries: Vec<String>,
+    num_columns: usize,
     /// Width of a column in pixels.
-    width: u32,
+    column_width: u32,
 }
 
 impl Legend {
-    /// Lays out the legend of these curves in a picture of this width; `None` if it has room in the plot.
-    pub fn lay_out(curves: &[&str], picture_width: u32) -> Result<Option<Self>, ChartError> {
-        if curves.len() < MIN_CURVES_BELOW {
+    /// Lays out the legend of curves with these names in a picture of this width; `None` if it has room in the plot.
+    pub fn lay_out(curve_names: &[&str], picture_width: u32) -> Result<Option<Self>, ChartError> {
+        if curve_names.len() < MIN_CURVES_BELOW {
             return Ok(None);
         }
-        let entry_names = entry_names(curves);
-        let font = (FAMILY, TEXT_SIZE).into_font();
-        let mut text = 0;
-        for name in &entry_names {
-            text = text.max(font.box_size(name).map_err(drawing_error)?.0);
+        let entries = list_entries(curve_names);
+        let font = (FONT_FAMILY, TEXT_SIZE).into_font();
+        let mut text_width = 0;
+        for name in &entries {
+            text_width = text_width.max(font.box_size(name).map_err(drawing_error)?.0);
         }
-        let width = text + SAMPLE_LENGTH.unsigned_abs() + SAMPLE_GAP.unsigned_abs() + COLUMN_GAP;
-        let max_columns = (picture_width - 2 * EDGE_GAP + COLUMN_GAP) / width;
-        let columns = (max_columns as usize).clamp(1, entry_names.len());
+        let column_width =
+            text_width + SAMPLE_LENGTH.unsigned_abs() + SAMPLE_GAP.unsigned_abs() + COLUMN_GAP;
+        let max_columns = (picture_width - 2 * EDGE_GAP + COLUMN_GAP) / column_width;
+        let num_columns = (max_columns as usize).clamp(1, entries.len());
         // Columns of the same length, as far as possible.
-        let columns = entry_names.len().div_ceil(entry_names.len().div_ceil(columns));
-        Ok(Some(Self { entry_names, columns, width }))
+        let num_columns = entries.len().div_ceil(entries.len().div_ceil(num_columns));
+        Ok(Some(Self { entries, num_columns, column_width }))
     }
 
-    /// Number of names per column.
-    fn rows(&self) -> usize {
-        self.entry_names.len().div_ceil(self.columns)
+    /// Number of entries per column.
+    fn num_rows(&self) -> usize {
+        self.entries.len().div_ceil(self.num_columns)
     }
 
     /// Height in pixels.
     pub fn height(&self) -> u32 {
-        self.rows() as u32 * LINE_HEIGHT + EDGE_GAP / 2
+        self.num_rows() as u32 * LINE_HEIGHT + EDGE_GAP / 2
     }
 
     /// Draws the legend, column by column.
     pub fn draw<B: DrawingBackend>(&self, area: &DrawingArea<B, Shift>) -> Result<(), ChartError> {
-        for (i, name) in self.entry_names.iter().enumerate() {
-            let (column, row) = (i / self.rows(), i % self.rows());
-            let x = (EDGE_GAP + column as u32 * self.width) as i32;
+        for (i, name) in self.entries.iter().enumerate() {
+            let (column, row) = (i / self.num_rows(), i % self.num_rows());
+            let x = (EDGE_GAP + column as u32 * self.column_width) as i32;
             let y = (row as u32 * LINE_HEIGHT + LINE_HEIGHT / 2) as i32;
             area.draw(&curve_sample(i, (x, y))).map_err(drawing_error)?;
             let position = (x + SAMPLE_LENGTH + SAMPLE_GAP, y - TEXT_SIZE as i32 / 2);
-            area.draw(&Text::new(&**name, position, (FAMILY, TEXT_SIZE))).map_err(drawing_error)?;
+            area.draw(&Text::new(&**name, position, (FONT_FAMILY, TEXT_SIZE)))
+                .map_err(drawing_error)?;
         }
         Ok(())
     }
 }
 
-/// Sample of curve number `i` that starts at this point.
+/// Sample of the curve with this index that starts at this point.
 pub fn curve_sample(
-    i: usize,
+    index: usize,
     (x, y): (i32, i32),
 ) -> DashedPathElement<std::array::IntoIter<(i32, i32), 2>, i32> {
-    let (style, dash, gap) = stroke(i);
+    let Stroke { style, dash, gap } = stroke(index);
     DashedPathElement::new([(x, y), (x + SAMPLE_LENGTH, y)], dash, gap, style)
 }

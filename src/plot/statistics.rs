@@ -7,7 +7,7 @@
 use crate::rng;
 
 /// Number of bootstrap resamples.
-const RESAMPLES: u32 = 2000;
+const NUM_RESAMPLES: u32 = 2000;
 /// Key of all draws, so that tables and pictures are reproducible.
 const KEY: u32 = 0x5eed_b007;
 /// Fraction of the resamples below and above a 95 % interval.
@@ -40,9 +40,9 @@ pub fn bootstrap_interval(values: &[f64], statistic: impl Fn(&[f64]) -> f64) -> 
         let drawn = (0..count).map(|j| values[index(j) as usize]);
         statistic(&drawn.collect::<Vec<_>>())
     };
-    let mut resampled: Vec<f64> = (0..RESAMPLES).map(resample).collect();
+    let mut resampled: Vec<f64> = (0..NUM_RESAMPLES).map(resample).collect();
     resampled.sort_by(f64::total_cmp);
-    let last = (RESAMPLES - 1) as f64;
+    let last = (NUM_RESAMPLES - 1) as f64;
     Some([TAIL, 1.0 - TAIL].map(|share| resampled[(share * last).round() as usize]))
 }
 

@@ -20,7 +20,7 @@ pub fn run(games: &Games, args: CheckArgs) -> Result<()> {
 pub fn check<G: ConfigurableGame>(args: &CheckArgs) -> Result<()> {
     // The parameters are not validated here: `env::check` reports invalid ones as a finding.
     let (game, _) = new_settings::<G>(&toml::Table::new(), &args.set)?;
-    let chosen = device::choose(&args.device)?;
+    let chosen = device::start(&args.device)?;
     let options =
         CheckOptions { episodes: args.episodes, seed: args.seed, ..CheckOptions::default() };
     let CheckReport { findings, episodes, steps } = env::check(game, &options);

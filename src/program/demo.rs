@@ -12,7 +12,7 @@ use crate::env::{Episode, ScriptedPlayer, advance, draw_legal_action, new_game};
 use crate::model::{Actor, LANES, NativePolicy, argmax_lane, splat};
 use crate::rng::{Stream, draw};
 use crate::rollout::{EpisodeResult, Evaluation};
-use crate::run::{pluralize, with_unit_prefix};
+use crate::run::{format_with_prefix, pluralize};
 use crate::trainer::{new_settings, read_game_name};
 use anyhow::{Result, bail};
 use rayon::prelude::*;
@@ -81,7 +81,7 @@ pub fn demonstrate<G: ConfigurableGame>(models: &Models, args: &DemoArgs) -> Res
          (standard error).",
         pluralize(episodes as usize, "episode"),
         G::NAME,
-        with_unit_prefix(steps as f64),
+        format_with_prefix(steps as f64),
         args.player
     ))
 }

@@ -17,8 +17,8 @@ struct Report<'a> {
 
 /// Prints every device that this build can use, and the one that `auto` selects, with the reason.
 pub fn run(args: DevicesArgs) -> Result<()> {
-    let devices: Vec<_> = device::list().into_iter().map(device::describe).collect();
-    let (auto, reason) = device::best_device()?;
+    let devices: Vec<_> = device::list().into_iter().map(device::complete_description).collect();
+    let (auto, reason) = device::find_best()?;
     if args.json {
         return print_json(&Report { devices: &devices, auto: &auto.name, reason: &reason });
     }

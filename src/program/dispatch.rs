@@ -62,16 +62,16 @@ pub fn builtin_games() -> Games {
 /// The commands of a game whose features are drawn as bars.
 pub fn commands_with_bars<G: ConfigurableGame>() -> GameCommands {
     commands::<G>(
-        |models, args, checkpoint| record::record(models, args, checkpoint, Scene::<G>::features),
-        |models, checkpoint| record::render_animation(models, checkpoint, Scene::<G>::features),
+        |models, args, checkpoint| record::record(models, args, checkpoint, Scene::<G>::with_bars),
+        |models, checkpoint| record::render_animation(models, checkpoint, Scene::<G>::with_bars),
     )
 }
 
 /// The commands of a game that has sprites.
 pub fn commands_with_sprites<G: ConfigurableGame + Look>() -> GameCommands {
     commands::<G>(
-        |models, args, checkpoint| record::record(models, args, checkpoint, Scene::<G>::drawn),
-        |models, checkpoint| record::render_animation(models, checkpoint, Scene::<G>::drawn),
+        |models, args, checkpoint| record::record(models, args, checkpoint, Scene::<G>::with_look),
+        |models, checkpoint| record::render_animation(models, checkpoint, Scene::<G>::with_look),
     )
 }
 

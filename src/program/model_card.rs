@@ -2,7 +2,7 @@
 
 use super::games::Games;
 use super::recorded_run::{RecordedRun, flatten};
-use crate::run::{FinalEvaluation, Run, RunFiles, with_unit_prefix};
+use crate::run::{FinalEvaluation, Run, RunFiles, format_with_prefix};
 use crate::text::LanguageModel;
 use crate::trainer::text::TINY;
 use anyhow::Result;
@@ -76,12 +76,13 @@ fn format_overview(run: &RecordedRun, model: &LanguageModel, base: String) -> St
     row("---", "---".to_string());
     row("Base model", base);
     row("Architecture", model.shape.family.class.to_string());
-    row("Parameters", with_unit_prefix(model.shape.num_params() as f64));
+    row("Parameters", format_with_prefix(model.shape.num_params() as f64));
     if let Some(adapters) = &model.adapters {
-        let (rank, count) = (adapters.config().r, with_unit_prefix(adapters.params().len() as f64));
+        let (rank, count) =
+            (adapters.config().r, format_with_prefix(adapters.params().len() as f64));
         row("Adapters", format!("LoRA of rank {rank}, {count} parameters"));
     }
-    let (iterations, tokens) = (run.iteration(), with_unit_prefix(run.env_steps() as f64));
+    let (iterations, tokens) = (run.iteration(), format_with_prefix(run.env_steps() as f64));
     row("Training", format!("{iterations} iterations, {tokens} tokens"));
     let best = run.best();
     if let Some((iteration, best, score)) =

@@ -10,7 +10,7 @@ use super::recorded_run::{
 };
 use crate::metrics::IterationRecord;
 use crate::plot::{Chart, Line, aggregate};
-use crate::track::scalars;
+use crate::track::list_figures;
 use anyhow::{Result, bail};
 use serde::Serialize;
 use toml::Value;
@@ -74,8 +74,8 @@ pub fn run(games: &Games, args: PlotArgs) -> Result<()> {
         let references = references.iter().map(|(name, value)| (name.to_string(), *value));
         let title = if is_same_subject { subjects[0].to_string() } else { String::new() };
         let (x_label, y_label) = (name_of(&args.x), args.y.clone());
-        let references = references.collect();
-        Chart { title, x_label, y_label, lines, references }.write(path)?;
+        let reference_values = references.collect();
+        Chart { title, x_label, y_label, lines, reference_values }.write(path)?;
         eprint_line!("Wrote {}", path.display());
     }
     if args.json {
@@ -187,7 +187,7 @@ fn collect_points(records: &[IterationRecord], x: Axis, y: &str) -> Vec<(f64, f6
 /// `seconds.total`. A run's records need not have the same figures: records of SFT have no rewards.
 fn find_figure(record: &IterationRecord, name: &str) -> Option<f64> {
     if name.contains('/') {
-        return scalars(record).into_iter().find(|(tracked, _)| tracked == name)?.1;
+        return list_figures(record).into_iter().find(|(tracked, _)| tracked == name)?.1;
     }
     let fields = serde_json::to_value(record).ok()?;
     name.split('.').try_fold(&fields, |fields, key| fields.get(key))?.as_f64()
@@ -202,7 +202,7 @@ fn check_figure_name<'a>(
     for record in records {
         let first = y.split('.').next().unwrap_or_default();
         is_field = is_field || serde_json::to_value(record)?.get(first).is_some();
-        for (name, _) in scalars(record) {
+        for (name, _) in list_figures(record) {
             if !known.contains(&name) {
                 known.push(name);
             }

@@ -7,7 +7,7 @@ use super::text::device::device_name;
 use crate::device::{self, ChosenDevice};
 use crate::disk::input;
 use crate::model::Network;
-use crate::parallel::{Hardware, NcclGroup, TIMEOUT, Team, TeamError, mpi, thread_teams};
+use crate::parallel::{DEFAULT_TIMEOUT, Hardware, NcclGroup, Team, TeamError, mpi, thread_teams};
 use crate::run::{Panic, RunError};
 use crate::settings::TrainConfig;
 use crate::text::Kernel;
@@ -36,7 +36,7 @@ impl Rank {
 
     /// Starts its device. Returns it with the team, which then knows the hardware of all ranks.
     pub fn choose_device(self) -> Result<(ChosenDevice, Team)> {
-        let chosen = device::choose(&self.device)?;
+        let chosen = device::start(&self.device)?;
         self.with_hardware_of(chosen)
     }
 
@@ -46,7 +46,7 @@ impl Rank {
         self,
         rehearse: impl FnMut(&ChosenDevice) -> Result<f64>,
     ) -> Result<(ChosenDevice, Team)> {
-        let mut chosen = device::choose(&self.device)?;
+        let mut chosen = device::start(&self.device)?;
         if self.device == "auto" && self.team.size() == 1 {
             chosen = device::choose_faster(chosen, rehearse)?;
         }
@@ -65,7 +65,7 @@ impl Rank {
         let names = gather(&chosen.info.name)?;
         let hardware = Hardware {
             nccl: create_nccl_group(&names, self.team.is_root())?,
-            names,
+            device_names: names,
             has_devices: self.team.any(has_kernels)?,
             has_cpus: self.team.any(!has_kernels)?,
             rounds_differently: numerics.iter().any(|other| *other != numerics[0]),
@@ -87,7 +87,7 @@ fn create_nccl_group(names: &[String], is_root: bool) -> Result<Option<NcclGroup
         }
         return Ok(None);
     }
-    let devices = names.iter().map(|name| Ok(device::choose(name)?.device));
+    let devices = names.iter().map(|name| Ok(device::start(name)?.device));
     Ok(Some(NcclGroup::new(devices.collect::<Result<_>>()?)))
 }
 
@@ -124,7 +124,7 @@ pub struct Ranks<'a> {
 impl<'a> Ranks<'a> {
     /// Creates the ranks on a comma-separated list of devices.
     pub fn of(devices: &'a str) -> Self {
-        Self { devices: devices.split(',').map(str::trim).collect(), timeout: TIMEOUT }
+        Self { devices: devices.split(',').map(str::trim).collect(), timeout: DEFAULT_TIMEOUT }
     }
 
     /// Kind of the ranks, for reports.
@@ -161,7 +161,7 @@ impl<'a> Ranks<'a> {
         if let Some((rank, size)) = mpi_rank() {
             let team = |size| mpi::team(size, self.timeout);
             check_same_program(&team(size))?;
-            let (local_rank, _) = mpi::local_rank();
+            let (local_rank, _) = mpi::local_rank_and_size();
             let device = self.devices[local_rank % self.devices.len()].to_string();
             let result = (rank < num_ranks)
                 .then(|| work(Rank { team: team(num_ranks), device }))
@@ -183,7 +183,7 @@ impl<'a> Ranks<'a> {
 
 /// Rank of this process and number of processes, if MPI has started several.
 fn mpi_rank() -> Option<(usize, usize)> {
-    mpi::rank().filter(|(_, size)| *size > 1)
+    mpi::rank_and_size().filter(|(_, size)| *size > 1)
 }
 
 /// Number of processes that MPI has started, if several.
@@ -265,7 +265,7 @@ pub fn connect() -> Result<()> {
 
 /// Whether this process is the one that prints and writes.
 pub fn is_root_process() -> bool {
-    mpi::rank().is_none_or(|(rank, _)| rank == 0)
+    mpi::rank_and_size().is_none_or(|(rank, _)| rank == 0)
 }
 
 /// Whether all ranks of a run are threads of this process, as without MPI.

@@ -67,7 +67,7 @@ impl RecordedRun {
         let text = input::read_description(&file);
         let text = text.with_context(|| format!("cannot read {}", file.display()))?;
         let settings = overlay::parse(&file.display().to_string(), &text)?;
-        let (records, is_locked) = (folder.records()?, folder.is_locked());
+        let (records, is_locked) = (folder.read_records()?, folder.is_locked());
         let (environment, devices) = (folder.environment(), folder.devices());
         let iterations_of_epochs = folder.iterations_of_epochs();
         let path = folder.path().to_path_buf();

@@ -8,7 +8,7 @@ use super::progress_note::with_note;
 use super::recorded_run::{
     FlatSettings, READING_RUNS, RecordedRun, RunStatus, flatten, format_settings,
 };
-use crate::run::{Subject, with_unit_prefix};
+use crate::run::{Subject, format_with_prefix};
 use anyhow::Result;
 use serde::Serialize;
 
@@ -85,7 +85,7 @@ impl RunRow {
             self.model.clone(),
             status,
             format_number(self.best_score),
-            with_unit_prefix(self.env_steps as f64),
+            format_with_prefix(self.env_steps as f64),
             format!("{:.1}", self.seconds),
             self.changed_settings.clone(),
         ]

@@ -123,7 +123,7 @@ fn check_unfinished(run: &dyn Run, folder: &RunFolder) -> Result<()> {
     match schedule.end_reason(iteration, trainer.best()) {
         None | Some(EndReason::Seconds) => Ok(()),
         Some(_)
-            if (is_unsaved || !folder.is_finally_evaluated())
+            if (is_unsaved || !folder.has_final_evaluation())
                 && iteration <= schedule.iterations =>
         {
             Ok(())
@@ -253,7 +253,8 @@ impl Session<'_> {
                 None => None,
             };
         let summary = self.train_with_progress(run, outputs.as_mut(), interrupt.clone())?;
-        let best = outputs.as_ref().map(|outputs| outputs.files.best_policy(run)).transpose()?;
+        let best =
+            outputs.as_ref().map(|outputs| outputs.files.load_best_policy(run)).transpose()?;
         let BestPolicy { checkpoint: best, warnings } = best.unwrap_or_default();
         warn(&warnings);
         let files = outputs.as_mut().map(|outputs| &mut outputs.files);
@@ -265,7 +266,7 @@ impl Session<'_> {
             model_card::write(self.games, run, &outputs.files, evaluation)?;
         }
         let (device, evaluation) = (&chosen.info.name, evaluation.unwrap_or_default());
-        let report = summary.report(run, &outputs.files, device, best.as_ref(), evaluation);
+        let report = summary.into_report(run, &outputs.files, device, best.as_ref(), evaluation);
         self.print_end(&report, run.trainer().schedule(), outputs.path(), next_command)?;
         // The run is over. Another process may resume it while its page is still served.
         drop(outputs);

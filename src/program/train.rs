@@ -15,7 +15,7 @@ use super::training_data::{TrainingData, names_iterations, note_iterations_of_ep
 use super::validation::{read_valid_settings, validate};
 use crate::device::{self, ChosenDevice};
 use crate::model::Network;
-use crate::parallel::{TIMEOUT, Team};
+use crate::parallel::{DEFAULT_TIMEOUT, Team};
 use crate::run::{GameRun, RunFolder, SavedPolicy};
 use crate::settings::{TrainConfig, change_saved_settings, overlay};
 use crate::trainer::{config_to_toml, layer_settings, load_weights, read_config, read_game_name};
@@ -67,7 +67,8 @@ fn resume_any(games: &Games, mut args: TrainArgs) -> Result<()> {
     let TrainArgs { game: name, run, .. } = &args;
     let name = name.as_deref().filter(|name| !names_folder(&args, name));
     let is_changed = run.iterations.is_some() || !run.set.is_empty();
-    let latest = if is_changed { folder.latest_for_changed_settings() } else { folder.latest() };
+    let latest =
+        if is_changed { folder.load_latest_for_changed_settings() } else { folder.load_latest() };
     let SavedPolicy { checkpoint, warnings } = latest?;
     session::warn(&warnings);
     let saved = SavedRun { folder: &folder, lock: &lock, checkpoint: &checkpoint };
@@ -120,7 +121,7 @@ fn is_device_present(name: &str) -> bool {
 /// # Errors
 /// If there is no run, or the latest is finished and `args` does not extend it.
 fn find_unfinished_run(games: &Games, args: &RunArgs) -> Result<RunFolder> {
-    if let Some(run) = find_resumable(games, RunFolder::by_last_write()) {
+    if let Some(run) = find_resumable(games, RunFolder::list_by_last_write()) {
         return Ok(run);
     }
     let mut newest = RunFolder::newest(None)?;
@@ -128,12 +129,12 @@ fn find_unfinished_run(games: &Games, args: &RunArgs) -> Result<RunFolder> {
         |run: &RunFolder| RecordedRun::read(run.path()).is_ok_and(|run| run.needs_python(games));
     if needs_python(&newest) {
         // If there is no other, resuming it fails with the reason.
-        let Some(other) = RunFolder::by_last_write().find(|run| !needs_python(run)) else {
+        let Some(other) = RunFolder::list_by_last_write().find(|run| !needs_python(run)) else {
             return Ok(newest);
         };
         newest = other;
     }
-    let is_over = newest.is_finally_evaluated()
+    let is_over = newest.has_final_evaluation()
         && RecordedRun::read(newest.path()).is_ok_and(|run| run.status() == RunStatus::Finished);
     if is_over && args.iterations.is_none() && args.set.is_empty() {
         bail!(
@@ -159,7 +160,7 @@ fn find_resumable(games: &Games, mut runs: impl Iterator<Item = RunFolder>) -> O
             );
             return false;
         }
-        run.latest().is_ok()
+        run.load_latest().is_ok()
     })
 }
 
@@ -183,7 +184,7 @@ fn resolve_game_name<'a>(
 
 /// Trains a new run.
 pub fn train_new<G: ConfigurableGame>(games: &Games, run: &NewRun) -> Result<()> {
-    ranks::run(run.args, TIMEOUT, |rank| train_new_rank::<G>(games, run, rank))
+    ranks::run(run.args, DEFAULT_TIMEOUT, |rank| train_new_rank::<G>(games, run, rank))
 }
 
 /// Trains one rank of a new run.
@@ -246,7 +247,7 @@ fn refuse_data_settings<G: ConfigurableGame>(
 
 /// Resumes a run.
 pub fn resume<G: ConfigurableGame>(games: &Games, args: &TrainArgs, saved: SavedRun) -> Result<()> {
-    ranks::run(&args.run, TIMEOUT, |rank| resume_rank::<G>(games, args, saved, rank))
+    ranks::run(&args.run, DEFAULT_TIMEOUT, |rank| resume_rank::<G>(games, args, saved, rank))
 }
 
 /// Trains one rank of a resumed run.

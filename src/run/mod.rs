@@ -11,4 +11,4 @@ mod schedule;
 
 #[cfg(on_disk)]
 pub use local::*;
-pub use schedule::{Due, EndReason, Schedule};
+pub use schedule::{DueWork, EndReason, Schedule};

@@ -23,9 +23,9 @@ pub struct Schedule {
 
 /// Work due after an iteration, in addition to its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Due {
+pub struct DueWork {
     /// Evaluate the policy.
-    pub evaluation: bool,
+    pub evaluate: bool,
     /// Save a checkpoint.
     pub save: bool,
 }
@@ -51,10 +51,10 @@ impl Schedule {
 
     /// The work due after `iteration`, counted from 1; `is_stopped` tells whether the user stops the run there. The
     /// last iteration of a run is always evaluated, since nothing follows it.
-    pub fn due(&self, iteration: u32, is_stopped: bool) -> Due {
+    pub fn due_work(&self, iteration: u32, is_stopped: bool) -> DueWork {
         let is_last = iteration >= self.iterations;
-        Due {
-            evaluation: is_last || iteration.is_multiple_of(self.eval_every),
+        DueWork {
+            evaluate: is_last || iteration.is_multiple_of(self.eval_every),
             save: is_last || is_stopped || iteration.is_multiple_of(self.save_every),
         }
     }
@@ -106,14 +106,14 @@ mod tests {
     #[test]
     fn the_last_iteration_is_evaluated_and_saved_interrupted_or_not() {
         for stop in [false, true] {
-            assert_eq!(SCHEDULE.due(21, stop), Due { evaluation: true, save: true });
+            assert_eq!(SCHEDULE.due_work(21, stop), DueWork { evaluate: true, save: true });
         }
         // Before it, an interruption leaves the evaluation to the run that continues.
         let longer = Schedule { iterations: 22, ..SCHEDULE };
-        assert_eq!(longer.due(21, true), Due { evaluation: false, save: true });
-        assert_eq!(longer.due(21, false), Due { evaluation: false, save: false });
-        assert_eq!(longer.due(20, false), Due { evaluation: true, save: false });
-        assert_eq!(longer.due(16, false), Due { evaluation: false, save: true });
+        assert_eq!(longer.due_work(21, true), DueWork { evaluate: false, save: true });
+        assert_eq!(longer.due_work(21, false), DueWork { evaluate: false, save: false });
+        assert_eq!(longer.due_work(20, false), DueWork { evaluate: true, save: false });
+        assert_eq!(longer.due_work(16, false), DueWork { evaluate: false, save: true });
     }
 
     #[test]

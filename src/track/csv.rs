@@ -1,6 +1,6 @@
 //! Records as comma-separated values, one row per iteration.
 
-use super::{Tracker, scalars};
+use super::{Tracker, list_figures};
 use crate::disk::{self, csv, input};
 use crate::metrics::IterationRecord;
 use std::borrow::Cow;
@@ -18,14 +18,14 @@ pub(super) struct CsvTracker {
     file: File,
     /// Metrics that have a column.
     columns: Vec<String>,
-    iterations: u32,
+    last_iteration: u32,
 }
 
 impl CsvTracker {
     /// Opens or creates a file, and drops the rows after iteration `last_iteration`.
     pub fn open(path: &Path, last_iteration: u32) -> io::Result<Self> {
         let bytes =
-            input::if_present(input::read(path, input::MAX_DATA_BYTES))?.unwrap_or_default();
+            input::allow_missing(input::read(path, input::MAX_DATA_BYTES))?.unwrap_or_default();
         // A damaged file is written anew.
         let text = String::from_utf8(bytes).unwrap_or_default();
         let (header, lines) = text.split_at(header_len(&text));
@@ -35,20 +35,20 @@ impl CsvTracker {
         let is_kept =
             |row: &&str| iteration(row).is_some_and(|iteration| iteration <= last_iteration);
         let rows: Vec<&str> = lines.take_while(is_kept).collect();
-        let iterations = rows.last().and_then(|row| iteration(row)).unwrap_or(0);
+        let last_iteration = rows.last().and_then(|row| iteration(row)).unwrap_or(0);
         // The folder may contain the file of another run with other metrics.
         let header = if rows.is_empty() { "" } else { header };
         let cells = csv::rows(header.as_bytes()).next().and_then(|(_, cells)| cells.ok());
         let columns = cells.into_iter().flatten().skip(FIRST_COLUMNS.len()).collect();
         let file = replace(path, header, &rows.concat())?;
-        Ok(Self { path: path.to_path_buf(), file, columns, iterations })
+        Ok(Self { path: path.to_path_buf(), file, columns, last_iteration })
     }
 
     /// Adds columns, which are empty in existing rows.
     fn add_columns(&mut self, names: Vec<String>) -> io::Result<()> {
         self.columns.extend(names);
         let columns = FIRST_COLUMNS.iter().copied().chain(self.columns.iter().map(String::as_str));
-        let header = columns.map(quoted).collect::<Vec<_>>().join(",") + "\n";
+        let header = columns.map(quote).collect::<Vec<_>>().join(",") + "\n";
         let text = input::read_text(&self.path, input::MAX_DATA_BYTES)?;
         let rows = &text[header_len(&text)..];
         let commas = FIRST_COLUMNS.len() + self.columns.len() - 1;
@@ -62,28 +62,28 @@ impl CsvTracker {
 }
 
 impl Tracker for CsvTracker {
-    fn iterations(&self) -> u32 {
-        self.iterations
+    fn last_iteration(&self) -> u32 {
+        self.last_iteration
     }
 
     fn write(&mut self, record: &IterationRecord) -> io::Result<()> {
-        let scalars = scalars(record);
+        let figures = list_figures(record);
         let is_new = |name: &String| !self.columns.contains(name);
-        let new: Vec<String> =
-            scalars.iter().map(|(name, _)| name.clone()).filter(is_new).collect();
-        if !new.is_empty() {
-            self.add_columns(new)?;
+        let new_names: Vec<String> =
+            figures.iter().map(|(name, _)| name.clone()).filter(is_new).collect();
+        if !new_names.is_empty() {
+            self.add_columns(new_names)?;
         }
         let cell = |column: &String| {
             let value =
-                scalars.iter().find(|(name, _)| name == column).and_then(|(_, value)| *value);
+                figures.iter().find(|(name, _)| name == column).and_then(|(_, value)| *value);
             value.map_or(String::new(), |value| value.to_string())
         };
         let first = [record.iteration.to_string(), record.env_steps.to_string()];
         let cells = first.into_iter().chain(self.columns.iter().map(cell));
         let row = cells.collect::<Vec<_>>().join(",") + "\n";
         disk::write(&mut self.file, row.as_bytes())?;
-        self.iterations = record.iteration;
+        self.last_iteration = record.iteration;
         Ok(())
     }
 }
@@ -98,8 +98,8 @@ fn header_len(text: &str) -> usize {
     end.map_or(0, |end| end + 1)
 }
 
-/// A cell, in quotes where its text would end it. The name of a reward may be any text.
-fn quoted(cell: &str) -> Cow<'_, str> {
+/// Puts a cell in quotes where its text would end it. The name of a reward may be any text.
+fn quote(cell: &str) -> Cow<'_, str> {
     if cell.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", cell.replace('"', "\"\"")).into()
     } else {
@@ -133,8 +133,8 @@ mod tests {
         let path = folder.path().join("metrics.csv");
         let parts = [("a, \"b\"", 0.5), ("c\nd", 0.25)];
         for iteration in 1..=2 {
-            let mut rows = CsvTracker::open(&path, iteration - 1).unwrap();
-            rows.write(&record(iteration, &parts)).unwrap();
+            let mut tracker = CsvTracker::open(&path, iteration - 1).unwrap();
+            tracker.write(&record(iteration, &parts)).unwrap();
         }
         let rows: Vec<_> = csv::rows(&fs::read(&path).unwrap()[..]).collect();
         let rows: Vec<Vec<String>> = rows.into_iter().map(|(_, cells)| cells.unwrap()).collect();
@@ -151,18 +151,18 @@ mod tests {
     fn figures_that_appear_later_get_columns_of_their_own() {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("metrics.csv");
-        let mut rows = CsvTracker::open(&path, 0).unwrap();
-        rows.write(&record(1, &[])).unwrap();
-        rows.write(&record(2, &[("exact", 0.5)])).unwrap();
+        let mut tracker = CsvTracker::open(&path, 0).unwrap();
+        tracker.write(&record(1, &[])).unwrap();
+        tracker.write(&record(2, &[("exact", 0.5)])).unwrap();
         let text = fs::read_to_string(&path).unwrap();
         let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split(',').collect()).collect();
         assert!(lines.iter().all(|cells| cells.len() == lines[0].len()), "{text}");
         let last: Vec<_> = lines.iter().map(|cells| *cells.last().unwrap()).collect();
         assert_eq!(last, ["rewards/exact", "", "0.5"]);
         // A file that was closed is continued as it is.
-        drop(rows);
-        let mut rows = CsvTracker::open(&path, 2).unwrap();
-        rows.write(&record(3, &[("exact", 0.75)])).unwrap();
+        drop(tracker);
+        let mut tracker = CsvTracker::open(&path, 2).unwrap();
+        tracker.write(&record(3, &[("exact", 0.75)])).unwrap();
         let text = fs::read_to_string(&path).unwrap();
         assert!(text.lines().count() == 4 && text.ends_with(",0.75\n"), "{text}");
     }
@@ -173,9 +173,9 @@ mod tests {
         let path = folder.path().join("metrics.csv");
         let record = |iteration| IterationRecord { iteration, ..IterationRecord::default() };
         fs::write(&path, format!("a\n1{}\n3,7\n9,8\n", ",".repeat(60))).unwrap();
-        let mut rows = CsvTracker::open(&path, 4).unwrap();
-        assert_eq!(rows.iterations(), 3, "the last row's, not the number of rows");
-        rows.write(&record(4)).unwrap();
+        let mut tracker = CsvTracker::open(&path, 4).unwrap();
+        assert_eq!(tracker.last_iteration(), 3);
+        tracker.write(&record(4)).unwrap();
         let text = fs::read_to_string(&path).unwrap();
         let first = text.lines().map(|line| line.split(',').next().unwrap());
         assert_eq!(first.collect::<Vec<_>>(), ["iteration", "1", "3", "4"]);

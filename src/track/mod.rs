@@ -4,10 +4,10 @@
 //! without doubled steps. It never stops a run: the first failure becomes a warning, and the tracker is dropped.
 
 mod csv;
-mod scalars;
+mod figures;
 mod tensorboard;
 
-pub use scalars::{Scalar, scalars};
+pub use figures::{Figure, list_figures};
 
 use crate::metrics::IterationRecord;
 use crate::settings::TrackingConfig;
@@ -24,8 +24,8 @@ pub const CSV: &str = "metrics.csv";
 
 /// A file that receives the record of every iteration.
 trait Tracker: std::fmt::Debug + Send {
-    /// Number of iterations in the file.
-    fn iterations(&self) -> u32;
+    /// Iteration of the last record in the file; 0 without one.
+    fn last_iteration(&self) -> u32;
 
     /// Appends the record of an iteration.
     fn write(&mut self, record: &IterationRecord) -> io::Result<()>;
@@ -88,14 +88,14 @@ impl Trackers {
         records: &[IterationRecord],
     ) {
         let updated = tracker.and_then(|mut tracker| {
-            let has = tracker.iterations();
-            let missing = records.iter().filter(|record| record.iteration > has);
+            let last_iteration = tracker.last_iteration();
+            let missing = records.iter().filter(|record| record.iteration > last_iteration);
             missing.into_iter().try_for_each(|record| tracker.write(record))?;
             Ok(tracker)
         });
         match updated {
             Ok(tracker) => self.trackers.push((name, tracker)),
-            Err(error) => self.warnings.push(warning(name, &error)),
+            Err(error) => self.warnings.push(failure_warning(name, &error)),
         }
     }
 
@@ -119,7 +119,7 @@ impl Trackers {
         self.trackers.retain_mut(|(name, tracker)| match work(&mut **tracker) {
             Ok(()) => true,
             Err(error) => {
-                warnings.push(warning(name, &error));
+                warnings.push(failure_warning(name, &error));
                 false
             }
         });
@@ -131,7 +131,7 @@ impl Trackers {
     }
 }
 
-fn warning(name: &str, error: &io::Error) -> String {
+fn failure_warning(name: &str, error: &io::Error) -> String {
     format!("{name} tracking stopped: {error}. The run continues, and metrics.jsonl stays complete")
 }
 
@@ -182,7 +182,7 @@ mod tests {
             rows[2].starts_with("2,17179869184,0.2,90.2,")
                 && rows[3].starts_with("3,25769803776,,,")
         );
-        tensorboard::tests::assert_holds(&fs::read(events.path()).unwrap(), &records);
+        tensorboard::tests::assert_has_records(&fs::read(events.path()).unwrap(), &records);
     }
 
     #[test]

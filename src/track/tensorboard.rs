@@ -7,7 +7,7 @@
 //! hyper-parameters; one event per iteration follows, whose step is the number of environment steps so far, as in
 //! CleanRL.
 
-use super::{Animation, Tracker, scalars};
+use super::{Animation, Tracker, list_figures};
 use crate::disk::{self, input};
 use crate::metrics::IterationRecord;
 use crate::protobuf::Message;
@@ -21,7 +21,7 @@ use toml::{Table, Value};
 /// Events before that of the first iteration: the version and the settings.
 const HEADER_EVENTS: usize = 2;
 /// The file's name: TensorBoard looks for `tfevents` in it.
-const FILE: &str = "events.out.tfevents.0.grove";
+const FILE_NAME: &str = "events.out.tfevents.0.grove";
 /// Size in bytes of a record without its message: the length, and two checksums.
 const FRAME_BYTES: usize = 8 + 4 + 4;
 
@@ -29,7 +29,7 @@ const FRAME_BYTES: usize = 8 + 4 + 4;
 #[derive(Debug)]
 pub(super) struct TensorBoardTracker {
     file: File,
-    iterations: u32,
+    last_iteration: u32,
 }
 
 impl TensorBoardTracker {
@@ -40,13 +40,13 @@ impl TensorBoardTracker {
     /// If the folder or the file cannot be read or written.
     pub fn open(folder: &Path, settings: &Table, records: &[IterationRecord]) -> io::Result<Self> {
         disk::create_folders(folder)?;
-        let path = folder.join(FILE);
+        let path = folder.join(FILE_NAME);
         let bytes =
-            input::if_present(input::read(&path, input::MAX_DATA_BYTES))?.unwrap_or_default();
+            input::allow_missing(input::read(&path, input::MAX_DATA_BYTES))?.unwrap_or_default();
         let steps_done = records.last().map_or(0, |record| record.env_steps);
         // The end and the step of each event. Their number tells no iteration, since records may be missing.
-        let events = message_ranges(&bytes).into_iter();
-        let events = events.map_while(|event| Some((event.end + 4, event_step(&bytes[event])?)));
+        let events = find_messages(&bytes).into_iter();
+        let events = events.map_while(|event| Some((event.end + 4, parse_step(&bytes[event])?)));
         let kept: Vec<(usize, u64)> = events.take_while(|(_, step)| *step <= steps_done).collect();
         let file = disk::open_append(&path)?;
         if let Some((end, step)) =
@@ -54,14 +54,15 @@ impl TensorBoardTracker {
         {
             disk::truncate(&path, *end as u64)?;
             let last = records.iter().rfind(|record| record.env_steps <= *step);
-            return Ok(Self { file, iterations: last.map_or(0, |record| record.iteration) });
+            let last_iteration = last.map_or(0, |record| record.iteration);
+            return Ok(Self { file, last_iteration });
         }
         disk::truncate(&path, 0)?;
-        let mut events = Self { file, iterations: 0 };
-        events.append(event(0).bytes(3, "brain.Event:2"))?;
-        let settings = [settings_text(settings), hyper_parameters(settings)];
-        events.append(event(0).message(5, Message::default().messages(1, settings)))?;
-        Ok(events)
+        let mut tracker = Self { file, last_iteration: 0 };
+        tracker.append(new_event(0).bytes(3, "brain.Event:2"))?;
+        let values = [encode_settings_text(settings), encode_hyper_parameters(settings)];
+        tracker.append(new_event(0).message(5, Message::default().messages(1, values)))?;
+        Ok(tracker)
     }
 
     /// Appends an event by a single write, so that readers rarely see a part of it.
@@ -75,13 +76,13 @@ impl TensorBoardTracker {
 }
 
 impl Tracker for TensorBoardTracker {
-    fn iterations(&self) -> u32 {
-        self.iterations
+    fn last_iteration(&self) -> u32 {
+        self.last_iteration
     }
 
     fn write(&mut self, record: &IterationRecord) -> io::Result<()> {
-        self.append(event(record.env_steps as i64).message(5, record_summary(record)))?;
-        self.iterations = record.iteration;
+        self.append(new_event(record.env_steps as i64).message(5, encode_record(record)))?;
+        self.last_iteration = record.iteration;
         Ok(())
     }
 
@@ -90,25 +91,25 @@ impl Tracker for TensorBoardTracker {
     }
 
     fn write_animation(&mut self, env_steps: u64, animation: &Animation) -> io::Result<()> {
-        self.append(event(env_steps as i64).message(5, animation_summary(animation)))
+        self.append(new_event(env_steps as i64).message(5, encode_animation(animation)))
     }
 }
 
-/// A new event with the current time.
-fn event(step: i64) -> Message {
+/// Creates an event with the current time.
+fn new_event(step: i64) -> Message {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Message::default().double(1, now.as_secs_f64()).int(2, step)
 }
 
-/// The `Summary` message with the figures of a record.
-fn record_summary(record: &IterationRecord) -> Message {
-    let values = scalars(record).into_iter().filter_map(|(name, value)| Some((name, value?)));
+/// Encodes the figures of a record as a `Summary` message.
+fn encode_record(record: &IterationRecord) -> Message {
+    let values = list_figures(record).into_iter().filter_map(|(name, value)| Some((name, value?)));
     let value = |(name, value)| Message::default().bytes(1, name).float(2, value as f32);
     Message::default().messages(1, values.map(value))
 }
 
-/// The `Summary` message with an animation.
-fn animation_summary(Animation { gif, width, height }: &Animation) -> Message {
+/// Encodes an animation as a `Summary` message.
+fn encode_animation(Animation { gif, width, height }: &Animation) -> Message {
     const RGB: i64 = 3;
     let size = Message::default().int(1, i64::from(*height)).int(2, i64::from(*width));
     let image = size.int(3, RGB).bytes(4, gif);
@@ -116,19 +117,19 @@ fn animation_summary(Animation { gif, width, height }: &Animation) -> Message {
     Message::default().message(1, value)
 }
 
-/// The settings as a table in Markdown, under the name that CleanRL uses: a value of a `Summary`.
-fn settings_text(settings: &Table) -> Message {
+/// Encodes the settings as a table in Markdown, under the name that CleanRL uses: a value of a `Summary`.
+fn encode_settings_text(settings: &Table) -> Message {
     let mut text = "|param|value|\n|-|-|".to_string();
     overlay::flatten(settings).for_each(|(path, value)| text += &format!("\n|{path}|{value}|"));
     const DT_STRING: i64 = 7;
     let shape = Message::default().message(2, Message::default().int(1, 1));
     let tensor = Message::default().int(1, DT_STRING).message(2, shape).bytes(8, text);
     let value = Message::default().bytes(1, "hyperparameters/text_summary");
-    value.message(9, metadata("text", "")).message(8, tensor)
+    value.message(9, encode_metadata("text", "")).message(8, tensor)
 }
 
-/// The settings for the tab of hyper-parameters, which compares the runs of a folder: a value of a `Summary`.
-fn hyper_parameters(settings: &Table) -> Message {
+/// Encodes the settings for the tab of hyper-parameters, which compares the runs of a folder: a value of a `Summary`.
+fn encode_hyper_parameters(settings: &Table) -> Message {
     let entry = |(path, value): (String, &Value)| {
         let value = match value {
             Value::Boolean(is_on) => Message::default().int(4, i64::from(*is_on)),
@@ -142,35 +143,35 @@ fn hyper_parameters(settings: &Table) -> Message {
     let session = Message::default().messages(1, overlay::flatten(settings).map(entry));
     let data = Message::default().message(3, session).into_bytes();
     let value = Message::default().bytes(1, "_hparams_/session_start_info");
-    value.message(9, metadata("hparams", data))
+    value.message(9, encode_metadata("hparams", data))
 }
 
-/// The metadata of a value for a plugin of TensorBoard.
-fn metadata(plugin: &str, content: impl AsRef<[u8]>) -> Message {
+/// Encodes the metadata of a value for a plugin of TensorBoard.
+fn encode_metadata(plugin: &str, content: impl AsRef<[u8]>) -> Message {
     let plugin = Message::default().bytes(1, plugin).bytes(2, content);
     Message::default().message(1, plugin)
 }
 
-/// The step of an event: the number after its time, each with a tag of one byte.
-fn event_step(event: &[u8]) -> Option<u64> {
-    let digits = event.get(1 + 8 + 1..)?;
-    let last = digits.iter().position(|byte| byte & 0x80 == 0)?;
-    Some(digits[..=last].iter().rev().fold(0u64, |step, byte| (step << 7) | u64::from(byte & 0x7f)))
+/// Parses the step of an event: the number after its time, each with a tag of one byte.
+fn parse_step(event: &[u8]) -> Option<u64> {
+    let varint = event.get(1 + 8 + 1..)?;
+    let last = varint.iter().position(|byte| byte & 0x80 == 0)?;
+    Some(varint[..=last].iter().rev().fold(0u64, |step, byte| (step << 7) | u64::from(byte & 0x7f)))
 }
 
-/// The byte ranges of the messages in a file's records, up to the first damaged one.
-fn message_ranges(bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
+/// Finds the byte ranges of the messages in a file's records, up to the first damaged one.
+fn find_messages(bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
     let mut at = 0;
     let next = || {
-        let range = message_range(bytes, at)?;
+        let range = find_message(bytes, at)?;
         at = range.end + 4;
         Some(range)
     };
     std::iter::from_fn(next).collect()
 }
 
-/// The byte range of the message in the record at offset `at`; `None` if the record is damaged.
-fn message_range(bytes: &[u8], at: usize) -> Option<std::ops::Range<usize>> {
+/// Finds the byte range of the message in the record at `offset`; `None` if the record is damaged.
+fn find_message(bytes: &[u8], at: usize) -> Option<std::ops::Range<usize>> {
     let rest = &bytes[at..];
     let word = |at: usize| Some(u32::from_le_bytes(rest.get(at..at + 4)?.try_into().ok()?));
     let length = rest.get(..8)?;
@@ -212,15 +213,15 @@ pub(super) mod tests {
     use std::fs;
 
     /// Asserts that a file has the events of these records and no others.
-    pub fn assert_holds(bytes: &[u8], expected: &[IterationRecord]) {
-        let found = message_ranges(bytes);
+    pub fn assert_has_records(bytes: &[u8], expected: &[IterationRecord]) {
+        let found = find_messages(bytes);
         assert_eq!(found.last().map(|last| last.end + 4), Some(bytes.len()));
         assert_eq!(found.len(), HEADER_EVENTS + expected.len());
-        for (place, record) in found[HEADER_EVENTS..].iter().zip(expected) {
+        for (range, record) in found[HEADER_EVENTS..].iter().zip(expected) {
             let rest = Message::default().int(2, record.env_steps as i64);
-            let rest = rest.message(5, record_summary(record)).into_bytes();
+            let rest = rest.message(5, encode_record(record)).into_bytes();
             // The time comes first.
-            assert_eq!(bytes[place.clone()][1 + 8..], rest);
+            assert_eq!(bytes[range.clone()][1 + 8..], rest);
         }
     }
 
@@ -241,31 +242,31 @@ pub(super) mod tests {
             IterationRecord { iteration, env_steps, ..IterationRecord::default() }
         };
         let records = [1, 2, 4, 5, 6].map(record);
-        let mut events = TensorBoardTracker::open(folder.path(), &Table::new(), &[]).unwrap();
-        records.iter().for_each(|record| events.write(record).unwrap());
+        let mut tracker = TensorBoardTracker::open(folder.path(), &Table::new(), &[]).unwrap();
+        records.iter().for_each(|record| tracker.write(record).unwrap());
         for done in [3, 5, 4] {
-            let mut events =
+            let mut tracker =
                 TensorBoardTracker::open(folder.path(), &Table::new(), &records[..done]).unwrap();
-            assert_eq!(events.iterations(), records[done - 1].iteration);
-            records[done..].iter().for_each(|record| events.write(record).unwrap());
-            assert_holds(&fs::read(folder.path().join(FILE)).unwrap(), &records);
+            assert_eq!(tracker.last_iteration(), records[done - 1].iteration);
+            records[done..].iter().for_each(|record| tracker.write(record).unwrap());
+            assert_has_records(&fs::read(folder.path().join(FILE_NAME)).unwrap(), &records);
         }
         // Another run in the folder of one that was not saved.
         TensorBoardTracker::open(folder.path(), &Table::new(), &[]).unwrap();
-        assert_holds(&fs::read(folder.path().join(FILE)).unwrap(), &[]);
+        assert_has_records(&fs::read(folder.path().join(FILE_NAME)).unwrap(), &[]);
     }
 
     #[test]
     fn records_after_a_damaged_one_are_left_out() {
         let folder = tempfile::TempDir::new().unwrap();
-        let mut events = TensorBoardTracker::open(folder.path(), &Table::new(), &[]).unwrap();
-        events.write(&IterationRecord { iteration: 1, ..IterationRecord::default() }).unwrap();
-        let mut bytes = fs::read(folder.path().join(FILE)).unwrap();
-        assert_eq!(message_ranges(&bytes).len(), HEADER_EVENTS + 1);
+        let mut tracker = TensorBoardTracker::open(folder.path(), &Table::new(), &[]).unwrap();
+        tracker.write(&IterationRecord { iteration: 1, ..IterationRecord::default() }).unwrap();
+        let mut bytes = fs::read(folder.path().join(FILE_NAME)).unwrap();
+        assert_eq!(find_messages(&bytes).len(), HEADER_EVENTS + 1);
         *bytes.last_mut().unwrap() ^= 1;
-        assert_eq!(message_ranges(&bytes).len(), HEADER_EVENTS);
+        assert_eq!(find_messages(&bytes).len(), HEADER_EVENTS);
         for length in 0..bytes.len() {
-            assert!(message_ranges(&bytes[..length]).len() <= HEADER_EVENTS);
+            assert!(find_messages(&bytes[..length]).len() <= HEADER_EVENTS);
         }
     }
 }

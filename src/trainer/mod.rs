@@ -187,12 +187,12 @@ impl<E: Engine> Trainer<E> {
         check_finite(&record)?;
         record.seconds = IterationSeconds { total, ..record.seconds };
         record.steps_per_second = env_steps as f64 / total.max(1e-9);
-        record.memory = device::memory(self.engine.device());
-        record.utilization = device::utilization(self.engine.device());
+        record.memory = device::measure_memory(self.engine.device());
+        record.utilization = device::measure_utilization(self.engine.device());
         let transfers = transfers.stop();
         record.read_backs = transfers.read_backs;
-        record.downloaded_bytes = transfers.downloaded;
-        record.uploaded_bytes = transfers.uploaded;
+        record.downloaded_bytes = transfers.downloaded_bytes;
+        record.uploaded_bytes = transfers.uploaded_bytes;
         Ok(record)
     }
 

@@ -92,7 +92,7 @@ impl RankPart {
         // A device sums over all of its shards at once, so they may be small.
         let min_shard_steps = if team.has_devices() { 1 } else { min_shard_steps };
         let counts = config.shard_counts(items, min_shard_steps);
-        let shards = team.shards(items, counts.shards).with_strata(counts.strata);
+        let shards = team.cut_into_shards(items, counts.shards).with_strata(counts.strata);
         if team.size() > shards.count() {
             return Err(TeamError::TooManyRanks { ranks: team.size(), shards: shards.count() });
         }
@@ -109,7 +109,7 @@ impl RankPart {
 
     /// Steps that all ranks record in an iteration.
     pub fn recorded_steps(&self) -> u64 {
-        self.config.steps_per_iteration(self.shards.items())
+        self.config.steps_per_iteration(self.shards.num_items())
     }
 
     /// Steps of an iteration that count: the recorded ones, or `played` where not every step does.
@@ -185,8 +185,8 @@ mod tests {
         let all: Vec<u32> = (0..words * groups).collect();
         let memory: Vec<f32> = (0..3 * groups).map(|i| i as f32).collect();
         let groups = groups as usize;
-        crate::parallel::tests::on_ranks(3, |team| {
-            let own = team.shards(groups, 4).own_items();
+        crate::parallel::tests::run_on_ranks(3, |team| {
+            let own = team.cut_into_shards(groups, 4).own_items();
             let ours = select_game_states(&all, groups, &own);
             assert_eq!(ours.len(), 5 * own.len());
             assert_eq!(gather_game_states(&ours, groups, &team).unwrap(), all);

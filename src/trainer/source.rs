@@ -120,7 +120,7 @@ fn is_resident(window_set: &WindowSet, shards: &Shards, config: &TrainConfig) ->
         megabytes => Some(megabytes << 20),
     };
     // The set has the windows of this rank.
-    let bytes = window_set.bytes() / window_set.len().max(1) as u64 * shards.items() as u64;
+    let bytes = window_set.bytes() / window_set.len().max(1) as u64 * shards.num_items() as u64;
     max_bytes.is_none_or(|max| bytes <= max)
 }
 

@@ -42,7 +42,7 @@ impl Atlas {
 
     /// Parses the source text. Errors name the line.
     fn parse(text: &str) -> Result<Self, String> {
-        let drawings = AtlasParser::default().read(text)?;
+        let drawings = AtlasParser::default().parse(text)?;
         let mut pixels = Vec::new();
         for name in NAMES {
             let drawing =
@@ -79,7 +79,7 @@ impl Atlas {
     }
 }
 
-/// Parser state.
+/// Parser of the source text, with what it has read so far.
 #[derive(Default)]
 struct AtlasParser {
     colours: HashMap<char, Rgba>,
@@ -87,10 +87,10 @@ struct AtlasParser {
 }
 
 impl AtlasParser {
-    fn read(mut self, text: &str) -> Result<HashMap<String, Drawing>, String> {
+    fn parse(mut self, text: &str) -> Result<HashMap<String, Drawing>, String> {
         let mut lines = text.lines().enumerate();
-        while let Some((number, line)) = lines.next() {
-            let done = if line.is_empty() || line.starts_with("//") {
+        while let Some((index, line)) = lines.next() {
+            let outcome = if line.is_empty() || line.starts_with("//") {
                 Ok(())
             } else if let Some(colour) = line.strip_prefix("colour ") {
                 self.read_colour(colour)
@@ -103,7 +103,7 @@ impl AtlasParser {
             } else {
                 Err("this is neither a colour nor a tile".to_string())
             };
-            done.map_err(|message| format!("line {}: {message}", number + 1))?;
+            outcome.map_err(|message| format!("line {}: {message}", index + 1))?;
         }
         Ok(self.drawings)
     }
@@ -144,8 +144,9 @@ impl AtlasParser {
     }
 
     fn read_mirror(&mut self, names: &str) -> Result<(), String> {
-        let (name, of) = names.split_once(" of ").ok_or("a mirror is `NAME of NAME`")?;
-        let mut drawing = *self.drawings.get(of).ok_or_else(|| format!("there is no `{of}`"))?;
+        let (name, original) = names.split_once(" of ").ok_or("a mirror is `NAME of NAME`")?;
+        let drawing = self.drawings.get(original);
+        let mut drawing = *drawing.ok_or_else(|| format!("there is no `{original}`"))?;
         drawing.chunks_exact_mut(TILE_SIZE).for_each(<[Rgba]>::reverse);
         self.add(name, drawing)
     }
@@ -175,7 +176,7 @@ mod tests {
     #[test]
     fn drawings_are_repeated_and_mirrored() {
         let text = "colour a 010203\n\ntile one\na.\n..\n\nmirror two of one\n";
-        let drawings = AtlasParser::default().read(text).unwrap();
+        let drawings = AtlasParser::default().parse(text).unwrap();
         let (one, two) = (&drawings["one"], &drawings["two"]);
         for at in 0..TILE_SIZE * TILE_SIZE {
             let even_row = (at / TILE_SIZE).is_multiple_of(2);
@@ -197,7 +198,7 @@ mod tests {
             ("mirror x of y", "line 1: there is no `y`"),
             ("apple", "line 1: this is neither a colour nor a tile"),
         ] {
-            assert_eq!(AtlasParser::default().read(text).unwrap_err(), message);
+            assert_eq!(AtlasParser::default().parse(text).unwrap_err(), message);
         }
         assert!(Atlas::parse("").unwrap_err().contains("there is no tile"));
     }

@@ -9,21 +9,21 @@ const FEATURE_COLUMNS: u32 = 6;
 /// Length of a bar of value 1 in cells.
 const BAR_LENGTH: f32 = 3.0;
 /// Thickness of a bar in cells.
-const THICKNESS: f32 = 0.7;
+const BAR_THICKNESS: f32 = 0.7;
 
 /// Scene of a game's features: stacks of bars, arranged to be about square.
 #[derive(Clone, Copy, Debug)]
 pub struct Bars {
-    features: u32,
+    num_features: u32,
     rows: u32,
 }
 
 impl Bars {
     /// Creates the scene for a number of features.
-    pub fn new(features: usize) -> Self {
-        let features = (features as u32).max(1);
-        let stacks = (f64::from(features) / f64::from(FEATURE_COLUMNS)).sqrt().ceil() as u32;
-        Self { features, rows: features.div_ceil(stacks) }
+    pub fn new(num_features: usize) -> Self {
+        let num_features = (num_features as u32).max(1);
+        let stacks = (f64::from(num_features) / f64::from(FEATURE_COLUMNS)).sqrt().ceil() as u32;
+        Self { num_features, rows: num_features.div_ceil(stacks) }
     }
 
     /// Position of value 0 of feature `i` in cells.
@@ -39,7 +39,7 @@ impl SceneInfo for Bars {
     }
 
     fn columns(&self) -> u32 {
-        self.features.div_ceil(self.rows) * FEATURE_COLUMNS
+        self.num_features.div_ceil(self.rows) * FEATURE_COLUMNS
     }
 
     fn rows(&self) -> u32 {
@@ -52,7 +52,7 @@ impl SceneInfo for Bars {
     }
 
     fn num_sprites(&self) -> usize {
-        self.features as usize
+        self.num_features as usize
     }
 
     fn steps_per_second(&self) -> f32 {
@@ -70,21 +70,21 @@ pub fn compute_bars<G: Rules>(
     before: &[G::State],
     now: &[G::State],
     progress: f32,
-    into: &mut Vec<Sprite>,
+    sprites: &mut Vec<Sprite>,
 ) {
     let scene = Bars::new(game.num_features());
-    fill_sprites(before, now, game.num_features(), into, |before, now, i| {
+    fill_sprites(before, now, game.num_features(), sprites, |before, now, i| {
         let value = |state| G::feature(state, i, game);
-        bar(&scene, i as u32, lerp(value(before), value(now), progress))
+        create_bar(&scene, i as u32, lerp(value(before), value(now), progress))
     });
 }
 
-/// Bar of a feature with the given value.
-fn bar(scene: &Bars, i: u32, value: f32) -> Sprite {
+/// Creates the bar of a feature with the given value.
+fn create_bar(scene: &Bars, i: u32, value: f32) -> Sprite {
     let (x, y) = scene.origin(i);
     let length = value.clamp(-1.0, 1.0) * BAR_LENGTH;
     let tile = if length < 0.0 { tile::BAR_LESS } else { tile::BAR_MORE };
-    let mut sprite = Sprite::upright(x + 0.5 * length, y, length.abs(), THICKNESS, tile);
+    let mut sprite = Sprite::upright(x + 0.5 * length, y, length.abs(), BAR_THICKNESS, tile);
     // Sprites are at least one pixel wide, so a bar of length 0 is hidden instead.
     sprite.opacity = if length.abs() > 1e-3 { 1.0 } else { 0.0 };
     sprite
@@ -102,12 +102,12 @@ mod tests {
         for (value, left, right) in
             [(0.5, 3.0, 4.5), (-1.0, 0.0, 3.0), (7.0, 3.0, 6.0), (f32::INFINITY, 3.0, 6.0)]
         {
-            let bar = bar(&scene, 0, value);
+            let bar = create_bar(&scene, 0, value);
             assert_eq!((bar.x - 0.5 * bar.width, bar.x + 0.5 * bar.width), (left, right));
             assert_eq!(bar.opacity, 1.0);
         }
-        assert_eq!(bar(&scene, 0, 0.0).opacity, 0.0);
-        assert_eq!(bar(&scene, 0, f32::NAN).opacity, 0.0);
+        assert_eq!(create_bar(&scene, 0, 0.0).opacity, 0.0);
+        assert_eq!(create_bar(&scene, 0, f32::NAN).opacity, 0.0);
     }
 
     #[test]
@@ -132,7 +132,7 @@ mod tests {
         let states = [new_game::<CartPole>(1, game), new_game::<CartPole>(2, game)];
         let scene = Bars::new(game.num_features());
         let (width, height) = Wall::picture_size(SceneSize::of(&scene), 2, 16);
-        let painted = |before: &[_], now: &[_], progress| {
+        let paint_game = |before: &[_], now: &[_], progress| {
             let (mut picture, mut instances) =
                 (Picture::new(width as u32, height as u32), Vec::new());
             compute_bars(game, before, now, progress, &mut instances);
@@ -140,9 +140,9 @@ mod tests {
             picture
         };
         let swapped = [states[1], states[0]];
-        let [first, last] = [states, swapped].map(|states| painted(&states, &states, 0.0));
+        let [first, last] = [states, swapped].map(|states| paint_game(&states, &states, 0.0));
         assert_ne!(first, last);
-        assert_eq!(painted(&states, &swapped, 0.0), first);
-        assert_eq!(painted(&states, &swapped, 1.0), last);
+        assert_eq!(paint_game(&states, &swapped, 0.0), first);
+        assert_eq!(paint_game(&states, &swapped, 1.0), last);
     }
 }

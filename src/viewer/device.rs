@@ -60,8 +60,9 @@ fn instances_kernel<G: Look>(
         let num_sprites = comptime!(game.num_sprites());
         // A step leads to a later time, or to the start of an episode. Its level says nothing: that of a game which
         // continues from a branch point is new.
-        let (was, is) = (load_episode(before, i, count), load_episode(now, i, count));
-        let follows = was.time < is.time;
+        let (episode_before, episode_now) =
+            (load_episode(before, i, count), load_episode(now, i, count));
+        let follows = episode_before.time < episode_now.time;
         let before = load_env_state::<G>(before, i, count, game);
         let now = load_env_state::<G>(now, i, count, game);
         #[unroll]

@@ -11,7 +11,7 @@ unsafe impl Pod for Sprite {}
 /// 32-bit words per [`Sprite`].
 pub(super) const SPRITE_WORDS: usize = size_of::<Sprite>() / 4;
 
-/// Replaces the contents of `into` with the sprites of some games, `[games * num_sprites]`, at
+/// Replaces the contents of `sprites` with the sprites of some games, `[games * num_sprites]`, at
 /// `progress` (0 to 1) from `before` to `now`.
 ///
 /// # Panics
@@ -21,24 +21,24 @@ pub fn compute_sprites<G: Look>(
     before: &[G::State],
     now: &[G::State],
     progress: f32,
-    into: &mut Vec<Sprite>,
+    sprites: &mut Vec<Sprite>,
 ) {
-    fill_sprites(before, now, game.num_sprites(), into, |before, now, i| {
+    fill_sprites(before, now, game.num_sprites(), sprites, |before, now, i| {
         G::sprite(before, now, progress, i, game)
     });
 }
 
-/// Replaces the contents of `into` with `count` sprites of each game, from its states before and now.
+/// Replaces the contents of `sprites` with `count` sprites of each game, from its states before and now.
 pub(super) fn fill_sprites<S>(
     before: &[S],
     now: &[S],
     count: usize,
-    into: &mut Vec<Sprite>,
+    sprites: &mut Vec<Sprite>,
     sprite: impl Fn(&S, &S, usize) -> Sprite,
 ) {
     assert_eq!(before.len(), now.len(), "as many games before as now");
-    into.clear();
+    sprites.clear();
     for (before, now) in before.iter().zip(now) {
-        into.extend((0..count).map(|i| sprite(before, now, i)));
+        sprites.extend((0..count).map(|i| sprite(before, now, i)));
     }
 }

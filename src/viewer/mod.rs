@@ -25,12 +25,12 @@ pub use bars::{Bars, compute_bars};
 pub use device::{DeviceInstances, compute_sprites_on_device};
 pub use instance::compute_sprites;
 #[cfg(all(feature = "wgpu", not(target_family = "wasm")))]
-pub use offscreen::{Offscreen, OffscreenError};
+pub use offscreen::{OffscreenError, OffscreenTarget};
 pub use paint::{Picture, paint};
 #[cfg(feature = "viewer")]
 pub use renderer::Renderer;
 pub use scene::Scene;
-pub use wall::{PlateOrigin, SceneSize, Wall};
+pub use wall::{BoardOrigin, SceneSize, Wall};
 
 /// Colours of the atlas as red, green, blue; fewer than 256. Pictures of fully opaque sprites
 /// contain no others.

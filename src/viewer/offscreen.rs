@@ -4,13 +4,13 @@ use super::Picture;
 
 /// A render target with a staging buffer for reading it back.
 #[derive(Debug)]
-pub struct Offscreen {
+pub struct OffscreenTarget {
     device: wgpu::Device,
     queue: wgpu::Queue,
     texture: wgpu::Texture,
     view: wgpu::TextureView,
-    copy: wgpu::Buffer,
-    /// Bytes per row in `copy`.
+    staging_buffer: wgpu::Buffer,
+    /// Bytes per row in `staging_buffer`.
     stride: u32,
 }
 
@@ -32,7 +32,7 @@ pub enum OffscreenError {
     Failed(String),
 }
 
-impl Offscreen {
+impl OffscreenTarget {
     /// Pixel format.
     pub const FORMAT: wgpu::TextureFormat = wgpu::TextureFormat::Rgba8Unorm;
 
@@ -61,7 +61,7 @@ impl Offscreen {
             view_formats: &[],
         });
         let stride = (width * 4).next_multiple_of(wgpu::COPY_BYTES_PER_ROW_ALIGNMENT);
-        let copy = device.create_buffer(&wgpu::BufferDescriptor {
+        let staging_buffer = device.create_buffer(&wgpu::BufferDescriptor {
             label: Some("offscreen"),
             size: u64::from(stride) * u64::from(height),
             usage: wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::MAP_READ,
@@ -72,7 +72,7 @@ impl Offscreen {
             queue: queue.clone(),
             view: texture.create_view(&Default::default()),
             texture,
-            copy,
+            staging_buffer,
             stride,
         })
     }
@@ -94,25 +94,25 @@ impl Offscreen {
             bytes_per_row: Some(self.stride),
             rows_per_image: None,
         };
-        let target = wgpu::TexelCopyBufferInfo { buffer: &self.copy, layout };
+        let target = wgpu::TexelCopyBufferInfo { buffer: &self.staging_buffer, layout };
         encoder.copy_texture_to_buffer(self.texture.as_image_copy(), target, self.texture.size());
         self.queue.submit([encoder.finish()]);
         let (sender, receiver) = std::sync::mpsc::channel();
-        self.copy.map_async(wgpu::MapMode::Read, .., move |result| {
+        self.staging_buffer.map_async(wgpu::MapMode::Read, .., move |result| {
             // The receiver waits below, unless polling has failed.
             let _ = sender.send(result);
         });
         self.device.poll(wgpu::PollType::wait_indefinitely()).map_err(offscreen_error)?;
         receiver.recv().map_err(offscreen_error)?.map_err(offscreen_error)?;
         let mut picture = Picture::new(width, height);
-        let bytes = self.copy.get_mapped_range(..).map_err(offscreen_error)?;
-        let row = width as usize * 4;
+        let bytes = self.staging_buffer.get_mapped_range(..).map_err(offscreen_error)?;
+        let row_bytes = width as usize * 4;
         let rows = bytes.chunks_exact(self.stride as usize);
-        for (to, from) in picture.pixels.chunks_exact_mut(row).zip(rows) {
-            to.copy_from_slice(&from[..row]);
+        for (to, from) in picture.pixels.chunks_exact_mut(row_bytes).zip(rows) {
+            to.copy_from_slice(&from[..row_bytes]);
         }
         drop(bytes);
-        self.copy.unmap();
+        self.staging_buffer.unmap();
         Ok(picture)
     }
 }

@@ -1,7 +1,7 @@
 //! CPU renderer: the reference for the shader, and the fallback without a GPU.
 
 use super::atlas::{Atlas, Rgba, TILE_SIZE};
-use super::{PlateOrigin, SceneSize, Sprite, Wall};
+use super::{BoardOrigin, SceneSize, Sprite, Wall};
 use crate::env::look::SceneInfo;
 
 /// Offset added before positions are truncated, so that rounding errors do not decide cases on a
@@ -50,61 +50,61 @@ pub fn paint(game: &dyn SceneInfo, count: usize, instances: &[Sprite], picture: 
     assert_eq!(picture.pixels.len(), bytes, "pixels: [height][width][4]");
     picture.pixels.fill(0);
     let wall = Wall::fit(SceneSize::of(game), count, picture.width, picture.height);
-    if count == 0 || wall.plate_width == 0 || wall.plate_height == 0 {
+    if count == 0 || wall.board_width == 0 || wall.board_height == 0 {
         return;
     }
     paint_backgrounds(game, &wall, picture);
     for (i, sprites) in instances.chunks_exact(game.num_sprites().max(1)).enumerate() {
-        let plate = wall.plate_origin(i);
+        let board = wall.board_origin(i);
         for sprite in sprites.iter().filter(|sprite| sprite.opacity > 0.0) {
-            paint_sprite(sprite, &wall, plate, picture);
+            paint_sprite(sprite, &wall, board, picture);
         }
     }
 }
 
-/// Paints the background of the first plate and copies it to the others.
+/// Paints the background of the first board and copies it to the others.
 fn paint_backgrounds(info: &dyn SceneInfo, wall: &Wall, picture: &mut Picture) {
     let atlas = Atlas::get();
     // Maps each pixel of a line to its cell and to the pixel within that cell's tile.
-    let places = |pixels: u32, cells: u32| -> Vec<(u32, usize)> {
-        let place = |pixel: u32| {
+    let locate_pixels = |pixels: u32, cells: u32| -> Vec<(u32, usize)> {
+        let locate = |pixel: u32| {
             let at = (pixel as f32 + 0.5) / wall.cell_size;
             let cell = (at as u32).min(cells - 1);
             let inside = (at - cell as f32) * TILE_SIZE as f32 + ROUNDING_MARGIN;
             (cell, (inside as usize).min(TILE_SIZE - 1))
         };
-        (0..pixels).map(place).collect()
+        (0..pixels).map(locate).collect()
     };
     let (columns, rows) = (info.columns(), info.rows());
-    let across = places(wall.plate_width, columns);
-    let first = wall.plate_origin(0);
+    let column_locations = locate_pixels(wall.board_width, columns);
+    let first = wall.board_origin(0);
     let mut tiles = Vec::new();
     let mut last = None;
-    for (y, place) in places(wall.plate_height, rows).into_iter().enumerate() {
+    for (y, location) in locate_pixels(wall.board_height, rows).into_iter().enumerate() {
         let line = first.y + y as u32;
-        if last == Some(place) {
-            picture.copy_row((first.x, line - 1), (first.x, line), wall.plate_width);
+        if last == Some(location) {
+            picture.copy_row((first.x, line - 1), (first.x, line), wall.board_width);
             continue;
         }
-        let (row, inside) = place;
+        let (row, inside) = location;
         if last.is_none_or(|(last, _)| last != row) {
             tiles = (0..columns).map(|column| info.background(column, row)).collect();
         }
         let texels: Vec<&[Rgba]> = tiles.iter().map(|tile| atlas.row(*tile, inside)).collect();
-        let pixels = picture.row(first.x, line, wall.plate_width);
-        for (pixel, (column, x)) in pixels.iter_mut().zip(&across) {
+        let pixels = picture.row(first.x, line, wall.board_width);
+        for (pixel, (column, x)) in pixels.iter_mut().zip(&column_locations) {
             *pixel = texels[*column as usize][*x];
         }
-        last = Some(place);
+        last = Some(location);
     }
-    for plate in (1..wall.count as usize).map(|i| wall.plate_origin(i)) {
-        for y in 0..wall.plate_height {
-            picture.copy_row((first.x, first.y + y), (plate.x, plate.y + y), wall.plate_width);
+    for board in (1..wall.count as usize).map(|i| wall.board_origin(i)) {
+        for y in 0..wall.board_height {
+            picture.copy_row((first.x, first.y + y), (board.x, board.y + y), wall.board_width);
         }
     }
 }
 
-/// A sprite in pixel coordinates of its plate.
+/// A sprite in pixel coordinates of its board.
 struct PlacedSprite {
     /// Bounding box.
     low: (f32, f32),
@@ -161,18 +161,18 @@ impl PlacedSprite {
     }
 }
 
-fn paint_sprite(sprite: &Sprite, wall: &Wall, plate: PlateOrigin, picture: &mut Picture) {
+fn paint_sprite(sprite: &Sprite, wall: &Wall, board: BoardOrigin, picture: &mut Picture) {
     let atlas = Atlas::get();
     let placed = PlacedSprite::of(sprite, wall.cell_size);
     // `as` saturates negative coordinates to 0.
-    let (left, right) = (placed.low.0 as u32, (placed.high.0 as u32).min(wall.plate_width));
-    let (top, bottom) = (placed.low.1 as u32, (placed.high.1 as u32).min(wall.plate_height));
+    let (left, right) = (placed.low.0 as u32, (placed.high.0 as u32).min(wall.board_width));
+    let (top, bottom) = (placed.low.1 as u32, (placed.high.1 as u32).min(wall.board_height));
     if left >= right {
         return;
     }
     let inside = |at: f32| ((at * TILE_SIZE as f32 + ROUNDING_MARGIN) as usize).min(TILE_SIZE - 1);
     for y in top..bottom {
-        let line = picture.row(plate.x + left, plate.y + y, right - left);
+        let line = picture.row(board.x + left, board.y + y, right - left);
         for (x, pixel) in (left..right).zip(line) {
             let (u, v) = placed.texture_coordinates(x, y);
             if !(0.0..1.0).contains(&u) || !(0.0..1.0).contains(&v) {

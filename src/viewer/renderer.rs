@@ -42,8 +42,8 @@ impl Renderer {
     ) -> Self {
         let scene_size = SceneSize::of(game);
         let SceneSize { columns, rows } = scene_size;
-        let places = (0..rows).flat_map(|row| (0..columns).map(move |column| (column, row)));
-        let tiles = places.flat_map(|(column, row)| game.background(column, row).to_le_bytes());
+        let cells = (0..rows).flat_map(|row| (0..columns).map(move |column| (column, row)));
+        let tiles = cells.flat_map(|(column, row)| game.background(column, row).to_le_bytes());
         let tiles: Vec<u8> = tiles.collect();
         let storage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST;
         let background = create_buffer(device, "background", storage, tiles.len());
@@ -116,11 +116,11 @@ impl Renderer {
             "instances: [count * num_sprites]"
         );
         let wall = Wall::fit(self.scene_size, count, width, height);
-        self.queue.write_buffer(&self.wall, 0, &self.wall_bytes(&wall, width, height));
+        self.queue.write_buffer(&self.wall, 0, &self.encode_wall(&wall, width, height));
         let group = self.bind(instances);
         let mut encoder = self.device.create_command_encoder(&Default::default());
         let mut pass = begin_pass(&mut encoder, target);
-        if count > 0 && wall.plate_width > 0 && wall.plate_height > 0 {
+        if count > 0 && wall.board_width > 0 && wall.board_height > 0 {
             pass.set_bind_group(0, &group, &[]);
             pass.set_pipeline(&self.backgrounds);
             pass.draw(0..3, 0..1);
@@ -147,14 +147,14 @@ impl Renderer {
     }
 
     /// Encodes the wall as the shader's `Layout`.
-    fn wall_bytes(&self, wall: &Wall, width: u32, height: u32) -> Vec<u8> {
+    fn encode_wall(&self, wall: &Wall, width: u32, height: u32) -> Vec<u8> {
         let words: [u32; LAYOUT_WORDS] = [
             (width as f32).to_bits(),
             (height as f32).to_bits(),
             self.scene_size.columns,
             self.scene_size.rows,
-            wall.plate_width,
-            wall.plate_height,
+            wall.board_width,
+            wall.board_height,
             wall.left,
             wall.top,
             wall.gap,

@@ -4,7 +4,7 @@ use super::{Bars, Sprite, compute_bars, compute_sprites};
 use crate::env::Rules;
 use crate::env::look::{Look, SceneInfo};
 
-/// Computes sprites interpolated between the states before and after a step.
+/// Function that computes sprites interpolated between the states before and after a step.
 type ComputeSprites<G> =
     fn(G, &[<G as Rules>::State], &[<G as Rules>::State], f32, &mut Vec<Sprite>);
 
@@ -17,7 +17,7 @@ pub struct Scene<G: Rules> {
 
 impl<G: Rules> Scene<G> {
     /// Creates the scene of a game with a look.
-    pub fn drawn(game: G) -> Self
+    pub fn with_look(game: G) -> Self
     where
         G: Look,
     {
@@ -25,7 +25,7 @@ impl<G: Rules> Scene<G> {
     }
 
     /// Creates the scene that shows a game's features as bars.
-    pub fn features(game: G) -> Self {
+    pub fn with_bars(game: G) -> Self {
         let info = Box::new(Bars::new(game.num_features()));
         Self { game, info, compute: compute_bars::<G> }
     }
@@ -35,15 +35,15 @@ impl<G: Rules> Scene<G> {
         &*self.info
     }
 
-    /// Replaces the contents of `into` with the sprites at `progress` (0 to 1) from `before` to
+    /// Replaces the contents of `sprites` with the sprites at `progress` (0 to 1) from `before` to
     /// `now`.
     pub fn compute_sprites(
         &self,
         before: &[G::State],
         now: &[G::State],
         progress: f32,
-        into: &mut Vec<Sprite>,
+        sprites: &mut Vec<Sprite>,
     ) {
-        (self.compute)(self.game, before, now, progress, into);
+        (self.compute)(self.game, before, now, progress, sprites);
     }
 }

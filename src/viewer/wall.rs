@@ -2,34 +2,34 @@
 
 use crate::env::look::SceneInfo;
 
-/// Gap between two plates in pixels: half a cell.
-fn gap(cell_size: f32) -> f32 {
+/// Gap between two boards in pixels: half a cell.
+fn gap_width(cell_size: f32) -> f32 {
     (cell_size * 0.5).floor()
 }
 
 /// Cell size in pixels from which cells are rounded to whole pixels.
 const MIN_WHOLE_PIXELS: f32 = 4.0;
 
-/// Arrangement of `count` games in a picture: rows of plates, as large as possible and centred.
+/// Arrangement of `count` games in a picture: rows of boards, one for each game, as large as possible and centred.
 /// Cells of four pixels or more are rounded to whole pixels, so that all look alike; smaller cells
-/// keep their fraction, because rounding would waste much space. Plates start at whole pixels.
+/// keep their fraction, because rounding would waste much space. Boards start at whole pixels.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Wall {
     /// Number of games.
     pub count: u32,
-    /// Plates per row.
+    /// Boards per row.
     pub columns: u32,
     /// Side length of a cell in pixels.
     pub cell_size: f32,
-    /// Width of a plate in pixels.
-    pub plate_width: u32,
-    /// Height of a plate in pixels.
-    pub plate_height: u32,
-    /// Gap between plates in pixels.
+    /// Width of a board in pixels.
+    pub board_width: u32,
+    /// Height of a board in pixels.
+    pub board_height: u32,
+    /// Gap between boards in pixels.
     pub gap: u32,
-    /// Left edge of the first plate in pixels.
+    /// Left edge of the first board in pixels.
     pub left: u32,
-    /// Upper edge of the first plate in pixels.
+    /// Upper edge of the first board in pixels.
     pub top: u32,
 }
 
@@ -49,9 +49,9 @@ impl SceneSize {
     }
 }
 
-/// Upper left corner of a plate.
+/// Upper left corner of a board.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PlateOrigin {
+pub struct BoardOrigin {
     /// Distance from the picture's left edge in pixels.
     pub x: u32,
     /// Distance from its upper edge in pixels.
@@ -68,7 +68,7 @@ impl Wall {
             let rows = count.div_ceil(columns) as f32;
             let columns = columns as f32;
             let side = |n: f32, cells: f32, cell_size: f32| {
-                n * cells * cell_size + (n - 1.0) * gap(cell_size)
+                n * cells * cell_size + (n - 1.0) * gap_width(cell_size)
             };
             let x = width as f32 / (columns * cells_x + (columns - 1.0) * 0.5);
             let y = height as f32 / (rows * cells_y + (rows - 1.0) * 0.5);
@@ -84,26 +84,29 @@ impl Wall {
             }
         };
         // Largest cells first; ties go to the layout with the fewest empty places.
-        let empty = |columns: u32| columns * count.div_ceil(columns) - count;
+        let num_empty = |columns: u32| columns * count.div_ceil(columns) - count;
         let best = (1..=count).max_by(|&a, &b| {
-            cell_size(a).total_cmp(&cell_size(b)).then(empty(b).cmp(&empty(a))).then(b.cmp(&a))
+            cell_size(a)
+                .total_cmp(&cell_size(b))
+                .then(num_empty(b).cmp(&num_empty(a)))
+                .then(b.cmp(&a))
         });
         let columns = best.unwrap_or(1);
         let (rows, cell_size) = (count.div_ceil(columns), cell_size(columns));
-        // Plates with fractional cells are truncated to whole pixels.
-        let plate_width = (cells_x * cell_size + 1e-3) as u32;
-        let plate_height = (cells_y * cell_size + 1e-3) as u32;
-        let gap = gap(cell_size) as u32;
-        let side = |n: u32, plate: u32| n * plate + n.saturating_sub(1) * gap;
+        // Boards with fractional cells are truncated to whole pixels.
+        let board_width = (cells_x * cell_size + 1e-3) as u32;
+        let board_height = (cells_y * cell_size + 1e-3) as u32;
+        let gap = gap_width(cell_size) as u32;
+        let side = |n: u32, board: u32| n * board + n.saturating_sub(1) * gap;
         Self {
             count,
             columns,
             cell_size,
-            plate_width,
-            plate_height,
+            board_width,
+            board_height,
             gap,
-            left: width.saturating_sub(side(columns.min(count), plate_width)) / 2,
-            top: height.saturating_sub(side(rows, plate_height)) / 2,
+            left: width.saturating_sub(side(columns.min(count), board_width)) / 2,
+            top: height.saturating_sub(side(rows, board_height)) / 2,
         }
     }
 
@@ -118,19 +121,19 @@ impl Wall {
         };
         let cost = |columns: u64| {
             let (width, height) = size(columns);
-            let empty = columns * count.div_ceil(columns) - count;
-            (width as f64 / height as f64 / 1.5).ln().abs() + empty as f64 / columns as f64
+            let num_empty = columns * count.div_ceil(columns) - count;
+            (width as f64 / height as f64 / 1.5).ln().abs() + num_empty as f64 / columns as f64
         };
         let best = (1..=count).min_by(|&a, &b| cost(a).total_cmp(&cost(b)));
         size(best.unwrap_or(1))
     }
 
-    /// Upper left corner of the plate of game `i`.
-    pub fn plate_origin(&self, i: usize) -> PlateOrigin {
+    /// Upper left corner of the board of game `i`.
+    pub fn board_origin(&self, i: usize) -> BoardOrigin {
         let (column, row) = (i as u32 % self.columns, i as u32 / self.columns);
-        PlateOrigin {
-            x: self.left + column * (self.plate_width + self.gap),
-            y: self.top + row * (self.plate_height + self.gap),
+        BoardOrigin {
+            x: self.left + column * (self.board_width + self.gap),
+            y: self.top + row * (self.board_height + self.gap),
         }
     }
 }

@@ -197,8 +197,8 @@ fn a_non_finite_loss_stops_the_run_and_keeps_the_last_checkpoint() {
     assert!(text.contains("is not finite in iteration 4, so"), "{text}");
 
     // The earlier checkpoint is intact and the newest, and the failed iteration has no record.
-    let latest = store.latest().unwrap();
-    assert!(latest.damaged.is_empty());
+    let latest = store.load_latest().unwrap();
+    assert!(latest.skipped.is_empty());
     assert!(latest.checkpoint == good);
     assert_eq!(store.iterations().unwrap(), [1, 2, 3]);
     let metrics = fs::read_to_string(folder.join("run/metrics.jsonl")).unwrap();

@@ -40,10 +40,10 @@ fn the_latest_is_the_highest_iteration_in_any_order_of_saving() {
     let store = store(&run, [120, 100_000_000, 20]);
     assert_eq!(store.path(120), run.path().join("checkpoints/00000120"));
     assert_eq!(store.iterations().unwrap(), [20, 120, 100_000_000]);
-    let latest = store.latest().unwrap();
+    let latest = store.load_latest().unwrap();
     assert_eq!(latest.checkpoint, checkpoint(100_000_000, 100));
     assert_eq!(latest.path, store.path(100_000_000));
-    assert!(latest.damaged.is_empty());
+    assert!(latest.skipped.is_empty());
 }
 
 #[test]
@@ -52,9 +52,9 @@ fn the_latest_skips_and_reports_damaged_ones() {
     let store = store(&run, 1..=4);
     damage(&store.path(4));
     fs::remove_file(store.path(3).join("manifest.json")).unwrap();
-    let latest = store.latest().unwrap();
+    let latest = store.load_latest().unwrap();
     assert_eq!((latest.checkpoint, latest.path), (checkpoint(2, 100), store.path(2)));
-    let [(first, wrong), (second, missing)] = &latest.damaged[..] else {
+    let [(first, wrong), (second, missing)] = &latest.skipped[..] else {
         panic!("two are damaged")
     };
     assert_eq!((first, second), (&store.path(4), &store.path(3)));
@@ -67,9 +67,9 @@ fn a_renamed_checkpoint_is_rejected() {
     let run = TempDir::new().unwrap();
     let store = store(&run, [1, 2]);
     fs::rename(store.path(1), store.path(3)).unwrap();
-    let latest = store.latest().unwrap();
+    let latest = store.load_latest().unwrap();
     assert_eq!(latest.checkpoint.iteration, 2);
-    let sentence = latest.damaged[0].1.to_string();
+    let sentence = latest.skipped[0].1.to_string();
     assert!(sentence.contains("has iteration 1, not 3"), "{sentence}");
 }
 
@@ -77,17 +77,17 @@ fn a_renamed_checkpoint_is_rejected() {
 fn a_store_without_an_intact_checkpoint_is_an_error() {
     let run = TempDir::new().unwrap();
     let gone = Store::new(run.path().join("gone"));
-    assert!(matches!(gone.latest(), Err(CheckpointError::NotFound { .. })));
+    assert!(matches!(gone.load_latest(), Err(CheckpointError::NotFound { .. })));
     let empty = Store::new(run.path());
-    assert!(matches!(empty.latest(), Err(CheckpointError::NoneSaved { .. })));
+    assert!(matches!(empty.load_latest(), Err(CheckpointError::NoneSaved { .. })));
     let file = run.path().join("file");
     fs::write(&file, "text").unwrap();
-    assert!(matches!(Store::new(file).latest(), Err(CheckpointError::NotADirectory { .. })));
+    assert!(matches!(Store::new(file).load_latest(), Err(CheckpointError::NotADirectory { .. })));
 
     let store = store(&run, [1, 2]);
     damage(&store.path(1));
     damage(&store.path(2));
-    let error = store.latest().unwrap_err();
+    let error = store.load_latest().unwrap_err();
     let sentence = error.to_string();
     assert!(sentence.starts_with("no checkpoint in "), "{sentence}");
     assert!(sentence.contains("00000002 is damaged: weights does not have the ch"), "{sentence}");
@@ -114,7 +114,7 @@ fn an_unusable_store_reports_why() {
     (1..=3).for_each(|iteration| renew(&store.path(iteration)));
     damage(&store.path(3));
     fs::remove_file(store.path(3).join("SHA256SUMS")).unwrap();
-    let newer = store.latest().unwrap_err();
+    let newer = store.load_latest().unwrap_err();
     assert!(matches!(&newer, CheckpointError::NewerFormat { path, .. } if *path == store.path(2)));
     assert!(newer.to_string().ends_with("load it with a newer version of Grove"), "{newer}");
 
@@ -123,7 +123,7 @@ fn an_unusable_store_reports_why() {
     {
         let file = store.path(3).join("SHA256SUMS");
         std::os::unix::fs::symlink(&file, &file).unwrap();
-        let unread = store.latest().unwrap_err();
+        let unread = store.load_latest().unwrap_err();
         assert!(unread.to_string().starts_with("cannot read "), "{unread}");
     }
 }
@@ -143,9 +143,9 @@ fn leftovers_of_crashes_are_removed_by_the_next_save() {
     fs::write(directory.join("00000099"), "a file").unwrap();
 
     assert_eq!(store.iterations().unwrap(), [1, 2]);
-    let latest = store.latest().unwrap();
+    let latest = store.load_latest().unwrap();
     assert_eq!(latest.checkpoint, checkpoint(2, 100));
-    assert!(latest.damaged.is_empty());
+    assert!(latest.skipped.is_empty());
     assert_eq!(names_in(&directory).len(), 6, "looking changes nothing");
 
     store.save(&checkpoint(4, 100)).unwrap();
@@ -161,7 +161,7 @@ fn pruning_keeps_the_newest_ones() {
     assert_eq!(store.prune(9).unwrap(), [] as [PathBuf; 0]);
     assert_eq!(store.prune(2).unwrap(), [1, 2, 3].map(|iteration| store.path(iteration)));
     assert_eq!(names_in(&run.path().join("checkpoints")), ["00000004", "00000005"]);
-    assert_eq!(store.latest().unwrap().checkpoint, checkpoint(5, 100));
+    assert_eq!(store.load_latest().unwrap().checkpoint, checkpoint(5, 100));
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn pruning_keeps_the_newest_intact_one() {
     assert_eq!(store.prune(2).unwrap(), [1, 3].map(|iteration| store.path(iteration)));
     assert_eq!(store.iterations().unwrap(), [2, 4, 5]);
     assert_eq!(store.prune(0).unwrap(), [4, 5].map(|iteration| store.path(iteration)));
-    assert_eq!(store.latest().unwrap().checkpoint, checkpoint(2, 100));
+    assert_eq!(store.load_latest().unwrap().checkpoint, checkpoint(2, 100));
 
     damage(&store.path(2));
     assert!(matches!(store.prune(0), Err(CheckpointError::NoneIntact { .. })));
@@ -239,7 +239,7 @@ fn a_full_disk_keeps_the_old_checkpoint() {
             )
         );
         assert_eq!(names_in(&disk.path().join("checkpoints")), ["00000001"]);
-        assert_eq!(store.latest().unwrap().checkpoint, checkpoint(1, 50_000));
+        assert_eq!(store.load_latest().unwrap().checkpoint, checkpoint(1, 50_000));
         store.save(&checkpoint(3, 50_000)).unwrap();
     });
     assert!(Command::new("umount").arg(disk.path()).status().unwrap().success());

@@ -137,7 +137,8 @@ fn assert_agree(a: (&Device, EngineChoice), b: (&Device, EngineChoice), auto_res
         let [a, b] = [0, 1].map(|i| runs[i].iterate().unwrap());
         assert_eq!((a.score, a.episodes, a.env_steps), (b.score, b.episodes, b.env_steps));
         assert_eq!(a.mean_length, b.mean_length);
-        let recorded = iteration * runs[0].config().steps_per_iteration(runs[0].shards().items());
+        let recorded =
+            iteration * runs[0].config().steps_per_iteration(runs[0].shards().num_items());
         assert_eq!(a.env_steps == recorded, auto_reset, "{} of {recorded}", a.env_steps);
         for (name, a, b) in [
             ("mean reward", a.mean_reward, b.mean_reward),

@@ -133,7 +133,7 @@ fn weights_moments_and_gradients_do_not_cross_the_bus() {
         let (rule, transfers) = (smooth(0.0), TransferCount::start());
         learner.update(&rule, &short_groups(), iteration, 0.0, &[1e-3; 2]).unwrap();
         let moved = transfers.stop();
-        moved.downloaded + moved.uploaded
+        moved.downloaded_bytes + moved.uploaded_bytes
     };
     let first = update(0);
     assert!(first > weights && first < weights + (2 << 16), "{first} of {weights}");

@@ -48,7 +48,7 @@ fn an_overflowing_update_is_not_saved() {
         "{text}"
     );
     assert!(!folder.join("run/best").exists());
-    assert!(Store::new(folder.join("run/checkpoints")).latest().is_err());
+    assert!(Store::new(folder.join("run/checkpoints")).load_latest().is_err());
 }
 
 #[test]

@@ -53,7 +53,7 @@ pub fn adapter_kind() -> String {
 /// The device of a graphics adapter: the one that [`adapter_name`] chooses.
 pub fn adapter() -> Option<Device> {
     let name = adapter_name()?;
-    Some(grove::device::choose(&name).expect("a listed adapter starts").device)
+    Some(grove::device::start(&name).expect("a listed adapter starts").device)
 }
 
 /// The listed name of a graphics adapter, hardware before software; `None`, with a line that says so, where there is
@@ -69,7 +69,7 @@ pub fn adapter_name() -> Option<String> {
             && (required || !info.description.contains("llvmpipe"))
     };
     let mut adapters: Vec<_> = grove::device::list().into_iter().filter(is_wanted).collect();
-    adapters.sort_by_key(|d| d.software);
+    adapters.sort_by_key(|d| d.is_software);
     let Some(info) = adapters.first() else {
         assert!(!required, "GROVE_REQUIRE_ADAPTER is 1, but there is no {kind} adapter");
         // Not by `eprintln!`, whose output a test that passes captures.

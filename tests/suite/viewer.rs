@@ -198,16 +198,16 @@ fn scenes_hold_nothing_but_tiles_of_the_atlas() {
 }
 
 #[test]
-fn a_background_covers_its_plate_and_nothing_else() {
+fn a_background_covers_its_board_and_nothing_else() {
     fn assert_holds<G: Look>(game: G) {
         for (count, size) in [(1, (97, 61)), (7, (200, 150)), (33, (640, 201))] {
             let wall = Wall::fit(SceneSize::of(&game), count, size.0, size.1);
             let unseen = vec![Sprite::default(); count * game.num_sprites()];
             let picture = painted(game, count, &unseen, size);
             let inside = |x: u32, y: u32| {
-                (0..count).map(|i| wall.plate_origin(i)).any(|plate| {
-                    (plate.x..plate.x + wall.plate_width).contains(&x)
-                        && (plate.y..plate.y + wall.plate_height).contains(&y)
+                (0..count).map(|i| wall.board_origin(i)).any(|board| {
+                    (board.x..board.x + wall.board_width).contains(&x)
+                        && (board.y..board.y + wall.board_height).contains(&y)
                 })
             };
             for (at, pixel) in picture.pixels.chunks_exact(4).enumerate() {
@@ -239,7 +239,7 @@ pub fn wild_sprites(num_sprites: usize, scene_size: SceneSize) -> Vec<Sprite> {
 }
 
 #[test]
-fn sprites_stay_on_their_plate() {
+fn sprites_stay_on_their_board() {
     fn assert_holds<G: Look>(game: G) {
         let scene_size = SceneSize::of(&game);
         let size = (411, 333);
@@ -247,13 +247,13 @@ fn sprites_stay_on_their_plate() {
         let empty = painted(game, 9, &unseen, size);
         let wild = painted(game, 9, &wild_sprites(game.num_sprites(), scene_size), size);
         let wall = Wall::fit(scene_size, 9, size.0, size.1);
-        let plate = wall.plate_origin(4);
+        let board = wall.board_origin(4);
         let pixels = wild.pixels.chunks_exact(4).zip(empty.pixels.chunks_exact(4));
         let mut differ = 0;
         for (at, (wild, empty)) in pixels.enumerate() {
             let (x, y) = (at as u32 % size.0, at as u32 / size.0);
-            let inside = (plate.x..plate.x + wall.plate_width).contains(&x)
-                && (plate.y..plate.y + wall.plate_height).contains(&y);
+            let inside = (board.x..board.x + wall.board_width).contains(&x)
+                && (board.y..board.y + wall.board_height).contains(&y);
             assert!(inside || wild == empty, "{game:?}: {x}, {y}");
             differ += usize::from(wild != empty);
         }
@@ -279,18 +279,18 @@ fn walls_are_whole_and_of_the_size_that_is_asked_for() {
                 let wall = Wall::fit(scene_size, count, width, height);
                 assert!(wall.cell_size < 4.0 || wall.cell_size.fract() == 0.0, "{wall:?}");
                 let mut last = None;
-                for plate in (0..count).map(|i| wall.plate_origin(i)) {
+                for board in (0..count).map(|i| wall.board_origin(i)) {
                     assert!(
-                        plate.x + wall.plate_width <= width,
+                        board.x + wall.board_width <= width,
                         "{scene_size:?}, {count}: {wall:?}"
                     );
                     assert!(
-                        plate.y + wall.plate_height <= height,
+                        board.y + wall.board_height <= height,
                         "{scene_size:?}, {count}: {wall:?}"
                     );
-                    if let Some((x, y)) = last.replace((plate.x, plate.y)) {
-                        let follows = plate.y == y && plate.x >= x + wall.plate_width;
-                        assert!(follows || plate.y >= y + wall.plate_height, "{count}: {wall:?}");
+                    if let Some((x, y)) = last.replace((board.x, board.y)) {
+                        let follows = board.y == y && board.x >= x + wall.board_width;
+                        assert!(follows || board.y >= y + wall.board_height, "{count}: {wall:?}");
                     }
                 }
             }

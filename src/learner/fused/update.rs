@@ -12,8 +12,8 @@ use super::update_kernels::{
 use crate::data::summary::LEARNT_STEPS;
 use crate::data::{Recording, RecordingAdvantages, RecordingPart};
 use crate::device;
-use crate::device::buffers::{argument, cube_ints, cube_tensor, element, grid, uninit};
-use crate::device::launch_items;
+use crate::device::buffers::{argument, cube_ints, cube_tensor, element_type, grid, uninit};
+use crate::device::items_per_launch;
 use crate::learner::context::LearnerContext;
 use crate::learner::counted_steps::LearntSteps;
 use crate::learner::means::NUM_SUMS;
@@ -226,7 +226,7 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
 
     /// Kernel element type of the inputs of the network's matrix products.
     fn input_type(&self) -> ElemType {
-        element(self.learner.context.config.precision)
+        element_type(self.learner.context.config.precision)
     }
 
     /// Splits the minibatch at `range` of the order by parts. Parts without games are omitted.
@@ -300,7 +300,7 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
 
     /// Number of items per launch, if each takes `flops` FLOP.
     fn items_per_launch(&self, flops: f64) -> usize {
-        launch_items(flops, self.learner.context.config.launch_size)
+        items_per_launch(flops, self.learner.context.config.launch_size)
     }
 
     fn portion(&self, index: usize, first: usize, games: usize) -> MinibatchPortionLaunch {

@@ -377,7 +377,7 @@ impl HostLearner for SequenceLearner {
             _ => parts,
         };
         let leaf = |shard: usize| self.differentiate(&inputs, shard, parts);
-        let ours = shards.partial_sums(&leaf, &|vector| self.give_back(vector));
+        let ours = shards.compute_partial_sums(&leaf, &|vector| self.give_back(vector));
         let len = PartialSumLen { vector: self.policy.params().len(), numbers: NUM_SUMS };
         team.all_reduce_shards(&shards, ours, len)
     }

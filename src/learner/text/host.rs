@@ -5,7 +5,7 @@ use super::group::{Group, Sample, TokenIndex, deduplicate_texts};
 use crate::math::softmax::{Normalizer, logprob, prob};
 use crate::model::LANES;
 use crate::objective::d_logit;
-use crate::parallel::{PartialSum, TeamError, left_siblings, sum_leaves, tree_nodes};
+use crate::parallel::{LeafThreads, PartialSum, TeamError, left_siblings, sum_leaves, tree_nodes};
 use crate::text::{
     CompletionIndex, Retention, TextPass, TokenDecoder, inverse_temperature, normalize, region,
     restrict,
@@ -208,7 +208,8 @@ impl Differentiation<'_> {
             (sum.add_next(more), distance.max(other))
         };
         // A large decoder's products take all threads, and its gradients much memory.
-        sum_leaves(shards.len(), self.decoder.is_small(), &shard_sum, &add)
+        let threads = if self.decoder.is_small() { LeafThreads::All } else { LeafThreads::One };
+        sum_leaves(shards.len(), threads, &shard_sum, &add)
     }
 
     /// Computes [`Differentiation::partial_sum`] of a single shard; `done` is called in the last backward pass as by

@@ -165,7 +165,7 @@ impl LanguageLearner {
             self.decoder.keep_packed_weights(false);
             release_freed_memory();
         }
-        let shards = self.team.shards(groups.len(), settings.update.num_shards);
+        let shards = self.team.cut_into_shards(groups.len(), settings.update.num_shards);
         let reference_logprobs = self.reference_logprobs(settings, groups, &shards);
         let num_minibatches = settings.update.num_minibatches.min(groups.len());
         Some(LanguageUpdate {

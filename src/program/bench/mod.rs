@@ -60,7 +60,7 @@ pub fn bench<G: ConfigurableGame>(models: &Models, args: &BenchArgs) -> Result<(
     }
 
     let started = Instant::now();
-    let chosen = device::choose(&args.device)?;
+    let chosen = device::start(&args.device)?;
     let device = &chosen.device;
     let network = models.create_network(game, &config, device);
     let mut trainer = Trainer::with_model(game, network, &config, device);

@@ -23,7 +23,7 @@ pub(super) fn measure(device: &Device, info: &DeviceInfo) -> Option<DevicePeak> 
     use burn::tensor::{MemoryAccess, ThroughputKey, ThroughputMode};
     let compute = ThroughputMode::ComputeDirect { dtype: ElemType::Float(FloatKind::F32) };
     let mut modes = vec![compute];
-    if !info.software {
+    if !info.is_software {
         modes.push(ThroughputMode::memory(MemoryAccess::Copy));
     }
     let keys: Vec<_> = modes.into_iter().map(|mode| ThroughputKey { mode }).collect();

@@ -119,7 +119,7 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
     };
     model.stop_tokens.clear();
     let (num_params, precision) = (model.params.len(), config.precision);
-    let ChosenDevice { device, info, .. } = device::choose(device_name(&args.device))?;
+    let ChosenDevice { device, info, .. } = device::start(device_name(&args.device))?;
     let training_device = (info.name != "cpu").then(|| device.clone());
     let mut trainer =
         LanguageTrainer::for_task(rewards, config, Some(model))?.with_device(training_device)?;
@@ -191,7 +191,7 @@ fn measure(trainer: &mut LanguageTrainer, device: &Device, repeats: usize) -> Re
         let phases = record.seconds.phases.unwrap_or_default();
         rollout_seconds.push(phases.rollout);
         update_seconds.push(phases.update);
-        let memory = device::memory(device);
+        let memory = device::measure_memory(device);
         peak_memory = peak_memory.max(memory.peak).max(memory.reserved);
         Ok(started.elapsed().as_secs_f64())
     };

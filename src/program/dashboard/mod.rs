@@ -7,7 +7,7 @@ pub use keys::KeyListener;
 
 use crate::metrics::{EvaluationRecord, IterationRecord, IterationSeconds};
 use crate::plot::extent;
-use crate::run::{IterationReport, with_unit_prefix};
+use crate::run::{IterationReport, format_with_prefix};
 use crate::trainer::text::CompletionRecord;
 use console::Term;
 use ratatui_core::buffer::Buffer;
@@ -183,7 +183,7 @@ fn metric_lines(record: &IterationRecord, has_keys: bool) -> Vec<String> {
         format!("{:<14}{:.1} %", "clipped", 100.0 * record.clip_fraction),
         format!("{:<14}{:.3}", "gradient", record.grad_norm),
         format!("{:<14}{:.2e}", "learning rate", record.learning_rate),
-        format!("{:<14}{} {unit}/s", "speed", with_unit_prefix(record.steps_per_second)),
+        format!("{:<14}{} {unit}/s", "speed", format_with_prefix(record.steps_per_second)),
     ];
     let in_use = record.memory.in_use.map(|bytes| format!("{:<14}{} MiB", "memory", bytes >> 20));
     lines.extend(in_use);

@@ -1,6 +1,6 @@
 //! Captions: a score drawn onto a game's picture.
 
-use crate::viewer::{Picture, PlateOrigin};
+use crate::viewer::{BoardOrigin, Picture};
 
 /// A 3 x 5 pixel font: five rows per character, the leftmost pixel in the highest bit.
 const GLYPHS: [(char, [u8; 5]); 12] = [
@@ -30,14 +30,14 @@ pub fn format_score(score: f32) -> String {
     if score.fract() == 0.0 { format!("{score:.0}") } else { format!("{score:.1}") }
 }
 
-/// Draws a number into the upper left corner of a plate that is `width` pixels wide.
-pub fn draw_caption(text: &str, plate: PlateOrigin, width: u32, picture: &mut Picture) {
+/// Draws a number into the upper left corner of a board that is `width` pixels wide.
+pub fn draw_caption(text: &str, board: BoardOrigin, width: u32, picture: &mut Picture) {
     // Sized so that about six characters, each followed by a gap, take a third of the width.
     let dot = (width / 72).clamp(1, 8);
     let mut fill = |x: u32, y: u32, colour: [u8; 4]| {
         for (y, x) in (0..dot).flat_map(|dy| (0..dot).map(move |dx| (y * dot + dy, x * dot + dx))) {
-            let (x, y) = (plate.x + x, plate.y + y);
-            if x < picture.width && x < plate.x + width && y < picture.height {
+            let (x, y) = (board.x + x, board.y + y);
+            if x < picture.width && x < board.x + width && y < picture.height {
                 let at = 4 * (y as usize * picture.width as usize + x as usize);
                 picture.pixels[at..at + 4].copy_from_slice(&colour);
             }
@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn a_caption_stays_within_its_game() {
         let mut picture = Picture::new(20, 12);
-        draw_caption("-1", PlateOrigin { x: 6, y: 2 }, 14, &mut picture);
+        draw_caption("-1", BoardOrigin { x: 6, y: 2 }, 14, &mut picture);
         let line = |y: usize| -> String {
             let row = picture.pixels[80 * y..80 * (y + 1)].as_chunks::<4>().0;
             let letter = |p: &[u8; 4]| match *p {
@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn captions_that_do_not_fit_are_clipped() {
         let mut picture = Picture::new(5, 5);
-        draw_caption("12345.6", PlateOrigin { x: 2, y: 2 }, 9, &mut picture);
+        draw_caption("12345.6", BoardOrigin { x: 2, y: 2 }, 9, &mut picture);
         let is_drawn = |x: usize, y: usize| picture.pixels[20 * y + 4 * x..][..4] != [0; 4];
         assert!((0..25).all(|i| is_drawn(i % 5, i / 5) == (i % 5 >= 2 && i / 5 >= 2)));
     }

@@ -2,12 +2,12 @@
 
 use crate::device::graphics_setup;
 use crate::env::look::SceneInfo;
-use crate::viewer::{Offscreen, Picture, Renderer, Sprite};
+use crate::viewer::{OffscreenTarget, Picture, Renderer, Sprite};
 use anyhow::Result;
 use burn::tensor::Device;
 
 /// A renderer with the texture that it renders to.
-pub struct GpuRenderer(Renderer, Offscreen);
+pub struct GpuRenderer(Renderer, OffscreenTarget);
 
 impl GpuRenderer {
     /// Creates a renderer for pictures of `width` x `height` pixels; `None` if the device cannot render.
@@ -19,8 +19,8 @@ impl GpuRenderer {
     ) -> Result<Option<Self>> {
         let Some(setup) = graphics_setup(device) else { return Ok(None) };
         let (device, queue) = (&setup.device, &setup.queue);
-        let offscreen = Offscreen::new(device, queue, width, height)?;
-        let renderer = Renderer::new(device, queue, Offscreen::FORMAT, info);
+        let offscreen = OffscreenTarget::new(device, queue, width, height)?;
+        let renderer = Renderer::new(device, queue, OffscreenTarget::FORMAT, info);
         Ok(Some(Self(renderer, offscreen)))
     }
 

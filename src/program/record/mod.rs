@@ -102,7 +102,7 @@ pub fn record<G: ConfigurableGame>(
 ) -> Result<()> {
     let format = OutputFormat::of(&args.out)?;
     let mut rendering = GameRendering::new(models, &args.render, checkpoint, scene, DEFAULT_SIZE)?;
-    let chosen = device::choose(&args.device)?;
+    let chosen = device::start(&args.device)?;
     let Picture { width, height, .. } = rendering.picture;
     let FrameTiming { frame_seconds, .. } = rendering.timing;
     rendering.gpu = GpuRenderer::new(&chosen.device, rendering.scene.info(), width, height)?;
@@ -240,7 +240,7 @@ impl<G: Rules> GameRendering<'_, G> {
             let wall = Wall::fit(self.scene_size, self.games.count(), width, height);
             for i in 0..self.games.count() {
                 let score = format_score(self.games.episode(i).score);
-                draw_caption(&score, wall.plate_origin(i), wall.plate_width, &mut self.picture);
+                draw_caption(&score, wall.board_origin(i), wall.board_width, &mut self.picture);
             }
         }
         Ok(&self.picture)

@@ -61,7 +61,7 @@ pub fn claim(folder: &Path, text: &str) -> Result<File> {
 /// If it belongs to another sweep, or its copy of the text cannot be read.
 fn is_claimed(folder: &Path, text: &str) -> Result<bool> {
     let path = folder.join(SWEEP_COPY);
-    let before = input::if_present(input::read_description(&path));
+    let before = input::allow_missing(input::read_description(&path));
     match before.with_context(|| format!("cannot read {}", path.display()))? {
         Some(before) if before != text => bail!(
             "{} holds another sweep{}; remove it, or choose another --out",
@@ -86,7 +86,7 @@ pub fn is_resumable(folder: &Path) -> Result<bool> {
     }
     let is_interrupted =
         || RecordedRun::read(folder).is_ok_and(|run| run.status() == RunStatus::Interrupted);
-    Ok(run.latest().is_ok() && is_interrupted())
+    Ok(run.load_latest().is_ok() && is_interrupted())
 }
 
 #[cfg(test)]

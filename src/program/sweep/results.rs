@@ -85,7 +85,9 @@ pub fn is_lost_batch(results: &Results, batch: u32) -> bool {
 
 /// Reads the results in a file, and removes an incomplete last line, so that the next one starts on a new line.
 pub fn read_results(path: &Path) -> io::Result<Results> {
-    let Some(file) = input::if_present(input::open(path))? else { return Ok(Results::default()) };
+    let Some(file) = input::allow_missing(input::open(path))? else {
+        return Ok(Results::default());
+    };
     let (mut results, mut end) = (Results::default(), 0);
     for line in input::lines(file) {
         let line = line?;

@@ -5,7 +5,7 @@ use super::fault_injection::{
     create_language_run, has_checkpoint, read_content, resume, train,
 };
 use crate::checkpoint::Checkpoint;
-use crate::disk::faults::{Fault, with};
+use crate::disk::faults::{Fault, with_fault};
 use crate::metrics::IterationRecord;
 use crate::rng::{below, draw};
 use crate::run::{
@@ -109,7 +109,7 @@ impl Run for FailingRun {
 fn train_to_the_end(run: &mut dyn Run, path: &std::path::Path) -> Result<(), RunError> {
     let (mut files, _lock) = RunFiles::create(Some(path.to_path_buf()), "run", run, "")?;
     drive(run, Some(&mut files), &mut SilentObserver)?;
-    let best = files.folder().best_policy()?.checkpoint;
+    let best = files.folder().load_best_policy()?.checkpoint;
     finish(run, Some(&mut files), best.as_ref()).map(drop)
 }
 
@@ -149,14 +149,18 @@ fn fail_everywhere(create: CreateRun, has_language_model: bool) {
             assert!(resume(create, 4, &path).is_err(), "{case}");
         } else {
             let folder = RunFolder::find(&path).unwrap();
-            assert_eq!(folder.latest().unwrap().checkpoint.iteration, u64::from(saved), "{case}");
+            assert_eq!(
+                folder.load_latest().unwrap().checkpoint.iteration,
+                u64::from(saved),
+                "{case}"
+            );
             resume(create, 4, &path).unwrap();
             // Shown beside a failed assertion.
             println!("{case}");
             if has_language_model && work == Work::Finish {
                 // The best model is in its place before the evaluation.
                 let (mut run, model) = (create(4, None), temp_dir.path().join("model"));
-                run.restore(&folder.best_policy().unwrap().checkpoint.unwrap()).unwrap();
+                run.restore(&folder.load_best_policy().unwrap().checkpoint.unwrap()).unwrap();
                 run.language_model().unwrap().save(&model).unwrap();
                 let [best, found] = [model, folder.model_path()]
                     .map(|model| std::fs::read(model.join("model.safetensors")).unwrap());
@@ -203,7 +207,7 @@ fn meet_faults_in_turn(create: CreateRun, seed: u64) {
             Box::new(FailingRun { run, work, at: failing_at })
         };
         injected.push((disk, work, failing_at));
-        let is_done = with(disk, || {
+        let is_done = with_fault(disk, || {
             if has_checkpoint(&path) {
                 resume(&create_failing, 4, &path)
             } else {

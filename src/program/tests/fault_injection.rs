@@ -1,7 +1,7 @@
 //! Fault injection: a run that fails at any change of a file resumes to the same bytes.
 
 use crate::checkpoint::{self, Checkpoint};
-use crate::disk::faults::{Fault, with};
+use crate::disk::faults::{Fault, with_fault};
 use crate::env::CartPole;
 use crate::parallel::Team;
 use crate::program::args::DemoArgs;
@@ -56,7 +56,7 @@ pub(super) fn train(create: CreateRun, iterations: u32, path: &Path) -> Result<(
 pub(super) fn resume(create: CreateRun, iterations: u32, path: &Path) -> Result<(), RunError> {
     let folder = RunFolder::find(path)?;
     let lock = folder.lock()?;
-    let mut run = create(iterations, Some(&folder.latest()?.checkpoint));
+    let mut run = create(iterations, Some(&folder.load_latest()?.checkpoint));
     let trainer = run.trainer();
     if trainer.schedule().end_reason(trainer.iteration(), trainer.best()).is_some() {
         return Ok(());
@@ -112,7 +112,7 @@ pub(super) fn has_checkpoint(run: &Path) -> bool {
 /// Resumes a run on a disk without faults, and checks its files. A removal that failed leaves older checkpoints, which
 /// the next save removes.
 pub(super) fn assert_continues(create: CreateRun, run: &Path, expected: &RunContent) {
-    with(Fault::Nothing, || resume(create, 4, run)).0.unwrap();
+    with_fault(Fault::Nothing, || resume(create, 4, run)).0.unwrap();
     assert_holds(run, expected);
 }
 
@@ -152,30 +152,30 @@ fn meet_all_faults(create: CreateRun) {
     output::mute();
     let temp_dir = folder_in_memory();
     let [whole, half, run] = ["whole", "half", "run"].map(|name| temp_dir.path().join(name));
-    let (done, changes) = with(Fault::Nothing, || train(create, 4, &whole));
+    let (done, changes) = with_fault(Fault::Nothing, || train(create, 4, &whole));
     done.unwrap();
     let expected = read_content(&whole);
     assert_eq!(expected.iterations, [1, 2, 3, 4]);
     assert!(changes > 60, "{changes}");
     let mut resumed = 0;
     for fault in faults(changes) {
-        let _ = with(fault, || train(create, 4, &run));
+        let _ = with_fault(fault, || train(create, 4, &run));
         if has_checkpoint(&run) {
             assert_continues(create, &run, &expected);
             resumed += 1;
         } else {
             // Before its first checkpoint there is nothing to continue, and the run begins again in its folder.
             assert!(resume(create, 4, &run).is_err(), "{fault:?}");
-            with(Fault::Nothing, || train(create, 4, &run)).0.unwrap();
+            with_fault(Fault::Nothing, || train(create, 4, &run)).0.unwrap();
             assert_holds(&run, &expected);
         }
         let _ = fs::remove_dir_all(&run);
     }
     assert!(resumed > changes, "{resumed} of {changes}");
 
-    with(Fault::Nothing, || train(create, 2, &half)).0.unwrap();
+    with_fault(Fault::Nothing, || train(create, 2, &half)).0.unwrap();
     copy_folder(&half, &run);
-    let (done, changes) = with(Fault::Nothing, || resume(create, 4, &run));
+    let (done, changes) = with_fault(Fault::Nothing, || resume(create, 4, &run));
     done.unwrap();
     assert!(changes > 30, "{changes}");
     // The checkpoints from before the resumption have other settings: the number of iterations.
@@ -183,7 +183,7 @@ fn meet_all_faults(create: CreateRun) {
     fs::remove_dir_all(&run).unwrap();
     for fault in faults(changes) {
         copy_folder(&half, &run);
-        let _ = with(fault, || resume(create, 4, &run));
+        let _ = with_fault(fault, || resume(create, 4, &run));
         assert_continues(create, &run, &expected);
         fs::remove_dir_all(&run).unwrap();
     }

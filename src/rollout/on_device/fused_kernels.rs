@@ -9,8 +9,8 @@ use super::env_kernels::{
 use super::fused_layers::{Workgroup, compute_hidden_layers, compute_last_layer};
 use super::{RolloutKeys, action_key, action_uniform, branch_episode};
 use crate::data::{TERMINATED, TRUNCATED};
-use crate::device::buffers::{Buffer, argument, element, grid};
-use crate::device::launch_items;
+use crate::device::buffers::{Buffer, argument, element_type, grid};
+use crate::device::items_per_launch;
 use crate::env::{Rules, StepResult, num_words, play_step};
 use crate::math::softmax::{SampledAction, sample_action};
 use crate::model::kernels::{MlpShape, mlp_logits, round_to};
@@ -38,7 +38,7 @@ pub(super) struct LaunchLimits {
 impl LaunchLimits {
     /// Steps of each game per launch.
     fn steps_per_launch(&self, games: usize, shape: &MlpShape, workgroup: &Workgroup) -> usize {
-        let budget = launch_items(shape.forward_flops() * games as f64, self.scale);
+        let budget = items_per_launch(shape.forward_flops() * games as f64, self.scale);
         let max = max_steps_per_launch(1 + workgroup.loop_iterations(shape));
         self.max_steps.min(budget).min(max)
     }
@@ -261,7 +261,7 @@ impl<G: Rules> PartRollout<'_, G> {
     ) {
         let config = self.config;
         let client = &params.client;
-        let input_type = element(precision);
+        let input_type = element_type(precision);
         let workgroup_bytes =
             client.properties().hardware.max_shared_memory_size.min(MAX_WORKGROUP_BYTES);
         let origin = Origin::new(config, previous_branches.is_some());

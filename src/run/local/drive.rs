@@ -1,7 +1,7 @@
 //! Trains a run to its end and reports to an observer.
 
 use super::events::{Event, Events, Requests};
-use super::guard::{run_part, with_saved_state};
+use super::guard::{add_saved_state, run_guarded};
 use super::panics::DeviceWatch;
 use super::run_summary::RunSummary;
 use super::{FinalEvaluation, IterationReport, Run, RunError, RunFiles};
@@ -62,11 +62,11 @@ pub fn restore_best(
     best: Option<&Checkpoint>,
 ) -> Result<(), RunError> {
     let watch = DeviceWatch::start();
-    let restored = run_part(watch, "reading the state of the best policy".to_string(), || {
+    let restored = run_guarded(watch, "reading the state of the best policy".to_string(), || {
         best.map_or(Ok(()), |best| run.restore(best))?;
         Ok(if files.is_some() { run.language_model() } else { None })
     });
-    let model = restored.map_err(|error| with_saved_state(error, run, files))?;
+    let model = restored.map_err(|error| add_saved_state(error, run, files))?;
     match (files, model) {
         (Some(files), Some(model)) => files.save_model(&model),
         _ => Ok(()),
@@ -87,6 +87,6 @@ pub fn finish(
     restore_best(run, &files, best)?;
     let watch = DeviceWatch::start();
     let evaluation =
-        run_part(watch, "the final evaluation".to_string(), || run.evaluate_fresh(usize::MAX));
-    evaluation.map_err(|error| with_saved_state(error, run, &files))
+        run_guarded(watch, "the final evaluation".to_string(), || run.evaluate_fresh(usize::MAX));
+    evaluation.map_err(|error| add_saved_state(error, run, &files))
 }

@@ -39,7 +39,7 @@ pub enum RunError {
     Model(#[from] LanguageError),
     /// The device, its driver, the engine or an environment panicked.
     #[error("{work} failed: {panic}{}", .saved.as_ref().map(SavedState::to_string).unwrap_or_default())]
-    Failed {
+    Panicked {
         /// Attempted work, for instance `iteration 7`.
         work: String,
         /// The panic that ended it.
@@ -97,12 +97,12 @@ pub enum RunError {
     ReplacesRunFile(PathBuf),
     /// There is no run of this game or task, or none at all.
     #[error("there is no {0}; name a run directory")]
-    NoneYet(String),
+    NoRunYet(String),
     /// The folder is not a run directory.
     #[error(
         "{0} holds no run: it has neither config.toml nor a checkpoint; `grove runs` lists the runs"
     )]
-    NoRun(PathBuf),
+    NotARun(PathBuf),
     /// The run is locked by this or another process.
     #[error(
         "the run in {0} is being trained, by this or another process; wait for it, or stop it, then use --resume"

@@ -1,13 +1,13 @@
 //! A run as a sequence of events: trains, evaluates, records and saves as they are requested.
 
-use super::guard::{run_part, with_saved_state};
+use super::guard::{add_saved_state, run_guarded};
 use super::pace::Pace;
 use super::panics::DeviceWatch;
 use super::run_summary::RunSummary;
 use super::{IterationReport, Run, RunError, RunFiles};
 use crate::checkpoint::Checkpoint;
 use crate::metrics::{EvaluationRecord, IterationRecord, MemoryLeakDetector};
-use crate::run::{Due, EndReason, Schedule};
+use crate::run::{DueWork, EndReason, Schedule};
 use crate::text::LanguageModel;
 use crate::trainer::text::CompletionRecord;
 use crate::trainer::{TrainError, Validation, is_finite};
@@ -106,10 +106,10 @@ impl<'a> Events<'a> {
         if self.pending.is_empty() && !self.is_over {
             let trainer = self.run.trainer();
             let has_next = self.schedule.end_reason(trainer.iteration(), trainer.best()).is_none();
-            let is_stopped = if has_next { self.stop_or_step(poll) } else { Ok(true) };
+            let is_stopped = if has_next { self.stop_or_train(poll) } else { Ok(true) };
             let last = match is_stopped {
                 Ok(is_stopped) => is_stopped.then(|| Ok(Event::End(self.summarize()))),
-                Err(error) => Some(Err(with_saved_state(error, self.run, &self.files))),
+                Err(error) => Some(Err(add_saved_state(error, self.run, &self.files))),
             };
             self.is_over = last.is_some();
             self.pending.extend(last);
@@ -119,7 +119,7 @@ impl<'a> Events<'a> {
 
     /// Stops after the last iteration if the user requests it now, otherwise trains the next one. Returns whether the
     /// run stops here.
-    fn stop_or_step(&mut self, poll: &mut dyn FnMut() -> Requests) -> Result<bool, RunError> {
+    fn stop_or_train(&mut self, poll: &mut dyn FnMut() -> Requests) -> Result<bool, RunError> {
         if let Some(is_saved) = self.is_saved
             && self.run.trainer().team().size() == 1
         {
@@ -140,8 +140,8 @@ impl<'a> Events<'a> {
         let Some(files) = &mut self.files else { return Ok(()) };
         let iteration = self.run.trainer().iteration();
         let work = format!("reading the state of iteration {iteration}");
-        let (snapshot, model) = run_part(self.watch, work, || {
-            Ok((finite_snapshot(&*self.run)?, self.run.language_model()))
+        let (snapshot, model) = run_guarded(self.watch, work, || {
+            Ok((take_finite_snapshot(&*self.run)?, self.run.language_model()))
         })?;
         files.save_checkpoint(&snapshot, self.schedule.keep)?;
         model.map_or(Ok(()), |model| files.save_model(&model))
@@ -161,12 +161,12 @@ impl<'a> Events<'a> {
     fn train_iteration(&mut self, poll: &mut dyn FnMut() -> Requests) -> Result<bool, RunError> {
         let iteration = self.run.trainer().iteration() + 1;
         let (mut record, completions) =
-            run_part(self.watch, format!("iteration {iteration}"), || self.run.iterate())?;
+            run_guarded(self.watch, format!("iteration {iteration}"), || self.run.iterate())?;
         let seconds = self.started.elapsed().as_secs_f64();
         self.summary.seconds_to_first_update.get_or_insert(seconds);
         let requests = self.poll_requests(poll);
-        let (mut due, is_stopped) = self.work_due(iteration, seconds, requests)?;
-        let is_best = due.evaluation && self.evaluate(&mut record, &mut due)?;
+        let (mut due, is_stopped) = self.decide_due_work(iteration, seconds, requests)?;
+        let is_best = due.evaluate && self.evaluate(&mut record, &mut due)?;
         let state = self.read_state(iteration, is_best, due.save)?;
         self.write_files(&record, &completions, &state)?;
         self.is_saved = Some(due.save);
@@ -187,9 +187,9 @@ impl<'a> Events<'a> {
         is_best: bool,
         is_due: bool,
     ) -> Result<StateToSave, RunError> {
-        run_part(self.watch, format!("reading the state of iteration {iteration}"), || {
+        run_guarded(self.watch, format!("reading the state of iteration {iteration}"), || {
             let is_saved = is_best || is_due;
-            let snapshot = is_saved.then(|| finite_snapshot(&*self.run)).transpose()?;
+            let snapshot = is_saved.then(|| take_finite_snapshot(&*self.run)).transpose()?;
             let is_exported = is_due && self.files.is_some();
             let model = if is_exported { self.run.language_model() } else { None };
             Ok(StateToSave { snapshot, model, is_best, is_due })
@@ -215,19 +215,20 @@ impl<'a> Events<'a> {
         state.model.as_ref().map_or(Ok(()), |model| files.save_model(model))
     }
 
-    /// The work due after an iteration that ended after `seconds`, and whether the run stops there.
-    fn work_due(
+    /// Decides what is due after an iteration that ended after `seconds`, and whether the run stops there; takes the
+    /// request to save.
+    fn decide_due_work(
         &mut self,
         iteration: u32,
         seconds: f64,
         requests: Requests,
-    ) -> Result<(Due, bool), RunError> {
+    ) -> Result<(DueWork, bool), RunError> {
         let (team, limit) = (self.run.trainer().team(), self.schedule.stop.seconds);
         let is_interrupted = team.any(requests.stop || self.requests.stop)?;
         // Without a limit, ranks need not communicate.
         let is_late = limit > 0.0 && team.any(seconds >= limit)?;
-        let mut due = self.schedule.due(iteration, is_interrupted || is_late);
-        due.evaluation |= is_late;
+        let mut due = self.schedule.due_work(iteration, is_interrupted || is_late);
+        due.evaluate |= is_late;
         let is_save_requested = std::mem::take(&mut self.requests.save) | requests.save;
         due.save |= is_save_requested && team.size() == 1;
         self.summary.end_reason = is_late.then_some(EndReason::Seconds);
@@ -237,10 +238,14 @@ impl<'a> Events<'a> {
     /// Evaluates the policy, and queues a warning if nothing could be judged, once and not after each evaluation.
     /// Returns whether the policy is the best so far. If the evaluation fails, nothing of the iteration is written:
     /// saved without it, a run that resumes would end with another best policy.
-    fn evaluate(&mut self, record: &mut IterationRecord, due: &mut Due) -> Result<bool, RunError> {
+    fn evaluate(
+        &mut self,
+        record: &mut IterationRecord,
+        due: &mut DueWork,
+    ) -> Result<bool, RunError> {
         let work = format!("the evaluation of iteration {}", record.iteration);
         let Validation { evaluation, is_best } =
-            run_part(self.watch, work, || self.run.validate())?;
+            run_guarded(self.watch, work, || self.run.validate())?;
         let has_warned = self.evaluation.as_ref().and_then(EvaluationRecord::warning).is_some();
         let warning = evaluation.warning().filter(|_| !has_warned);
         let warning = warning.map(|warning| format!("iteration {}: {warning}", record.iteration));
@@ -263,7 +268,7 @@ impl<'a> Events<'a> {
         self.pending.extend(warnings.map(|warning| Ok(Event::Warning(warning))));
     }
 
-    /// Time and steps spent so far.
+    /// Sums up the time and the steps spent so far.
     fn summarize(&self) -> RunSummary {
         let trainer = self.run.trainer();
         let (iteration, env_steps) = (trainer.iteration(), trainer.env_steps());
@@ -282,8 +287,8 @@ impl Iterator for Events<'_> {
     }
 }
 
-/// Takes a checkpoint, and checks that its numbers are finite.
-fn finite_snapshot(run: &dyn Run) -> Result<Checkpoint, RunError> {
+/// Takes a snapshot, and checks that its values are finite.
+fn take_finite_snapshot(run: &dyn Run) -> Result<Checkpoint, RunError> {
     let snapshot = run.snapshot()?;
     if is_finite(&snapshot) {
         Ok(snapshot)
@@ -307,7 +312,7 @@ pub(super) mod tests {
     use std::cell::Cell;
 
     /// A small run that is evaluated every second iteration.
-    pub fn run(iterations: u32) -> GameRun<Catch> {
+    pub fn new_run(iterations: u32) -> GameRun<Catch> {
         let mut config = TrainConfig { iterations, ..TrainConfig::for_game("catch") };
         config.rollout.num_groups = 4;
         config.checkpoint.eval_every = 2;
@@ -318,7 +323,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_run_yields_events_for_iterations_and_its_end() {
-        let mut run = run(5);
+        let mut run = new_run(5);
         let events: Vec<Event> = run.events(None).collect::<Result<_, _>>().unwrap();
         let [steps @ .., Event::End(summary)] = &events[..] else { panic!("{events:?}") };
         assert_eq!((summary.iteration, summary.end_reason), (5, Some(EndReason::Iterations)));
@@ -340,7 +345,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_stopped_run_continues_with_new_events() {
-        let mut run = run(5);
+        let mut run = new_run(5);
         let mut events = run.events(None);
         assert!(matches!(events.next(), Some(Ok(Event::Iteration(_)))));
         events.stop();
@@ -361,9 +366,9 @@ pub(super) mod tests {
 
     #[test]
     fn a_run_stops_at_the_iteration_in_which_its_observer_asks() {
-        let place = tempfile::tempdir().unwrap();
-        let mut run = run(5);
-        let path = place.path().join("run");
+        let root = tempfile::tempdir().unwrap();
+        let mut run = new_run(5);
+        let path = root.path().join("run");
         let (mut files, _lock) = RunFiles::create(Some(path), "run", &run, "").unwrap();
         let stop = Cell::new(false);
         let mut poll = || Requests { stop: stop.get(), save: false };
@@ -387,9 +392,9 @@ pub(super) mod tests {
 
     #[test]
     fn two_requests_to_save_before_an_iteration_ends_are_one() {
-        let place = tempfile::tempdir().unwrap();
-        let mut run = run(5);
-        let path = place.path().join("run");
+        let root = tempfile::tempdir().unwrap();
+        let mut run = new_run(5);
+        let path = root.path().join("run");
         let (mut files, _lock) = RunFiles::create(Some(path), "run", &run, "").unwrap();
         let mut events = run.events(Some(&mut files));
         for save in [false, true, false] {
@@ -405,7 +410,7 @@ pub(super) mod tests {
 
     #[test]
     fn pauses_do_not_count() {
-        let (mut run, began) = (run(3), Instant::now());
+        let (mut run, began) = (new_run(3), Instant::now());
         let mut poll = || {
             std::thread::sleep(std::time::Duration::from_millis(50));
             Requests::default()
@@ -418,9 +423,9 @@ pub(super) mod tests {
 
     #[test]
     fn moving_the_run_directory_ends_the_run() {
-        let place = tempfile::tempdir().unwrap();
-        let (path, moved) = (place.path().join("run"), place.path().join("moved"));
-        let mut run = run(4);
+        let root = tempfile::tempdir().unwrap();
+        let (path, moved) = (root.path().join("run"), root.path().join("moved"));
+        let mut run = new_run(4);
         let (mut files, _lock) = RunFiles::create(Some(path.clone()), "run", &run, "").unwrap();
         let mut events = run.events(Some(&mut files));
         assert!(matches!(events.next(), Some(Ok(Event::Iteration(_)))));
@@ -431,9 +436,9 @@ pub(super) mod tests {
 
     #[test]
     fn a_run_in_training_has_no_other_lock() {
-        let place = tempfile::tempdir().unwrap();
-        let path = place.path().join("run");
-        let (_files, lock) = RunFiles::create(Some(path.clone()), "run", &run(2), "").unwrap();
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("run");
+        let (_files, lock) = RunFiles::create(Some(path.clone()), "run", &new_run(2), "").unwrap();
         let folder = RunFolder::find(&path).unwrap();
         let error = folder.lock().unwrap_err();
         assert!(matches!(&error, RunError::Locked(locked) if *locked == path), "{error}");

@@ -24,7 +24,7 @@ pub struct RunFiles {
     metrics: JsonLines,
     completions: Option<JsonLines>,
     /// Maximum size of `completions.jsonl` after a checkpoint, bytes.
-    completions_limit: u64,
+    max_completion_bytes: u64,
     trackers: Trackers,
 }
 
@@ -65,36 +65,37 @@ impl RunFiles {
         Ok((files, lock))
     }
 
-    /// Opens the files of a run with these settings, and keeps the records of its first `done` iterations; later ones
-    /// are dropped, since their iterations will be trained again.
+    /// Opens the files of a run with these settings, and keeps the records up to `iteration`; later ones are dropped,
+    /// since their iterations will be trained again.
     ///
     /// # Errors
     /// If they cannot be read or written.
     fn open(
         folder: RunFolder,
         settings: &str,
-        done: u32,
+        iteration: u32,
         has_language_model: bool,
     ) -> Result<(Self, Vec<IterationRecord>), RunError> {
         folder.write(CONFIG, settings)?;
-        let metrics = JsonLines::resume(&folder.path().join(METRICS), done)?;
+        let metrics = JsonLines::resume(&folder.path().join(METRICS), iteration)?;
         let completions = has_language_model
-            .then(|| JsonLines::resume(&folder.path().join(COMPLETIONS), done))
+            .then(|| JsonLines::resume(&folder.path().join(COMPLETIONS), iteration))
             .transpose()?;
         model_folder::recover_replacement(&folder.model_path())?;
         if has_language_model {
             // Describes a model other than the one that training will export.
             let card = folder.path().join(MODEL_CARD);
-            input::if_present(disk::remove_file(&card)).map_err(RunError::file("remove", &card))?;
+            let removed = input::allow_missing(disk::remove_file(&card));
+            removed.map_err(RunError::file("remove", &card))?;
         }
         let settings: Table = settings.parse().unwrap_or_default();
-        let records = folder.records()?;
+        let records = folder.read_records()?;
         let trackers = Trackers::open(folder.path(), &settings, &records);
         let section = settings.get("completions").cloned();
         let CompletionsConfig { keep } =
             section.and_then(|section| section.try_into().ok()).unwrap_or_default();
-        let completions_limit = u64::from(keep) * MEGABYTE;
-        Ok((Self { folder, metrics, completions, completions_limit, trackers }, records))
+        let max_completion_bytes = u64::from(keep) * MEGABYTE;
+        Ok((Self { folder, metrics, completions, max_completion_bytes, trackers }, records))
     }
 
     /// Opens the files of a run that continues from a checkpoint of its folder, and takes its records. The `lock` was
@@ -111,7 +112,7 @@ impl RunFiles {
     /// use grove::trainer::{GameTrainer, config_to_toml, read_config};
     ///
     /// let lock = RunFolder::find("runs/catch-1".as_ref())?.lock()?;
-    /// let checkpoint = lock.folder().latest()?.checkpoint;
+    /// let checkpoint = lock.folder().load_latest()?.checkpoint;
     /// let (game, config) = read_config::<Catch>(&checkpoint)?;
     /// let trainer = GameTrainer::new(game, &config, &Device::flex()).with_checkpoint(&checkpoint)?;
     /// let mut run = GameRun::new(trainer, 1, Vec::new());
@@ -124,25 +125,25 @@ impl RunFiles {
         run: &mut dyn Run,
         settings: &str,
     ) -> Result<ResumedRun, RunError> {
-        let (folder, done) = (lock.folder().clone(), run.trainer().iteration());
+        let (folder, iteration) = (lock.folder().clone(), run.trainer().iteration());
         let (mut files, records) =
-            Self::open(folder, settings, done, run.language_model().is_some())?;
-        files.adopt_best(done, run.trainer().schedule().keep)?;
-        records.iter().for_each(|record| run.replay(record));
-        let missing_records = files.missing_records_warning(&records, done);
+            Self::open(folder, settings, iteration, run.language_model().is_some())?;
+        files.adopt_best(iteration, run.trainer().schedule().keep)?;
+        records.iter().for_each(|record| run.observe_record(record));
+        let lost_records = files.lost_records_warning(&records, iteration);
         let missing_best = files.recover_best(run)?;
-        let warnings = missing_records.into_iter().chain(missing_best).collect();
+        let warnings = lost_records.into_iter().chain(missing_best).collect();
         Ok(ResumedRun { files, warnings })
     }
 
-    /// Saves the best policy as the checkpoint of iteration `done` if it is of that iteration and the checkpoint is
+    /// Saves the best policy as the checkpoint of `iteration` if it is of that iteration and the checkpoint is
     /// missing, because the last process was killed before it saved one.
-    fn adopt_best(&mut self, done: u32, keep: usize) -> Result<(), RunError> {
-        if self.folder.has_checkpoint(done) {
+    fn adopt_best(&mut self, iteration: u32, keep: usize) -> Result<(), RunError> {
+        if self.folder.has_checkpoint(iteration) {
             return Ok(());
         }
         match checkpoint::load(&self.folder.best_path()) {
-            Ok(best) if best.iteration == u64::from(done) => self.save_checkpoint(&best, keep),
+            Ok(best) if best.iteration == u64::from(iteration) => self.save_checkpoint(&best, keep),
             _ => Ok(()),
         }
     }
@@ -150,7 +151,7 @@ impl RunFiles {
     /// Saves the best policy again from the checkpoint of its iteration if it is missing or damaged. Returns a warning
     /// if that is missing or damaged, too.
     fn recover_best(&self, run: &dyn Run) -> Result<Option<String>, RunError> {
-        let (Some(best), Ok(saved)) = (run.trainer().best(), self.folder.best_policy()) else {
+        let (Some(best), Ok(saved)) = (run.trainer().best(), self.folder.load_best_policy()) else {
             return Ok(None);
         };
         if saved.checkpoint.is_some() {
@@ -168,22 +169,21 @@ impl RunFiles {
         )))
     }
 
-    /// Returns a warning if records of the first `done` iterations are missing.
-    fn missing_records_warning(&self, records: &[IterationRecord], done: u32) -> Option<String> {
+    /// Returns a warning if records up to `iteration` are lost.
+    fn lost_records_warning(&self, records: &[IterationRecord], iteration: u32) -> Option<String> {
         let path = self.folder.path().join(METRICS);
         let (path, last) = (path.display(), records.last().map_or(0, |record| record.iteration));
-        let missing = (done as usize).saturating_sub(records.len());
-        if last < done {
-            Some(format!(
-                "{path} ends at iteration {last}, so that the records up to {done} are lost"
-            ))
-        } else {
-            (missing > 0).then(|| {
-                format!(
-                    "{path} has no readable records of {missing} of the {done} iterations so far"
-                )
-            })
+        let missing = (iteration as usize).saturating_sub(records.len());
+        if last < iteration {
+            return Some(format!(
+                "{path} ends at iteration {last}, so that the records up to {iteration} are lost"
+            ));
         }
+        (missing > 0).then(|| {
+            format!(
+                "{path} has no readable records of {missing} of the {iteration} iterations so far"
+            )
+        })
     }
 
     /// The run directory.
@@ -217,7 +217,7 @@ impl RunFiles {
         record: &IterationRecord,
         completions: &[CompletionRecord],
     ) -> Result<Vec<String>, RunError> {
-        if let Some(file) = self.completions.as_mut().filter(|_| self.completions_limit > 0) {
+        if let Some(file) = self.completions.as_mut().filter(|_| self.max_completion_bytes > 0) {
             file.write_all(completions)?;
         }
         self.metrics.write(record)?;
@@ -239,13 +239,13 @@ impl RunFiles {
 
     /// Waits until all records are on disk, and checks that the directory still exists in its place.
     fn sync(&self) -> Result<(), RunError> {
-        self.or_gone(Ok(()))?;
+        self.fail_if_gone(Ok(()))?;
         self.metrics.sync()?;
         Ok(self.completions.as_ref().map_or(Ok(()), JsonLines::sync)?)
     }
 
-    /// Passes on the result of a write, or [`RunError::Gone`] if the directory is no longer in its place.
-    fn or_gone(&self, outcome: Result<(), RunError>) -> Result<(), RunError> {
+    /// Returns the result of a write, or [`RunError::Gone`] if the directory is no longer in its place.
+    fn fail_if_gone(&self, outcome: Result<(), RunError>) -> Result<(), RunError> {
         if self.folder.config_path().exists() {
             outcome
         } else {
@@ -259,16 +259,17 @@ impl RunFiles {
     /// If it cannot be written.
     pub fn save_best(&self, snapshot: &Checkpoint) -> Result<(), RunError> {
         self.sync()?;
-        self.or_gone(checkpoint::save(snapshot, &self.folder.best_path()).map_err(RunError::from))
+        let saved = checkpoint::save(snapshot, &self.folder.best_path());
+        self.fail_if_gone(saved.map_err(RunError::from))
     }
 
-    /// Loads the checkpoint of the best policy as [`RunFolder::best_policy`] does; with a warning also if it is missing
-    /// or not that of the run's best evaluation.
+    /// Loads the checkpoint of the best policy as [`RunFolder::load_best_policy`] does; with a warning also if it is
+    /// missing or not that of the run's best evaluation.
     ///
     /// # Errors
     /// If it may be intact, but cannot be read.
-    pub fn best_policy(&self, run: &dyn Run) -> Result<BestPolicy, RunError> {
-        let mut best = self.folder.best_policy()?;
+    pub fn load_best_policy(&self, run: &dyn Run) -> Result<BestPolicy, RunError> {
+        let mut best = self.folder.load_best_policy()?;
         let expected = run.trainer().best().map(|best| u64::from(best.iteration));
         let found = best.checkpoint.as_ref().map(|checkpoint| checkpoint.iteration);
         if let (Some(expected), true) = (expected, best.warnings.is_empty()) {
@@ -292,13 +293,13 @@ impl RunFiles {
     /// # Errors
     /// If it cannot be written.
     pub fn save_checkpoint(&mut self, snapshot: &Checkpoint, keep: usize) -> Result<(), RunError> {
-        let limit = self.completions_limit;
+        let limit = self.max_completion_bytes;
         let kept = self.completions.as_mut().map_or(Ok(()), |records| records.keep_newest(limit));
-        self.or_gone(kept.map_err(RunError::from))?;
+        self.fail_if_gone(kept.map_err(RunError::from))?;
         self.sync()?;
         let store = self.folder.store();
         let saved = store.save(snapshot).and_then(|_| store.prune(keep));
-        self.or_gone(saved.map(drop).map_err(RunError::from))
+        self.fail_if_gone(saved.map(drop).map_err(RunError::from))
     }
 
     /// Replaces the exported language model.
@@ -306,7 +307,7 @@ impl RunFiles {
     /// # Errors
     /// If it cannot be written; the previous one then remains.
     pub fn save_model(&self, model: &LanguageModel) -> Result<(), RunError> {
-        self.or_gone(model_folder::replace(&self.folder.model_path(), |folder| model.save(folder)))
+        self.fail_if_gone(model_folder::replace(&self.folder.model_path(), |new| model.save(new)))
     }
 
     /// Writes the description of the exported language model, its model card.
@@ -314,42 +315,42 @@ impl RunFiles {
     /// # Errors
     /// If it cannot be written.
     pub fn write_model_card(&self, text: &str) -> Result<(), RunError> {
-        self.or_gone(self.folder.write(MODEL_CARD, text))
+        self.fail_if_gone(self.folder.write(MODEL_CARD, text))
     }
 }
 
-/// Removes what a run has left in a folder that ended before its first checkpoint, so that a new one is not taken for
+/// Removes the files of a run that ended before its first checkpoint, so that a new run in the folder is not taken for
 /// it.
 fn remove_leftovers(folder: &RunFolder) -> Result<(), RunError> {
     let names = [MODEL, TENSORBOARD, COMPLETIONS, CSV, SPACES];
     names.map(|name| folder.path().join(name)).iter().try_for_each(|path| {
         let remove = if path.is_dir() { disk::remove_tree } else { disk::remove_file };
-        input::if_present(remove(path)).map(drop).map_err(RunError::file("remove", path))
+        input::allow_missing(remove(path)).map(drop).map_err(RunError::file("remove", path))
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::local::events::tests::run;
+    use crate::run::local::events::tests::new_run;
     use std::fs;
     use tempfile::TempDir;
 
     #[test]
     fn a_run_does_not_begin_in_the_current_folder_by_an_empty_path() {
-        let error = RunFiles::create(Some(PathBuf::new()), "run", &run(1), "").unwrap_err();
+        let error = RunFiles::create(Some(PathBuf::new()), "run", &new_run(1), "").unwrap_err();
         assert!(error.to_string().starts_with("cannot create "), "{error}");
     }
 
     #[test]
     fn a_failed_change_reports_that_the_folder_was_moved() {
-        let place = TempDir::new().unwrap();
-        let (path, moved) = (place.path().join("run"), place.path().join("moved"));
-        let (files, _lock) = RunFiles::create(Some(path.clone()), "run", &run(1), "").unwrap();
-        let failed = || Err(RunError::NoRun(path.clone()));
-        assert!(matches!(files.or_gone(failed()), Err(RunError::NoRun(_))));
+        let root = TempDir::new().unwrap();
+        let (path, moved) = (root.path().join("run"), root.path().join("moved"));
+        let (files, _lock) = RunFiles::create(Some(path.clone()), "run", &new_run(1), "").unwrap();
+        let failed = || Err(RunError::NotARun(path.clone()));
+        assert!(matches!(files.fail_if_gone(failed()), Err(RunError::NotARun(_))));
         fs::rename(&path, &moved).unwrap();
-        assert!(matches!(files.or_gone(failed()), Err(RunError::Gone(gone)) if gone == path));
+        assert!(matches!(files.fail_if_gone(failed()), Err(RunError::Gone(gone)) if gone == path));
         assert!(
             matches!(files.write_model_card("card"), Err(RunError::Gone(gone)) if gone == path)
         );
@@ -357,10 +358,10 @@ mod tests {
 
     #[test]
     fn a_folder_in_which_another_run_has_saved_meanwhile_is_left_to_it() {
-        let place = TempDir::new().unwrap();
-        let path = place.path().join("run");
+        let root = TempDir::new().unwrap();
+        let path = root.path().join("run");
         let folder = RunFolder::create(Some(path.clone()), "run").unwrap();
-        let mut run = run(1);
+        let mut run = new_run(1);
         let (mut files, lock) = RunFiles::create(Some(path.clone()), "run", &run, "").unwrap();
         assert!(matches!(folder.claim(), Err(RunError::Locked(_))));
         let _ = run.events(Some(&mut files)).last();
@@ -370,15 +371,15 @@ mod tests {
 
     #[test]
     fn a_new_run_is_not_taken_for_one_that_ended_before_its_first_checkpoint() {
-        let place = TempDir::new().unwrap();
-        let path = place.path().join("run");
-        drop(RunFiles::create(Some(path.clone()), "run", &run(1), "").unwrap());
+        let root = TempDir::new().unwrap();
+        let path = root.path().join("run");
+        drop(RunFiles::create(Some(path.clone()), "run", &new_run(1), "").unwrap());
         fs::create_dir(path.join("model")).unwrap();
         for name in ["model/config.json", "completions.jsonl", "metrics.csv", "spaces.json"] {
             fs::write(path.join(name), "{}").unwrap();
         }
         assert!(RunFolder::find(&path).unwrap().has_language_model());
-        let (files, _lock) = RunFiles::create(Some(path.clone()), "run", &run(1), "").unwrap();
+        let (files, _lock) = RunFiles::create(Some(path.clone()), "run", &new_run(1), "").unwrap();
         assert!(!files.folder().has_language_model());
         for name in ["model", "completions.jsonl", "metrics.csv", "spaces.json"] {
             assert!(!path.join(name).exists(), "{name}");
@@ -388,48 +389,48 @@ mod tests {
     #[cfg(unix)]
     #[test]
     fn checkpoints_that_may_be_intact_are_not_passed_over() {
-        let place = TempDir::new().unwrap();
-        let path = place.path().join("run");
-        let mut run = run(1);
+        let root = TempDir::new().unwrap();
+        let path = root.path().join("run");
+        let mut run = new_run(1);
         let (mut files, _lock) = RunFiles::create(Some(path), "run", &run, "").unwrap();
         let _ = run.events(Some(&mut files)).last();
         let folder = files.folder();
         let sums = folder.store().path(1).join("SHA256SUMS");
         fs::remove_file(&sums).unwrap();
-        let warnings = folder.latest().unwrap().warnings;
+        let warnings = folder.load_latest().unwrap().warnings;
         assert!(warnings[1].ends_with("using the best policy instead"), "{warnings:?}");
         // The system cannot open the file.
         std::os::unix::fs::symlink(&sums, &sums).unwrap();
-        let error = folder.latest().unwrap_err().to_string();
+        let error = folder.load_latest().unwrap_err().to_string();
         assert!(error.starts_with("cannot read "), "{error}");
-        assert!(folder.best_policy().unwrap().checkpoint.is_some());
+        assert!(folder.load_best_policy().unwrap().checkpoint.is_some());
         let sums = folder.best_path().join("SHA256SUMS");
         fs::remove_file(&sums).unwrap();
-        let BestPolicy { checkpoint: best, warnings } = folder.best_policy().unwrap();
+        let BestPolicy { checkpoint: best, warnings } = folder.load_best_policy().unwrap();
         assert!(best.is_none() && warnings[0].contains("SHA256SUMS is missing"), "{warnings:?}");
         std::os::unix::fs::symlink(&sums, &sums).unwrap();
-        let error = folder.best_policy().unwrap_err().to_string();
+        let error = folder.load_best_policy().unwrap_err().to_string();
         assert!(error.starts_with("cannot read "), "{error}");
         fs::remove_dir_all(folder.best_path()).unwrap();
-        let BestPolicy { checkpoint: best, warnings } = folder.best_policy().unwrap();
+        let BestPolicy { checkpoint: best, warnings } = folder.load_best_policy().unwrap();
         assert!(best.is_none() && warnings.is_empty());
     }
 
     #[test]
     fn a_run_with_other_settings_continues_from_a_best_policy_that_is_later() {
-        let place = TempDir::new().unwrap();
-        let path = place.path().join("run");
-        let mut run = run(2);
+        let root = TempDir::new().unwrap();
+        let path = root.path().join("run");
+        let mut run = new_run(2);
         let (mut files, lock) = RunFiles::create(Some(path), "run", &run, "").unwrap();
         let _ = run.events(Some(&mut files)).last();
         let folder = files.folder().clone();
-        let BestPolicy { checkpoint: best, warnings } = files.best_policy(&run).unwrap();
+        let BestPolicy { checkpoint: best, warnings } = files.load_best_policy(&run).unwrap();
         assert!(warnings.is_empty(), "{warnings:?}");
         let earlier = Checkpoint { iteration: 1, ..best.unwrap() };
         fs::remove_dir_all(folder.store().path(2)).unwrap();
         folder.store().save(&earlier).unwrap();
-        assert_eq!(folder.latest().unwrap().checkpoint.iteration, 1);
-        let changed = || folder.latest_for_changed_settings().unwrap().checkpoint.iteration;
+        assert_eq!(folder.load_latest().unwrap().checkpoint.iteration, 1);
+        let changed = || folder.load_latest_for_changed_settings().unwrap().checkpoint.iteration;
         assert_eq!(changed(), 2);
         drop(lock);
         let lock = folder.lock().unwrap();
@@ -437,19 +438,19 @@ mod tests {
         assert!(folder.has_checkpoint(2), "the best policy, which was saved before it");
         fs::remove_dir_all(folder.store().path(2)).unwrap();
         checkpoint::save(&earlier, &folder.best_path()).unwrap();
-        let BestPolicy { checkpoint: best, warnings } = files.best_policy(&run).unwrap();
+        let BestPolicy { checkpoint: best, warnings } = files.load_best_policy(&run).unwrap();
         assert!(best.is_some() && warnings[0].contains("iteration 1, not that of"), "{warnings:?}");
         fs::remove_dir_all(folder.best_path()).unwrap();
         assert_eq!(changed(), 1);
-        let BestPolicy { checkpoint: best, warnings } = files.best_policy(&run).unwrap();
+        let BestPolicy { checkpoint: best, warnings } = files.load_best_policy(&run).unwrap();
         assert!(best.is_none() && warnings[0].contains("best is missing"), "{warnings:?}");
     }
 
     #[test]
     fn a_damaged_best_policy_is_recovered_on_resume() {
-        let place = TempDir::new().unwrap();
-        let path = place.path().join("run");
-        let mut run = run(2);
+        let root = TempDir::new().unwrap();
+        let path = root.path().join("run");
+        let mut run = new_run(2);
         let (mut files, lock) = RunFiles::create(Some(path.clone()), "run", &run, "").unwrap();
         let _ = run.events(Some(&mut files)).last();
         let folder = files.folder().clone();
@@ -464,15 +465,15 @@ mod tests {
         assert_eq!(warnings(), [""; 0]);
         assert_eq!(fs::read(&sums).unwrap(), whole);
         fs::remove_dir_all(folder.store().path(2)).unwrap();
-        let said = warnings();
-        assert!(said[0].contains("best is missing or damaged, and iteration 2 has no"), "{said:?}");
+        let text = warnings();
+        assert!(text[0].contains("best is missing or damaged, and iteration 2 has no"), "{text:?}");
     }
 
     #[test]
     fn missing_records_give_a_warning_on_resume() {
-        let place = TempDir::new().unwrap();
-        let path = place.path().join("run");
-        let mut run = run(4);
+        let root = TempDir::new().unwrap();
+        let path = root.path().join("run");
+        let mut run = new_run(4);
         let (mut files, lock) = RunFiles::create(Some(path.clone()), "run", &run, "").unwrap();
         let _ = run.events(Some(&mut files)).last();
         drop((files, lock));
@@ -489,11 +490,11 @@ mod tests {
             .map(|(i, line)| if i == 1 { &line[..9] } else { line })
             .collect();
         fs::write(&metrics, torn.join("\n") + "\n").unwrap();
-        let said = warning().unwrap();
-        assert!(said.contains("no readable records of 1 of the 4 iterations"), "{said}");
+        let text = warning().unwrap();
+        assert!(text.contains("no readable records of 1 of the 4 iterations"), "{text}");
         assert_eq!(fs::read_to_string(&metrics).unwrap().lines().count(), 3);
         fs::write(&metrics, whole.lines().next().unwrap().to_string() + "\n").unwrap();
-        let said = warning().unwrap();
-        assert!(said.contains("ends at iteration 1,"), "{said}");
+        let text = warning().unwrap();
+        assert!(text.contains("ends at iteration 1,"), "{text}");
     }
 }

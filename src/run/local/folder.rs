@@ -79,15 +79,15 @@ impl RunFolder {
             let error = io::Error::from(io::ErrorKind::NotADirectory);
             return Err(RunError::file("create", &path)(error));
         }
-        let folder = Self::open_unlinked(path)?;
+        let folder = Self::open_without_links(path)?;
         let is_empty = fs::read_dir(&folder.path).is_ok_and(|mut all| all.next().is_none());
         let (is_run, has_policy) = (folder.path.join(LOCK).is_file(), folder.has_policy());
-        match is_empty || is_run && !has_policy {
-            true => Ok(folder),
-            false if has_policy || folder.config_path().is_file() => {
-                Err(RunError::Exists(folder.path))
-            }
-            false => Err(RunError::Occupied(folder.path)),
+        if is_empty || is_run && !has_policy {
+            Ok(folder)
+        } else if has_policy || folder.config_path().is_file() {
+            Err(RunError::Exists(folder.path))
+        } else {
+            Err(RunError::Occupied(folder.path))
         }
     }
 
@@ -119,8 +119,8 @@ impl RunFolder {
         let has = |name: &&str| path.join(name).is_file();
         let is_model = ["config.json", "adapter_config.json"].iter().any(has);
         match Self::open(path.to_path_buf()) {
-            Err(error @ (RunError::Missing(_) | RunError::NoRun(_))) if !is_model => {
-                path.to_str().and_then(newest_of_name).map_or(Err(error), Self::open)
+            Err(error @ (RunError::Missing(_) | RunError::NotARun(_))) if !is_model => {
+                path.to_str().and_then(newest_path).map_or(Err(error), Self::open)
             }
             found => found,
         }
@@ -133,31 +133,31 @@ impl RunFolder {
     pub fn newest(name: Option<&str>) -> Result<Self, RunError> {
         let (path, wanted) = match name {
             Some(name) => {
-                (newest_of_name(name), format!("run of {name} in {RUNS}, and no folder {name}"))
+                (newest_path(name), format!("run of {name} in {RUNS}, and no folder {name}"))
             }
             None => (paths_by_last_write().into_iter().next(), format!("run in {RUNS}")),
         };
-        Self::open(path.ok_or(RunError::NoneYet(wanted))?)
+        Self::open(path.ok_or(RunError::NoRunYet(wanted))?)
     }
 
     fn open(path: PathBuf) -> Result<Self, RunError> {
-        let folder = Self::open_unlinked(path)?;
+        let folder = Self::open_without_links(path)?;
         for path in [CONFIG, BEST, CHECKPOINTS].map(|name| folder.path.join(name)) {
             if path.try_exists().map_err(RunError::file("read", &path))? {
                 return Ok(folder);
             }
         }
-        Err(RunError::NoRun(folder.path))
+        Err(RunError::NotARun(folder.path))
     }
 
-    /// Run directories in `runs`, the one written to last first.
-    pub fn by_last_write() -> impl Iterator<Item = Self> {
-        paths_by_last_write().into_iter().filter_map(|path| Self::open_unlinked(path).ok())
+    /// Lists the run directories in `runs`, the one written to last first.
+    pub fn list_by_last_write() -> impl Iterator<Item = Self> {
+        paths_by_last_write().into_iter().filter_map(|path| Self::open_without_links(path).ok())
     }
 
     /// Opens an existing directory that contains no symbolic links, through which files elsewhere could be replaced or
     /// removed.
-    fn open_unlinked(path: PathBuf) -> Result<Self, RunError> {
+    fn open_without_links(path: PathBuf) -> Result<Self, RunError> {
         if !path.is_dir() {
             return Err(RunError::Missing(path));
         }
@@ -176,7 +176,7 @@ impl RunFolder {
 
     /// Names of the devices that trained the run last, one for each rank; none if they are unknown.
     pub fn devices(&self) -> Vec<String> {
-        let metadata = self.metadata().unwrap_or_default();
+        let metadata = self.read_metadata().unwrap_or_default();
         let names = match metadata["ranks"].as_array() {
             Some(ranks) => ranks.iter().map(|rank| &rank["device"]).collect(),
             None => vec![&metadata["device"]["name"]],
@@ -186,22 +186,22 @@ impl RunFolder {
 
     /// Name of the other program's environment in which the run trains; `None` for built-in and user-defined games.
     pub fn environment(&self) -> Option<String> {
-        Some(self.metadata()?.get("environment")?.as_str()?.to_string())
+        Some(self.read_metadata()?.get("environment")?.as_str()?.to_string())
     }
 
     /// Number of iterations that the epochs of the run's data take; `None` without them, and for runs of earlier
     /// versions.
     pub fn iterations_of_epochs(&self) -> Option<u32> {
-        self.metadata()?.get("iterations_of_epochs")?.as_u64()?.try_into().ok()
+        self.read_metadata()?.get("iterations_of_epochs")?.as_u64()?.try_into().ok()
     }
 
     /// The version of Grove that trained the run last, if it differs from this one.
     pub fn other_version(&self) -> Option<String> {
-        let version = self.metadata()?.get("grove")?.as_str()?.to_string();
+        let version = self.read_metadata()?.get("grove")?.as_str()?.to_string();
         (version != env!("CARGO_PKG_VERSION")).then_some(version)
     }
 
-    fn metadata(&self) -> Option<serde_json::Value> {
+    fn read_metadata(&self) -> Option<serde_json::Value> {
         let text = input::read_description(&self.path.join(METADATA)).ok()?;
         serde_json::from_str(&text).ok()
     }
@@ -228,7 +228,7 @@ impl RunFolder {
 
     /// Whether the final evaluation is known to be done: that of a language model leaves a model card, and that of a
     /// game leaves no file, and counts as done.
-    pub fn is_finally_evaluated(&self) -> bool {
+    pub fn has_final_evaluation(&self) -> bool {
         !self.model_path().is_dir() || self.path.join(MODEL_CARD).is_file()
     }
 
@@ -264,16 +264,17 @@ impl RunFolder {
     ///
     /// # Errors
     /// If there is a file of them that cannot be read.
-    pub fn records(&self) -> Result<Vec<IterationRecord>, RunError> {
+    pub fn read_records(&self) -> Result<Vec<IterationRecord>, RunError> {
         let path = self.path.join(METRICS);
-        let file = input::if_present(input::open(&path)).map_err(RunError::file("read", &path))?;
+        let file =
+            input::allow_missing(input::open(&path)).map_err(RunError::file("read", &path))?;
         let lines = file.into_iter().flat_map(input::lines).map_while(Result::ok);
         Ok(lines.filter_map(|line| serde_json::from_slice(&line).ok()).collect())
     }
 
     /// Whether a process is training the run, as far as the file system supports locks.
     pub fn is_locked(&self) -> bool {
-        let Ok(file) = disk::open_unlinked(&self.path.join(LOCK)) else { return false };
+        let Ok(file) = disk::open_no_follow(&self.path.join(LOCK)) else { return false };
         let locked = file.try_lock_shared();
         // Closing the file would not be enough; see `RunLock`.
         let _ = file.unlock();
@@ -316,7 +317,7 @@ impl RunFolder {
     ///
     /// # Errors
     /// If there is no checkpoint, or none can be read but one may be intact.
-    pub fn latest(&self) -> Result<SavedPolicy, RunError> {
+    pub fn load_latest(&self) -> Result<SavedPolicy, RunError> {
         let check_finite = |checkpoint: &Checkpoint| {
             if is_finite(checkpoint) {
                 Ok(())
@@ -324,7 +325,7 @@ impl RunFolder {
                 Err("its values are not finite".to_string())
             }
         };
-        let latest = match self.store().latest_usable(check_finite) {
+        let latest = match self.store().load_latest_usable(check_finite) {
             Ok(latest) => latest,
             Err(error) => {
                 let error = match error {
@@ -345,21 +346,21 @@ impl RunFolder {
             }
         };
         let mut warnings: Vec<String> =
-            latest.damaged.iter().map(|(_, error)| error.to_string()).collect();
+            latest.skipped.iter().map(|(_, error)| error.to_string()).collect();
         if !warnings.is_empty() {
             warnings.push(format!("using {} instead", latest.path.display()));
         }
         Ok(SavedPolicy { checkpoint: latest.checkpoint, warnings })
     }
 
-    /// Loads the checkpoint from which the run resumes with changed settings: [`latest`](Self::latest), or that of the
-    /// best policy if it is later. The iterations before it would have other results, and the best policy would not be
-    /// one of this run.
+    /// Loads the checkpoint from which the run resumes with changed settings: that of
+    /// [`load_latest`](Self::load_latest), or of the best policy if it is later. The iterations before it would have
+    /// other results, and the best policy would not be one of this run.
     ///
     /// # Errors
-    /// The errors of [`latest`](Self::latest).
-    pub fn latest_for_changed_settings(&self) -> Result<SavedPolicy, RunError> {
-        let SavedPolicy { checkpoint, mut warnings } = self.latest()?;
+    /// The errors of [`load_latest`](Self::load_latest).
+    pub fn load_latest_for_changed_settings(&self) -> Result<SavedPolicy, RunError> {
+        let SavedPolicy { checkpoint, mut warnings } = self.load_latest()?;
         let best = checkpoint::load(&self.best_path()).ok().filter(is_finite);
         let Some(best) = best.filter(|best| best.iteration > checkpoint.iteration) else {
             return Ok(SavedPolicy { checkpoint, warnings });
@@ -374,7 +375,7 @@ impl RunFolder {
     ///
     /// # Errors
     /// If it may be intact, but cannot be read.
-    pub fn best_policy(&self) -> Result<BestPolicy, RunError> {
+    pub fn load_best_policy(&self) -> Result<BestPolicy, RunError> {
         match checkpoint::load(&self.best_path()) {
             Ok(best) => Ok(BestPolicy { checkpoint: Some(best), warnings: Vec::new() }),
             Err(CheckpointError::NotFound(_)) => Ok(BestPolicy::default()),
@@ -424,11 +425,11 @@ impl SavedPolicy {
             return Ok(intact(checkpoint::load(path)?));
         }
         let run = RunFolder::find(path)?;
-        let BestPolicy { checkpoint, mut warnings } = run.best_policy()?;
+        let BestPolicy { checkpoint, mut warnings } = run.load_best_policy()?;
         if let Some(checkpoint) = checkpoint {
             return Ok(intact(checkpoint));
         }
-        let latest = run.latest()?;
+        let latest = run.load_latest()?;
         let had_best = |counters: Counters| counters.best().is_some();
         if warnings.is_empty() && Counters::read(&latest.checkpoint).is_ok_and(had_best) {
             warnings.push(missing_best_warning(&run.best_path()));
@@ -467,12 +468,13 @@ pub(super) fn missing_best_warning(best: &Path) -> String {
     format!("{} is missing; using the newest checkpoint instead of the best", best.display())
 }
 
-fn newest_of_name(name: &str) -> Option<PathBuf> {
-    let number = |run: &Path| {
+/// Path of the newest run of this name in `runs`.
+fn newest_path(name: &str) -> Option<PathBuf> {
+    let index = |run: &Path| {
         let folder_name = run.file_name()?.to_str()?;
         folder_name.strip_prefix(name)?.strip_prefix('-')?.parse::<u64>().ok()
     };
-    run_paths().filter_map(|run| Some((number(&run)?, run))).max().map(|(_, run)| run)
+    run_paths().filter_map(|run| Some((index(&run)?, run))).max().map(|(_, run)| run)
 }
 
 /// Paths in `runs`.

@@ -4,7 +4,7 @@ use super::pluralize;
 use crate::settings::UpdateConfig;
 
 /// Formats a number with a unit prefix, for instance `1.2M`.
-pub fn with_unit_prefix(x: f64) -> String {
+pub fn format_with_prefix(x: f64) -> String {
     // A number that would be rounded to the next unit has that unit.
     match x {
         x if x >= 999.95e6 => format!("{:.1}G", x / 1e9),
@@ -15,7 +15,7 @@ pub fn with_unit_prefix(x: f64) -> String {
 }
 
 /// Formats a duration in the largest fitting unit.
-pub(super) fn duration_in_words(seconds: f64) -> String {
+pub(super) fn format_duration(seconds: f64) -> String {
     match seconds {
         s if s < 100.0 => format!("{s:.1} s"),
         s if s < 6000.0 => format!("{:.0} min", s / 60.0),
@@ -24,7 +24,7 @@ pub(super) fn duration_in_words(seconds: f64) -> String {
 }
 
 /// Describes the passes of an update.
-pub(super) fn update_in_words(update: &UpdateConfig) -> String {
+pub(super) fn describe_update(update: &UpdateConfig) -> String {
     let UpdateConfig { update_epochs, num_minibatches, .. } = update;
     let ending = if *num_minibatches == 1 { "" } else { "es" };
     format!("{} of {num_minibatches} minibatch{ending}", pluralize(*update_epochs, "epoch"))
@@ -36,15 +36,15 @@ mod tests {
 
     #[test]
     fn a_rounded_number_is_below_the_next_unit() {
-        let below = [999.4, 999.4e3, 999.9e6].map(with_unit_prefix);
+        let below = [999.4, 999.4e3, 999.9e6].map(format_with_prefix);
         assert_eq!(below, ["999", "999k", "999.9M"]);
-        let above = [999.5, 999.6e3, 999.96e6].map(with_unit_prefix);
+        let above = [999.5, 999.6e3, 999.96e6].map(format_with_prefix);
         assert_eq!(above, ["1k", "1.0M", "1.0G"]);
     }
 
     #[test]
     fn a_duration_has_the_largest_fitting_unit() {
-        let durations = [0.0, 99.96, 100.0, 5999.0, 6000.0].map(duration_in_words);
+        let durations = [0.0, 99.96, 100.0, 5999.0, 6000.0].map(format_duration);
         assert_eq!(durations, ["0.0 s", "100.0 s", "2 min", "100 min", "1.7 h"]);
     }
 }

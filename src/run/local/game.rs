@@ -1,6 +1,6 @@
 //! A run of a game or a dataset.
 
-use super::format::update_in_words;
+use super::format::describe_update;
 use super::{
     FinalEvaluation, HeldOutReport, Run, RunError, RunSizes, Scores, Stage, Subject, TrainerStatus,
 };
@@ -88,7 +88,7 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
         let config = self.trainer.config();
         let (rollout, update, data) = (&config.rollout, &config.update, &config.data);
         let num_parameters = self.trainer.model().num_params();
-        let items = self.trainer.shards().items();
+        let items = self.trainer.shards().num_items();
         let batch = if data.is_on() {
             let windows = data.batch_size.min(items);
             format!("batches of {windows} windows of {} steps", data.window)
@@ -107,7 +107,7 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
                 .plays_all_steps()
                 .then(|| config.steps_per_iteration(items) * u64::from(config.iterations)),
             rollout: batch,
-            update: update_in_words(update),
+            update: describe_update(update),
         }
     }
 

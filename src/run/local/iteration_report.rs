@@ -1,6 +1,6 @@
 //! A trained iteration, and its metrics in words.
 
-use super::with_unit_prefix;
+use super::format_with_prefix;
 use crate::metrics::{EvaluationRecord, HeldOutMeans, IterationRecord};
 use crate::trainer::text::CompletionRecord;
 
@@ -30,7 +30,7 @@ impl IterationReport {
         let played = evaluation.filter(|evaluation| evaluation.episodes > 0);
         let greedy = format!("greedy {}", number(played.and_then(EvaluationRecord::score)));
         let unit = if record.text.is_some() { "tokens" } else { "steps" };
-        let speed = format!("{} {unit}/s", with_unit_prefix(record.steps_per_second));
+        let speed = format!("{} {unit}/s", format_with_prefix(record.steps_per_second));
         let entropy = format!("entropy {:.3}", record.entropy);
         let held_out = evaluation.and_then(|evaluation| evaluation.held_out);
         let is_sft = record.text.as_ref().is_some_and(|text| text.is_sft);
@@ -73,9 +73,9 @@ mod tests {
         let expected = "score 7.61  greedy 7.70  2.3M steps/s  entropy 0.500  kl 1.0e-2";
         assert_eq!(words(&game, Some(&played)), expected);
         let held_out = Some(HeldOutMeans { loss: 0.25, accuracy: Some(0.9966) });
-        let told = EvaluationRecord { held_out, ..Default::default() };
+        let imitation = EvaluationRecord { held_out, ..Default::default() };
         let expected = "loss 0.0000  held out 0.2500, accuracy 99.7 %  2.3M steps/s  entropy 0.500";
-        assert_eq!(words(&game, Some(&told)), expected);
+        assert_eq!(words(&game, Some(&imitation)), expected);
         let text = |is_sft| Some(LanguageRecord { is_sft, ..LanguageRecord::default() });
         let sft = IterationRecord { text: text(true), ..game.clone() };
         let expected = "loss 0.0000  greedy 7.70  2.3M tokens/s  entropy 0.500";

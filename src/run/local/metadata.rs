@@ -33,7 +33,7 @@ pub struct RunMetadata<'a> {
 #[derive(Debug, Serialize)]
 struct RankShards {
     device: String,
-    /// First shard, and end of the shards (exclusive).
+    /// First shard, and the one after the last.
     shards: [usize; 2],
 }
 
@@ -41,14 +41,20 @@ impl<'a> RunMetadata<'a> {
     /// Describes a run whose rank in this process uses `device`.
     pub fn new(run: &dyn Run, device: &'a DeviceInfo) -> Self {
         let (trainer, team) = (run.trainer(), run.trainer().team());
-        let cuts = team.shard_boundaries(trainer.shards().count());
-        let rank_shards = |(device, cut): (&String, &[usize])| RankShards {
+        let boundaries = team.shard_boundaries(trainer.shards().count());
+        let rank_shards = |(device, bounds): (&String, &[usize])| RankShards {
             device: device.clone(),
-            shards: [cut[0], cut[1]],
+            shards: [bounds[0], bounds[1]],
         };
         let ranks = match team.size() {
             1 => Vec::new(),
-            _ => team.hardware().names.iter().zip(cuts.windows(2)).map(rank_shards).collect(),
+            _ => team
+                .hardware()
+                .device_names
+                .iter()
+                .zip(boundaries.windows(2))
+                .map(rank_shards)
+                .collect(),
         };
         Self {
             grove: env!("CARGO_PKG_VERSION"),

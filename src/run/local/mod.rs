@@ -27,7 +27,7 @@ pub use events::{Event, Events};
 pub use file_names::{COMPLETIONS, CONFIG, METADATA, METRICS};
 pub use files::{ResumedRun, RunFiles};
 pub use folder::{BestPolicy, RunFolder, RunLock, SavedPolicy};
-pub use format::with_unit_prefix;
+pub use format::format_with_prefix;
 pub use game::{GameRun, score_policy};
 pub use iteration_report::IterationReport;
 pub use metadata::RunMetadata;
@@ -151,13 +151,13 @@ pub trait Run {
     /// If numbers run out of range, an environment or a task fails, or another rank fails or does not respond.
     fn iterate(&mut self) -> Result<(IterationRecord, Vec<CompletionRecord>), RunError>;
 
-    /// Evaluates the greedy policy on what selects the best one.
+    /// Evaluates the greedy policy on the episodes or the data by which the best policy is selected.
     ///
     /// # Errors
     /// If an environment or a task fails, or another rank fails or does not respond.
     fn validate(&mut self) -> Result<Validation, RunError>;
 
-    /// Takes a checkpoint of everything needed to resume.
+    /// Takes a snapshot of everything needed to resume.
     ///
     /// # Errors
     /// If another rank fails or does not respond.
@@ -214,7 +214,7 @@ pub trait Run {
     }
 
     /// Observes the record of an iteration before the resume, so that monitors continue from there.
-    fn replay(&mut self, _record: &IterationRecord) {}
+    fn observe_record(&mut self, _record: &IterationRecord) {}
 
     /// Skips to a later iteration without training those in between, for a dry run.
     fn skip_to(&mut self, _iteration: u32) {}

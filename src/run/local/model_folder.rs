@@ -17,8 +17,8 @@ pub fn replace<E: Into<RunError>>(
     folder: &Path,
     fill: impl FnOnce(&Path) -> Result<(), E>,
 ) -> Result<(), RunError> {
-    disk::replace_folder(folder, clear, |new| {
-        disk::fault_point().map_err(RunError::file("write", new))?;
+    disk::replace_folder(folder, disk::remove_tree, |new| {
+        disk::pass_fault_point().map_err(RunError::file("write", new))?;
         fill(new).map_err(Into::into)?;
         sync(new).map_err(RunError::file("write", new))
     })
@@ -32,7 +32,7 @@ pub fn replace<E: Into<RunError>>(
 pub fn load_model(path: &Path) -> Result<LanguageModel, RunError> {
     let model = LanguageModel::load(path)?;
     if model.adapters.is_some()
-        && let Some(checkpoint) = checkpoint_of_export(path)
+        && let Some(checkpoint) = load_checkpoint_of_export(path)
     {
         check_base(&checkpoint, &model)?;
     }
@@ -40,7 +40,7 @@ pub fn load_model(path: &Path) -> Result<LanguageModel, RunError> {
 }
 
 /// Loads the checkpoint of the run whose exported model a path names, if it is one.
-fn checkpoint_of_export(model: &Path) -> Option<Checkpoint> {
+fn load_checkpoint_of_export(model: &Path) -> Option<Checkpoint> {
     let model = model.canonicalize().ok()?;
     let run = RunFolder::find(model.parent()?).ok().filter(|run| run.model_path() == model)?;
     Some(SavedPolicy::find(run.path()).ok()?.checkpoint)
@@ -51,12 +51,7 @@ fn checkpoint_of_export(model: &Path) -> Option<Checkpoint> {
 /// # Errors
 /// If leftovers cannot be moved or removed.
 pub fn recover_replacement(folder: &Path) -> Result<(), RunError> {
-    Ok(disk::recover_replacement(folder, clear)?)
-}
-
-fn clear(folder: &Path) -> io::Result<()> {
-    disk::fault_point()?;
-    fs::remove_dir_all(folder)
+    Ok(disk::recover_replacement(folder, disk::remove_tree)?)
 }
 
 /// Waits until a folder and its files are on disk.
@@ -76,7 +71,7 @@ fn sync(folder: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk::faults::{Fault, with};
+    use crate::disk::faults::{Fault, with_fault};
     use tempfile::TempDir;
 
     fn fill(text: &'static str) -> impl FnOnce(&Path) -> Result<(), RunError> {
@@ -98,12 +93,12 @@ mod tests {
 
     #[test]
     fn a_fault_at_any_change_leaves_a_whole_folder() {
-        let place = TempDir::new().unwrap();
+        let root = TempDir::new().unwrap();
         let replaced = |run: &str, fault: Fault| {
-            let model = place.path().join(run).join("model");
+            let model = root.path().join(run).join("model");
             fs::create_dir(model.parent().unwrap()).unwrap();
-            with(Fault::Nothing, || replace(&model, fill("old"))).0.unwrap();
-            let (replaced, changes) = with(fault, || replace(&model, fill("new")));
+            with_fault(Fault::Nothing, || replace(&model, fill("old"))).0.unwrap();
+            let (replaced, changes) = with_fault(fault, || replace(&model, fill("new")));
             (model, replaced, changes)
         };
         let (_, _, changes) = replaced("whole", Fault::Nothing);

@@ -6,11 +6,11 @@ use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, set_hook};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-/// Number of characters kept of the start of a message. Messages of drivers can be pages long, with the root cause in
-/// the last line.
-const KEPT_START: usize = 200;
-/// Number of characters kept of the end of a message.
-const KEPT_END: usize = 400;
+/// Maximum number of characters of the start of a message that are kept. Messages of drivers can be pages
+/// long, with the root cause in the last line.
+const MAX_START_CHARS: usize = 200;
+/// Maximum number of characters of the end of a message that are kept.
+const MAX_END_CHARS: usize = 400;
 
 /// Text between an error and its cause in messages of drivers and CubeCL.
 const CAUSE_MARK: &str = " Caused by: ";
@@ -47,28 +47,26 @@ static LAST_PANIC: Mutex<Option<Panic>> = Mutex::new(None);
 /// Panics of device threads. Each concerns all work on devices that is under way, whichever reports it first.
 struct DevicePanics {
     count: u64,
-    /// The first one that no error has reported yet.
-    unreported: Option<Panic>,
-    /// The last one that an error has reported.
-    reported: Option<Panic>,
+    first_unreported: Option<Panic>,
+    last_reported: Option<Panic>,
 }
 
 impl DevicePanics {
-    const NONE: Self = Self { count: 0, unreported: None, reported: None };
+    const NONE: Self = Self { count: 0, first_unreported: None, last_reported: None };
 
     fn record(&mut self, panic: Panic) {
         self.count += 1;
         // An earlier panic is the cause of later ones.
-        self.unreported.get_or_insert(panic);
+        self.first_unreported.get_or_insert(panic);
     }
 
-    /// Returns the panic to report for work that began after `before` panics: the first unreported one, even if it is
-    /// older, or else the last reported one if the work was under way.
-    fn report(&mut self, before: u64) -> Option<Panic> {
-        let new = self.unreported.take();
-        let concerns_work = new.is_some() || self.count > before;
-        self.reported = new.or(self.reported.take());
-        self.reported.clone().filter(|_| concerns_work)
+    /// Returns the panic to report for work that began after `num_earlier` panics: the first unreported one, even if it
+    /// is older, or else the last reported one if the work was under way.
+    fn report(&mut self, num_earlier: u64) -> Option<Panic> {
+        let new = self.first_unreported.take();
+        let concerns_work = new.is_some() || self.count > num_earlier;
+        self.last_reported = new.or(self.last_reported.take());
+        self.last_reported.clone().filter(|_| concerns_work)
     }
 }
 
@@ -87,8 +85,8 @@ impl Panic {
         };
         let words: Vec<&str> = text.split_whitespace().collect();
         let line = shorten(&words.join(" "));
-        let start = line.char_indices().nth(KEPT_START).map(|(at, _)| at);
-        let end = line.char_indices().rev().nth(KEPT_END - 1).map(|(at, _)| at);
+        let start = line.char_indices().nth(MAX_START_CHARS).map(|(at, _)| at);
+        let end = line.char_indices().rev().nth(MAX_END_CHARS - 1).map(|(at, _)| at);
         match (start, end) {
             (Some(start), Some(end)) if start < end => {
                 Self(format!("{} ... {}", &line[..start], &line[end..]))
@@ -112,16 +110,16 @@ fn shorten(line: &str) -> String {
     });
     match known {
         Some((0, advice)) => format!("{}; {advice}", links[0]),
-        Some((at, advice)) => format!("{}; {advice}", with_cause(&links[0], &links[at])),
-        None if links.len() > 2 => with_cause(&links[0], &links[links.len() - 1]),
+        Some((at, advice)) => format!("{}; {advice}", join_cause(&links[0], &links[at])),
+        None if links.len() > 2 => join_cause(&links[0], &links[links.len() - 1]),
         None => links.join(CAUSE_MARK),
     }
 }
 
 /// Joins an error, up to its first colon, with its cause.
-fn with_cause(what: &str, cause: &str) -> String {
-    match what.split_once(": ") {
-        Some((what, _)) => format!("{what}: {cause}"),
+fn join_cause(error: &str, cause: &str) -> String {
+    match error.split_once(": ") {
+        Some((start, _)) => format!("{start}: {cause}"),
         None => cause.to_string(),
     }
 }
@@ -150,13 +148,13 @@ pub fn catch_device_panics<T>(work: impl FnOnce() -> T) -> Result<T, Panic> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DeviceWatch {
     /// Number of panics before the watch.
-    before: u64,
+    num_earlier: u64,
 }
 
 impl DeviceWatch {
     /// Starts the watch.
     pub fn start() -> Self {
-        Self { before: lock(&DEVICE_PANICS).count }
+        Self { num_earlier: lock(&DEVICE_PANICS).count }
     }
 
     /// Runs a part of the run's work. Like [`catch_panic`], but a panic of a device thread since the start is an error.
@@ -165,17 +163,17 @@ impl DeviceWatch {
     /// If there was a panic.
     pub fn catch_panic<T>(self, work: impl FnOnce() -> T) -> Result<T, Panic> {
         let outcome = catch_panic(work);
-        lock(&DEVICE_PANICS).report(self.before).map_or(outcome, Err)
+        lock(&DEVICE_PANICS).report(self.num_earlier).map_or(outcome, Err)
     }
 }
 
 /// Keeps panics off stderr from now on, for a program that reports them as errors; the log has them with their
-/// locations. If the process cannot continue after a panic, `fail` reports it and the process exits with 1.
-pub fn silence_panics(fail: fn(&Panic)) {
-    set_hook(Box::new(move |info| record_panic(info, fail)));
+/// locations. If the process cannot continue after a panic, `report` reports it and the process exits with 1.
+pub fn silence_panics(report: fn(&Panic)) {
+    set_hook(Box::new(move |info| record_panic(info, report)));
 }
 
-fn record_panic(info: &PanicHookInfo, fail: fn(&Panic)) {
+fn record_panic(info: &PanicHookInfo, report: fn(&Panic)) {
     let trace = Backtrace::capture();
     match trace.status() {
         BacktraceStatus::Captured => tracing::debug!("{info}\n{trace}"),
@@ -183,12 +181,12 @@ fn record_panic(info: &PanicHookInfo, fail: fn(&Panic)) {
     }
     let panic = Panic::new(info.payload());
     if ABORT_MESSAGES.contains(&panic.0.as_str()) {
-        fail(lock(&LAST_PANIC).as_ref().unwrap_or(&panic));
+        report(lock(&LAST_PANIC).as_ref().unwrap_or(&panic));
         std::process::exit(1);
     }
     *lock(&LAST_PANIC) = Some(panic.clone());
-    let is_of_a_device = |name: &str| DEVICE_THREADS.iter().any(|start| name.starts_with(start));
-    if thread::current().name().is_some_and(is_of_a_device) {
+    let is_device_thread = |name: &str| DEVICE_THREADS.iter().any(|start| name.starts_with(start));
+    if thread::current().name().is_some_and(is_device_thread) {
         lock(&DEVICE_PANICS).record(panic);
     }
 }
@@ -209,7 +207,7 @@ mod tests {
             found.to_string(),
             "wgpu error: Validation Error Caused by: Not enough memory left"
         );
-        let (start, end) = ("é".repeat(KEPT_START), "ü".repeat(KEPT_END));
+        let (start, end) = ("é".repeat(MAX_START_CHARS), "ü".repeat(MAX_END_CHARS));
         let whole = format!("{start}{end}");
         assert_eq!(Panic::new(&whole).to_string(), whole);
         let long = format!("{start}x{end}");

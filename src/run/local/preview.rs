@@ -1,6 +1,6 @@
 //! Dry runs: measures some iterations and an evaluation, and saves nothing.
 
-use super::format::{duration_in_words, with_unit_prefix};
+use super::format::{format_duration, format_with_prefix};
 use super::{Run, RunError, RunSizes, Stage, Subject, pluralize};
 use crate::device::DeviceInfo;
 use crate::run::Schedule;
@@ -95,13 +95,13 @@ pub fn preview<'a>(
     let stages: Vec<StagePreview> = stages.collect::<Result<_, _>>()?;
     let began = Instant::now();
     run.validate()?;
-    let evaluation = began.elapsed().as_secs_f64();
+    let seconds_per_evaluation = began.elapsed().as_secs_f64();
     // Otherwise an error in it would only show at the end of the run.
     run.evaluate_fresh(1)?;
-    let total = |StagePreview { stage, seconds_per_iteration }: &StagePreview| {
+    let stage_seconds = |StagePreview { stage, seconds_per_iteration }: &StagePreview| {
         f64::from(stage.last - stage.first + 1) * seconds_per_iteration
     };
-    let total: f64 = stages.iter().map(total).sum();
+    let total: f64 = stages.iter().map(stage_seconds).sum();
     let iterations = schedule.iterations;
     let seconds_per_iteration = total / f64::from(iterations);
     let evaluations = iterations.div_ceil(schedule.eval_every);
@@ -116,10 +116,10 @@ pub fn preview<'a>(
         stages,
         seconds_to_first_update,
         seconds_per_iteration,
-        seconds_per_evaluation: evaluation,
+        seconds_per_evaluation,
         seconds: seconds_to_first_update
             + seconds_per_iteration * f64::from(iterations - 1)
-            + evaluation * f64::from(evaluations),
+            + seconds_per_evaluation * f64::from(evaluations),
         memory_bytes: costs.memory_bytes,
         schedule,
     })
@@ -133,7 +133,7 @@ impl Display for Preview<'_> {
             Subject::Env(_) => ["game", "policy"],
             Subject::Task(_) => ["task", "model"],
         };
-        let steps = env_steps.map(|steps| format!(", {} steps", with_unit_prefix(steps as f64)));
+        let steps = env_steps.map(|steps| format!(", {} steps", format_with_prefix(steps as f64)));
         let stages: Vec<_> = self.stages.iter().map(|preview| preview.stage.to_string()).collect();
         let times: Vec<_> = self
             .stages
@@ -159,7 +159,7 @@ impl Display for Preview<'_> {
                 "time",
                 format!(
                     "about {} (first update after {:.2} s)",
-                    duration_in_words(self.seconds),
+                    format_duration(self.seconds),
                     self.seconds_to_first_update
                 ),
             ),

@@ -1,6 +1,6 @@
 //! Result of a run or an evaluation, as JSON and as text.
 
-use super::{Run, RunFiles, RunSummary, Subject, pluralize, with_unit_prefix};
+use super::{Run, RunFiles, RunSummary, Subject, format_with_prefix, pluralize};
 use crate::checkpoint::Checkpoint;
 use crate::metrics::{EvaluationRecord, HeldOutMeans, LanguageEvaluation};
 use crate::rollout::ReferenceScore;
@@ -88,9 +88,9 @@ impl FinalEvaluation {
 }
 
 impl RunSummary {
-    /// Creates the report of a run on this device, whose `best` checkpoint had this `evaluation`;
+    /// Completes the summary to the report of a run on this device, whose `best` checkpoint had this `evaluation`;
     /// without `best`, the last one had.
-    pub fn report(
+    pub fn into_report(
         self,
         run: &dyn Run,
         files: &RunFiles,
@@ -125,7 +125,7 @@ impl Display for Report {
             Subject::Task(_) => ["tokens", "model"],
         };
         let RunSummary { env_steps, seconds, seconds_to_first_update, .. } = self.summary;
-        write!(f, "{} {unit} in {seconds:.1} s", with_unit_prefix(env_steps as f64))?;
+        write!(f, "{} {unit} in {seconds:.1} s", format_with_prefix(env_steps as f64))?;
         if let Some(first) = seconds_to_first_update {
             write!(f, " (first update after {first:.2} s)")?;
         }
@@ -180,12 +180,12 @@ impl Display for Scores {
         };
         let or_lowest = |score: Option<f64>| score.unwrap_or(f64::NEG_INFINITY);
         let policy_rows = by_selection().map(|(selection, evaluation)| {
-            let error = error_in_words(evaluation.std_error);
+            let error = format_std_error(evaluation.std_error);
             (format!("{policy}, {selection}"), evaluation.score(), error)
         });
         let reference_rows = reference_scores.iter().map(|reference| {
             let ReferenceScore { player, mean_score, std_error } = reference;
-            (player.to_string(), Some(*mean_score), error_in_words(*std_error))
+            (player.to_string(), Some(*mean_score), format_std_error(*std_error))
         });
         let mut rows: Vec<(String, Option<f64>, String)> =
             policy_rows.chain(reference_rows).collect();
@@ -204,12 +204,13 @@ impl Display for Scores {
             "\n\ngreedy: always the most likely {choice}{drawn}.\n± is the standard error over {over} (seed {seed}).\n"
         )?;
         for (selection, evaluation) in by_selection() {
-            let note = evaluation.warning().or_else(|| evaluation.text.as_ref().map(exactly_right));
+            let note =
+                evaluation.warning().or_else(|| evaluation.text.as_ref().map(describe_pass_rates));
             note.iter().try_for_each(|note| writeln!(f, "{selection}: {note}"))?;
         }
         match (greedy.min_score, greedy.max_score) {
             (Some(lowest), Some(highest)) => {
-                let [lowest, highest] = [lowest, highest].map(rounded);
+                let [lowest, highest] = [lowest, highest].map(round_to_thousandths);
                 write!(f, "Greedy scores range from {lowest} to {highest}")?;
             }
             _ => write!(f, "There are no greedy scores")?,
@@ -219,7 +220,7 @@ impl Display for Scores {
 }
 
 /// Describes the fraction of completions with the highest reward, if that is known.
-fn exactly_right(text: &LanguageEvaluation) -> String {
+fn describe_pass_rates(text: &LanguageEvaluation) -> String {
     let LanguageEvaluation { k, pass_at_1, pass_at_k, unjudged, .. } = text;
     let mut text = match pass_at_1 {
         Some(rate) => format!("pass@1 {rate:.4} ({:.1} % exactly right)", 100.0 * rate),
@@ -236,19 +237,19 @@ fn exactly_right(text: &LanguageEvaluation) -> String {
 }
 
 /// Formats a standard error, if it is known, to stand behind its mean.
-fn error_in_words(std_error: Option<f64>) -> String {
+fn format_std_error(std_error: Option<f64>) -> String {
     std_error.map_or(String::new(), |error| format!(" ± {error:.3}"))
 }
 
 /// Rounds a number to three decimals.
-fn rounded(x: f64) -> f64 {
+fn round_to_thousandths(x: f64) -> f64 {
     (1e3 * x).round() / 1e3
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::local::events::tests::run;
+    use crate::run::local::events::tests::new_run;
 
     #[test]
     fn scores_of_completions_that_were_not_judged_are_not_shown() {
@@ -287,22 +288,22 @@ mod tests {
 
     #[test]
     fn a_report_names_the_place_of_its_policy() {
-        let place = tempfile::tempdir().unwrap();
-        let path = place.path().join("run");
-        let run = run(1);
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("run");
+        let run = new_run(1);
         let (files, _lock) = RunFiles::create(Some(path.clone()), "run", &run, "").unwrap();
         let summary = RunSummary { iteration: 7, ..RunSummary::default() };
         let report = |best: Option<&Checkpoint>| {
             let evaluation = FinalEvaluation::default();
-            summary.report(&run, &files, "cpu", best, evaluation).to_string()
+            summary.into_report(&run, &files, "cpu", best, evaluation).to_string()
         };
-        let said = |iteration: u32, folder: &str| {
+        let expected = |iteration: u32, folder: &str| {
             format!("Best policy: iteration {iteration}, in {}", path.join(folder).display())
         };
         let best = Checkpoint { iteration: 5, sections: Vec::new() };
         let text = report(Some(&best));
-        assert!(text.ends_with(&said(5, "best")), "{text}");
+        assert!(text.ends_with(&expected(5, "best")), "{text}");
         let text = report(None);
-        assert!(text.ends_with(&said(7, "checkpoints/00000007")), "{text}");
+        assert!(text.ends_with(&expected(7, "checkpoints/00000007")), "{text}");
     }
 }

@@ -12,7 +12,7 @@ pub struct RunSummary {
     pub env_steps: u64,
     /// Reason for the end of the run; `None` if it was interrupted. Serialized as the flag
     /// `interrupted`.
-    #[serde(rename = "interrupted", serialize_with = "is_missing")]
+    #[serde(rename = "interrupted", serialize_with = "serialize_interrupted")]
     pub end_reason: Option<EndReason>,
     /// Seconds in this process, without pauses.
     pub seconds: f64,
@@ -20,7 +20,7 @@ pub struct RunSummary {
     pub seconds_to_first_update: Option<f64>,
 }
 
-fn is_missing<S: Serializer>(
+fn serialize_interrupted<S: Serializer>(
     end_reason: &Option<EndReason>,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {

@@ -1,6 +1,6 @@
 //! A run of a language model.
 
-use super::format::update_in_words;
+use super::format::describe_update;
 use super::{
     FinalEvaluation, HeldOutReport, Run, RunError, RunSizes, Scores, Stage, Subject, TrainerStatus,
 };
@@ -101,7 +101,7 @@ impl Run for LanguageRun {
             num_envs,
             env_steps: None,
             rollout: batch,
-            update: update_in_words(update),
+            update: describe_update(update),
         }
     }
 
@@ -159,7 +159,7 @@ impl Run for LanguageRun {
         Some(self.trainer.model())
     }
 
-    fn replay(&mut self, record: &IterationRecord) {
+    fn observe_record(&mut self, record: &IterationRecord) {
         self.collapse_monitor.observe(record);
     }
 

@@ -96,7 +96,7 @@ fn check_given_up() -> Result<(), Error> {
 
 /// Resident memory of the process, bytes; 0 where the platform does not report it, and in tests, which share a process.
 fn resident_bytes() -> u64 {
-    if cfg!(test) { 0 } else { crate::device::memory(None).in_use.unwrap_or(0) }
+    if cfg!(test) { 0 } else { crate::device::measure_memory(None).in_use.unwrap_or(0) }
 }
 
 /// Formats a value that minijinja would print differently; `None` for any other.

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
     use crate::data::{EpisodeStatus, StepColumns, Steps, WindowOptions};
     use crate::env::{Catch, Env};
-    use crate::parallel::tests::on_ranks;
+    use crate::parallel::tests::run_on_ranks;
     use crate::settings::{LossType, TrainConfig};
     use crate::trainer::Demonstrations;
     use std::sync::Arc;
@@ -124,7 +124,7 @@ mod tests {
         config.loss.loss_type = LossType::Nll;
         config.checkpoint.eval_episodes = 4;
         (config.data.path, config.data.window) = ("somewhere".to_string(), 5);
-        let ranks = on_ranks(2, |team| {
+        let ranks = run_on_ranks(2, |team| {
             let (device, key) = (Device::flex(), team.rank() as u32);
             let network = Network::new(features, actions, &config.policy, key, &device);
             let data = Demonstrations { train: window_set.clone(), validation: window_set.clone() };

@@ -139,7 +139,7 @@ impl<G: Rules> GameTrainer<G> {
         let (game, host) = (inputs.game, inputs.host.clone());
         let transfers = TransferCount::start();
         let (engine, part) = AnyEngine::new(inputs, config, device, team)?;
-        let uploaded_bytes = transfers.stop().uploaded;
+        let uploaded_bytes = transfers.stop().uploaded_bytes;
         let device = device.clone();
         let env_steps = 0;
         Ok(Self::from_engine(GameEngine {
@@ -417,7 +417,7 @@ mod tests {
             trainer.unwrap().engine.runs_in_pool()
         };
         assert!(runs_in_pool(Team::alone()));
-        for team in crate::parallel::thread_teams(2, crate::parallel::TIMEOUT) {
+        for team in crate::parallel::thread_teams(2, crate::parallel::DEFAULT_TIMEOUT) {
             assert!(!runs_in_pool(team.clone()));
             let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
             assert!(pool.install(|| runs_in_pool(team)));

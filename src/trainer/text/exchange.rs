@@ -27,7 +27,7 @@ pub(super) fn gather_completions(
     let mut all = Vec::new();
     for (rank, bytes) in parts.iter().enumerate() {
         let unreadable_error =
-            || TeamError::Failed { rank, why: "its completions cannot be read".to_string() };
+            || TeamError::Failed { rank, reason: "its completions cannot be read".to_string() };
         all.extend(decode_groups(bytes).ok_or_else(unreadable_error)?);
     }
     Ok(all)
@@ -52,7 +52,7 @@ pub(super) fn gather_bytes(
     let errors = team.all_gather(error.as_bytes())?;
     if let Some(rank) = errors.iter().position(|error| !error.is_empty()) {
         let why = String::from_utf8_lossy(&errors[rank]).into_owned();
-        return Err(TeamError::Failed { rank, why }.into());
+        return Err(TeamError::Failed { rank, reason: why }.into());
     }
     Ok(team.all_gather(&ours)?)
 }
@@ -152,7 +152,7 @@ impl<'a> ByteReader<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parallel::tests::on_ranks;
+    use crate::parallel::tests::run_on_ranks;
 
     fn groups(count: usize) -> Vec<CompletionGroup> {
         let completion = |count: usize| Completion {
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_failure_in_one_process_ends_all_and_names_it() {
-        on_ranks(3, |team| {
+        run_on_ranks(3, |team| {
             let three = gather_completions(&team, Ok(groups(team.rank()))).unwrap();
             assert_eq!(three, [groups(0), groups(1), groups(2)].concat());
             let failed = LanguageTrainError::NoSolution("sums".to_string());

@@ -185,7 +185,7 @@ impl Engine for LanguageEngine {
     }
 
     fn shards(&self) -> Shards {
-        self.team.shards(self.config.generation.num_prompts, self.config.update.num_shards)
+        self.team.cut_into_shards(self.config.generation.num_prompts, self.config.update.num_shards)
     }
 
     fn device(&self) -> Option<&Device> {

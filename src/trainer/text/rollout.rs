@@ -64,7 +64,7 @@ impl LanguageEngine {
                 key,
             });
         }
-        let shards = self.team.shards(indices.len(), self.config.update.num_shards);
+        let shards = self.team.cut_into_shards(indices.len(), self.config.update.num_shards);
         let own = shards.own_items();
         let mut seconds = RolloutSeconds::default();
         let ours =

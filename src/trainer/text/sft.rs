@@ -76,7 +76,7 @@ impl LanguageEngine {
         if count == 0 {
             return Ok(0.0);
         }
-        let items = self.team.shards(count, self.config.update.num_shards).own_items();
+        let items = self.team.cut_into_shards(count, self.config.update.num_shards).own_items();
         let own_indices = indices.start + items.start as u64..indices.start + items.end as u64;
         let ours = self.compute_held_out_logprobs(own_indices);
         let ours = ours.map(|logprobs| bytemuck::cast_slice(&logprobs).to_vec());

@@ -11,7 +11,7 @@ use grove::model::FlatMlp;
 use grove::rollout::{DeviceGames, env_words};
 use grove::settings::Activation;
 use grove::viewer::{
-    DeviceInstances, Offscreen, OffscreenError, Picture, Renderer, SceneSize, Sprite,
+    DeviceInstances, OffscreenError, OffscreenTarget, Picture, Renderer, SceneSize, Sprite,
     compute_sprites_on_device, paint,
 };
 
@@ -170,13 +170,13 @@ fn crowded_fruit() -> Fruit {
 fn assert_gpu_draws_what_the_cpu_paints<G: Look>(game: G, graphics: &Graphics) {
     let Graphics { device, queue, .. } = graphics;
     let scope = device.push_error_scope(wgpu::ErrorFilter::Validation);
-    let mut renderer = Renderer::new(device, queue, Offscreen::FORMAT, &game);
+    let mut renderer = Renderer::new(device, queue, OffscreenTarget::FORMAT, &game);
     let num_sprites = game.num_sprites();
     let mut games = Games::new(game, 211);
     (0..9).for_each(|_| games.step());
     let sprites = games.compute_sprites(0.37);
     for (width, height) in [(700, 333), (352, 272), (501, 499)] {
-        let offscreen = Offscreen::new(device, queue, width, height).unwrap();
+        let offscreen = OffscreenTarget::new(device, queue, width, height).unwrap();
         let mut painted = Picture::new(width, height);
         let mut compare = |count: usize, sprites: &[Sprite]| {
             renderer.draw(offscreen.view(), width, height, count, sprites);
@@ -209,8 +209,8 @@ fn a_grid_is_drawn_from_a_kernels_buffer() {
     let (before, now) =
         (seats(&games.before, game, &graphics.burn), seats(&games.now, game, &graphics.burn));
     let (width, height) = (1200, 800);
-    let offscreen = Offscreen::new(&graphics.device, &graphics.queue, width, height).unwrap();
-    let renderer = Renderer::new(&graphics.device, &graphics.queue, Offscreen::FORMAT, &game);
+    let offscreen = OffscreenTarget::new(&graphics.device, &graphics.queue, width, height).unwrap();
+    let renderer = Renderer::new(&graphics.device, &graphics.queue, OffscreenTarget::FORMAT, &game);
     let mut painted = Picture::new(width, height);
     // Two buffers at a time: the second must not overwrite the first.
     let buffers = [0.25, 0.5].map(|part| compute_sprites_on_device(game, &before, &now, part));
@@ -226,7 +226,7 @@ fn an_unsupported_target_is_an_error() {
     let Some(Graphics { device, queue, .. }) = graphics() else { return };
     let limit = device.limits().max_texture_dimension_2d;
     for (width, height) in [(0, 5), (5, 0), (limit + 1, 5), (5, limit + 1)] {
-        let refused = Offscreen::new(&device, &queue, width, height);
+        let refused = OffscreenTarget::new(&device, &queue, width, height);
         assert!(matches!(refused, Err(OffscreenError::Size { .. })), "{width} x {height}");
     }
 }

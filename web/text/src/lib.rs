@@ -155,7 +155,7 @@ impl Training {
                 completions = self.trainer.sample_held_out(SAMPLE_PROMPTS, SAMPLES_PER_PROMPT)?;
             }
         }
-        if self.schedule().due(record.iteration, false).evaluation {
+        if self.schedule().due_work(record.iteration, false).evaluate {
             record.evaluation = Some(self.trainer.validate_async().await?.evaluation);
         }
         Ok(serde_json::to_string(&IterationResult { record, completions })?)

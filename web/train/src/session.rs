@@ -76,7 +76,7 @@ impl<G: ConfigurableGame> Run for Session<G> {
         Box::pin(async {
             let mut record = self.trainer.iterate_async().await?;
             let schedule = self.schedule();
-            if schedule.due(record.iteration, false).evaluation {
+            if schedule.due_work(record.iteration, false).evaluate {
                 record.evaluation = Some(self.trainer.validate_async().await?.evaluation);
             } else if record.iteration < schedule.eval_every && self.team().rank() == 0 {
                 record.evaluation = Some(self.evaluate_quickly().await);

@@ -1,6 +1,6 @@
 //! Workers that share a run exchange messages through shared memory.
 
-use grove::parallel::{Link, TIMEOUT, Team, TeamError};
+use grove::parallel::{DEFAULT_TIMEOUT, Link, Team, TeamError};
 use js_sys::{Atomics, Int32Array, SharedArrayBuffer, Uint8Array};
 use wasm_bindgen::prelude::*;
 
@@ -70,17 +70,17 @@ impl Place {
         if (0..LOOKS).any(|_| is_so()) {
             return Ok(());
         }
-        for seconds in [TIMEOUT.as_secs(), AWAKE] {
+        for seconds in [DEFAULT_TIMEOUT.as_secs(), AWAKE] {
             let most = 1e3 * seconds as f64;
             if Atomics::wait_with_timeout(&self.words, at, 1 - state, most).is_err() {
-                let why = "a worker may not wait here".to_string();
-                return Err(TeamError::Ended { rank: other, why });
+                let reason = "a worker may not wait here".to_string();
+                return Err(TeamError::Ended { rank: other, reason });
             }
             if is_so() {
                 return Ok(());
             }
         }
-        Err(TeamError::TimedOut { rank: other, seconds: TIMEOUT.as_secs() })
+        Err(TeamError::TimedOut { rank: other, seconds: DEFAULT_TIMEOUT.as_secs() })
     }
 
     /// Sets the state of a box and wakes its reader.

@@ -23,7 +23,7 @@ fn named(name: &str) -> Result<&'static dyn Entry, JsError> {
 
 /// Starts WebGPU, or the CPU.
 async fn device(gpu: bool) -> Result<device::ChosenDevice, JsError> {
-    Ok(if gpu { device::start_in_browser().await? } else { device::choose("cpu")? })
+    Ok(if gpu { device::start_in_browser().await? } else { device::start("cpu")? })
 }
 
 /// A training run of a policy.
@@ -126,7 +126,7 @@ impl Training {
         json!({
             "device": self.device.description,
             "api": self.device.api,
-            "software": self.device.software,
+            "software": self.device.is_software,
             "ranks": self.run.team().size(),
         })
         .to_string()

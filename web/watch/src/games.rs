@@ -49,7 +49,7 @@ impl Page {
     /// Adds a game, drawn as its features, in place of a game of the same name.
     pub fn game<G: ConfigurableGame>(mut self) -> Self {
         self.0.add::<G>(Box::new(Words::<G> {
-            scene: Scene::features,
+            scene: Scene::with_bars,
             title: |_| G::NAME,
             rules: |_| "",
             idle_action: |_| None,
@@ -60,7 +60,7 @@ impl Page {
     /// Adds a game that has a look, in place of a game of the same name.
     pub fn game_with_look<G: ConfigurableGame + Look>(mut self) -> Self {
         self.0.add::<G>(Box::new(Words::<G> {
-            scene: Scene::drawn,
+            scene: Scene::with_look,
             title: G::title,
             rules: G::rules_text,
             idle_action: G::idle_action,

@@ -333,7 +333,7 @@ impl Show {
     pub fn board_layout(&self, width: u32, height: u32) -> Vec<u32> {
         let scene_size = SceneSize::of(self.kind.info());
         let wall = Wall::fit(scene_size, self.boards(), width, height);
-        vec![wall.columns, wall.left, wall.top, wall.plate_width, wall.plate_height, wall.gap]
+        vec![wall.columns, wall.left, wall.top, wall.board_width, wall.board_height, wall.gap]
     }
 
     /// Restarts with one game of the policy, and one game of each of these policies beside it on the same level;

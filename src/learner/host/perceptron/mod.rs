@@ -25,7 +25,7 @@ use crate::learner::optimizer::Moments;
 use crate::learner::order::{MIN_SHARD_STEPS, Minibatch, split_evenly};
 use crate::model::{Mlp, NativeMlp, Pool, flatten, floats};
 use crate::objective::weights::StepDenominators;
-use crate::parallel::{PartialSum, PartialSumLen, TeamError, sum_leaves};
+use crate::parallel::{LeafThreads, PartialSum, PartialSumLen, TeamError, sum_leaves};
 use crate::settings::TrainConfig;
 use chunk::{GradientInputs, Workspace};
 use network::{PaddedLayout, PaddedNetwork};
@@ -177,11 +177,11 @@ impl HostLearner for PerceptronLearner {
         let leaf = |shard: usize| {
             let chunks: Vec<&[i32]> = split_evenly(minibatch.shard(shard), num_chunks).collect();
             let leaf = |at: usize| self.differentiate(&inputs, chunks[at], shard);
-            sum_leaves(num_chunks, true, &leaf, &|sum: PartialSum, other| {
+            sum_leaves(num_chunks, LeafThreads::All, &leaf, &|sum: PartialSum, other| {
                 sum.add_reusing(other, give_back)
             })
         };
-        let nodes = shards.partial_sums(&leaf, &give_back);
+        let nodes = shards.compute_partial_sums(&leaf, &give_back);
         if self.context.team.size() == 1 {
             let len = PartialSumLen { vector: self.network.layout().len(), numbers: NUM_SUMS };
             return self.context.team.all_reduce_shards(shards, nodes, len);

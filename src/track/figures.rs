@@ -1,15 +1,15 @@
-//! Metrics of a record by the names that CleanRL and TRL use.
+//! Figures of a record by the names that CleanRL and TRL use.
 
 use crate::metrics::{IterationRecord, PhaseSeconds};
 
-/// A metric with its name; `None` in iterations without it.
-pub type Scalar = (String, Option<f64>);
+/// A figure: its name and value; `None` in iterations without it.
+pub type Figure = (String, Option<f64>);
 
-/// Metrics of a record, in a fixed order.
+/// Lists the figures of a record, in a fixed order.
 ///
 /// Groups before the slash are TensorBoard's sections: `charts` and `losses` as in CleanRL, `completions` and
 /// `rewards` as in TRL, `eval` for the greedy policy.
-pub fn scalars(record: &IterationRecord) -> Vec<Scalar> {
+pub fn list_figures(record: &IterationRecord) -> Vec<Figure> {
     let PhaseSeconds { rollout, advantage, update, verify } =
         record.seconds.phases.unwrap_or_default();
     let timed = |seconds: f64| record.seconds.phases.map(|_| seconds);
@@ -20,7 +20,7 @@ pub fn scalars(record: &IterationRecord) -> Vec<Scalar> {
     let bytes = |bytes: Option<u64>| bytes.map(|bytes| bytes as f64);
     // SFT has no completions, and a verifier may judge none.
     let has_rewards = record.text.is_none() || record.score.is_some();
-    let mut all: Vec<Scalar> = [
+    let mut all: Vec<Figure> = [
         ("charts/episodic_return", record.score),
         ("charts/episodic_length", record.mean_length),
         ("charts/episodes", Some(record.episodes as f64)),
@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn a_mean_of_no_rewards_is_left_out() {
         let mean = |score: Option<f64>, text: Option<LanguageRecord>| {
-            let all = scalars(&IterationRecord { score, text, ..IterationRecord::default() });
+            let all = list_figures(&IterationRecord { score, text, ..IterationRecord::default() });
             all.into_iter().find(|(name, _)| name == "charts/mean_reward").unwrap().1
         };
         let text = || Some(LanguageRecord::default());
