@@ -17,7 +17,7 @@
 
 use super::optimizer::{CHUNK_LEN, Moments, SliceStep, StepFactors, StepSettings};
 use crate::math::adamw::{Factors, ParamState, step};
-use crate::math::block_quantized::{BLOCK, BlockCode, blocks, dequantize, quantize};
+use crate::math::block_quantized::{BLOCK, BlockCode, dequantize, num_blocks, quantize};
 use crate::rng::draw;
 use multiversion::multiversion;
 use rayon::prelude::*;
@@ -34,7 +34,7 @@ pub(super) struct QuantizedMoment<B> {
 impl<B: BlockCode> QuantizedMoment<B> {
     /// Zeros for tensors of these sizes.
     fn zeros(sizes: &[usize]) -> Self {
-        let count = sizes.iter().map(|len| blocks(*len)).sum();
+        let count = sizes.iter().map(|len| num_blocks(*len)).sum();
         Self { codes: vec![B::default(); sizes.iter().sum()], scales: vec![0; count] }
     }
 
@@ -63,7 +63,7 @@ impl<B: BlockCode> QuantizedMoment<B> {
             let message = "the sizes are those of the numbers";
             let into = into.split_off_mut(..*len).expect(message);
             let codes = codes.split_off(..*len).expect(message);
-            let scales = scales.split_off(..blocks(*len)).expect(message);
+            let scales = scales.split_off(..num_blocks(*len)).expect(message);
             let tensor = into.chunks_mut(BLOCK).zip(codes.chunks(BLOCK)).zip(scales);
             tensor.for_each(|((into, block), scale)| dequantize(block, *scale, into));
         }
@@ -86,7 +86,7 @@ impl<'a, B> RemainingMoment<'a, B> {
     fn take(&mut self, len: usize) -> (&'a mut [B], &'a mut [u16]) {
         let message = "the sizes are those of the numbers";
         let codes = self.codes.split_off_mut(..len).expect(message);
-        (codes, self.scales.split_off_mut(..blocks(len)).expect(message))
+        (codes, self.scales.split_off_mut(..num_blocks(len)).expect(message))
     }
 }
 

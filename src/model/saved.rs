@@ -100,7 +100,7 @@ pub fn write_parameter_data(
     let (of_numbers, of_scales) = (data.bytes(), data.scales().map(ParameterData::bytes));
     let scale_tensors = parameters.iter().map(|Parameter { name, shape }| Parameter {
         name: format!("{name}{SCALES_SUFFIX}"),
-        shape: vec![block_quantized::blocks(shape.iter().product())],
+        shape: vec![block_quantized::num_blocks(shape.iter().product())],
     });
     let scale_tensors: Vec<Parameter> = scale_tensors.collect();
     let mut views = views(parameters, &of_numbers);
@@ -189,7 +189,7 @@ fn read_blocks<B: BlockCode>(
     let name = format!("{name}{SCALES_SUFFIX}");
     let view = tensor(tensors, &name)?;
     let (found, dtype, expected) =
-        (view.shape(), view.dtype(), [block_quantized::blocks(numbers.len())]);
+        (view.shape(), view.dtype(), [block_quantized::num_blocks(numbers.len())]);
     if found != expected || dtype != Dtype::BF16 {
         return Err(mismatch(format!(
             "`{name}` is {dtype:?} {found:?} instead of BF16 {expected:?}"
@@ -280,7 +280,7 @@ mod tests {
     fn numbers_of_8_bits_are_read_with_their_scales() {
         let parameters = perceptron(2, &[300]);
         let sizes: Vec<usize> = parameters.iter().map(Parameter::count).collect();
-        let count = sizes.iter().map(|len| block_quantized::blocks(*len)).sum();
+        let count = sizes.iter().map(|len| block_quantized::num_blocks(*len)).sum();
         // Scales are 2^0, 2^1, ... and codes such that every third number is the largest, its half, and 0.
         let scales: Vec<u16> = (0..count).map(|i| (127 + i as u16) << 7).collect();
         let codes = |largest: u8| -> Vec<u8> {
@@ -296,7 +296,7 @@ mod tests {
                 [1.0, 0.5, 0.0][i % 3] * 2f32.powi((first + i / block_quantized::BLOCK) as i32)
             };
             want.extend((0..*len).map(number));
-            first += block_quantized::blocks(*len);
+            first += block_quantized::num_blocks(*len);
         }
         let write = |data| write_parameter_data(&parameters, data, None);
         let good = write(ParameterData::U8(&plain, &scales));

@@ -2,7 +2,7 @@
 
 use super::largest;
 use crate::math::LANES;
-use crate::math::softmax::{Normalizer, normalizer, unnormalized};
+use crate::math::softmax::{Normalizer, compute_normalizer, unnormalized_prob};
 use multiversion::multiversion;
 
 /// The factor of logits at a temperature, for sampling and for learning; temperature 0 leaves them unchanged.
@@ -38,11 +38,11 @@ pub fn normalize(logits: &[f32]) -> Normalizer {
     for part in logits.chunks(PART) {
         let mut sums = [0.0f32; LANES];
         for block in part.chunks(LANES) {
-            sums.iter_mut().zip(block).for_each(|(sum, x)| *sum += unnormalized(*x, max));
+            sums.iter_mut().zip(block).for_each(|(sum, x)| *sum += unnormalized_prob(*x, max));
         }
         total += f64::from(sums.iter().sum::<f32>());
     }
-    normalizer(max, total as f32)
+    compute_normalizer(max, total as f32)
 }
 
 /// Fills `weights` with the unnormalized probabilities of a row of logits, the largest of which is 1; returns their
@@ -56,7 +56,7 @@ pub fn softmax(logits: &[f32], weights: &mut [f32]) -> (Normalizer, f32) {
         for (logits, weights) in logits.chunks(LANES).zip(weights.chunks_mut(LANES)) {
             let lanes = logits.iter().zip(weights).zip(sums.iter_mut().zip(&mut means));
             for ((logit, weight), (sum, mean)) in lanes {
-                *weight = unnormalized(*logit, max);
+                *weight = unnormalized_prob(*logit, max);
                 *sum += *weight;
                 *mean += *weight * (logit - max);
             }
@@ -64,7 +64,7 @@ pub fn softmax(logits: &[f32], weights: &mut [f32]) -> (Normalizer, f32) {
         total += f64::from(sums.iter().sum::<f32>());
         mean += f64::from(means.iter().sum::<f32>());
     }
-    let normalizer = normalizer(max, total as f32);
+    let normalizer = compute_normalizer(max, total as f32);
     (normalizer, normalizer.log_sum - mean as f32 * normalizer.inverse_sum)
 }
 

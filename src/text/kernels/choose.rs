@@ -5,7 +5,7 @@ use super::progress::Progress;
 use super::rows::largest_logit;
 use crate::device::buffers::Buffer;
 use crate::math::reduction::cube_sum;
-use crate::math::softmax::{MIN_THRESHOLD, logprob, normalizer, unnormalized};
+use crate::math::softmax::{MIN_THRESHOLD, compute_normalizer, logprob, unnormalized_prob};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
@@ -81,7 +81,7 @@ pub(crate) fn choose_kernel(
         let mut peak = vocabulary;
         for i in begin..end {
             let logit = logits[start + i] * inverse_temperature;
-            let weight = unnormalized(logit, row_max);
+            let weight = unnormalized_prob(logit, row_max);
             sum += weight;
             mean += weight * (logit - row_max);
             if logit == row_max && peak == vocabulary {
@@ -98,7 +98,7 @@ pub(crate) fn choose_kernel(
         for i in 0..UNITS {
             all += sums[i];
         }
-        let normalizer = normalizer(row_max, all);
+        let normalizer = compute_normalizer(row_max, all);
         let mut token = vocabulary - 1;
         // The unit in whose run the token is.
         let mut at = UNITS.runtime();
@@ -127,7 +127,7 @@ pub(crate) fn choose_kernel(
             if unit == at {
                 let mut is_found = false;
                 for i in begin..end {
-                    before += unnormalized(logits[start + i] * inverse_temperature, row_max);
+                    before += unnormalized_prob(logits[start + i] * inverse_temperature, row_max);
                     if !is_found && before > target {
                         is_found = true;
                         token = i;

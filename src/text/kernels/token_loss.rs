@@ -3,7 +3,7 @@
 use super::UNITS;
 use super::rows::cube_max;
 use crate::math::reduction::cube_sum;
-use crate::math::softmax::{logprob, normalizer, unnormalized};
+use crate::math::softmax::{compute_normalizer, logprob, unnormalized_prob};
 use crate::text::EXCLUSION_OFFSET;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -41,7 +41,7 @@ fn logit(
     x
 }
 
-/// Computes the largest logit of a row, the sum of [`unnormalized`] probabilities, and the mean logit relative to the
+/// Computes the largest logit of a row, the sum of [`unnormalized_prob`] probabilities, and the mean logit relative to the
 /// largest.
 #[cube]
 fn row_sums(
@@ -64,7 +64,7 @@ fn row_sums(
     let mut mean = 0.0f32;
     for i in range_stepped(unit, vocabulary, UNITS) {
         let x = logit(logits, masks, row, i, inverse_temperature, form);
-        let weight = unnormalized(x, row_max);
+        let weight = unnormalized_prob(x, row_max);
         sum += weight;
         mean += weight * (x - row_max);
     }
@@ -90,7 +90,7 @@ pub(crate) fn token_kernel(
     if row < rows {
         let (row_max, sum, mean) = row_sums(logits, masks, row, inverse_temperature, form);
         if UNIT_POS == 0 {
-            let normalizer = normalizer(row_max, sum);
+            let normalizer = compute_normalizer(row_max, sum);
             let own = logit(logits, masks, row, tokens[row] as usize, inverse_temperature, form);
             logprobs_and_entropies[row] = logprob(own, &normalizer);
             logprobs_and_entropies[rows + row] = normalizer.log_sum - mean;
@@ -116,7 +116,7 @@ pub(crate) fn token_gradient_kernel(
     let row = CUBE_POS;
     if row < rows {
         let (row_max, sum, mean) = row_sums(logits, masks, row, inverse_temperature, form);
-        let normalizer = normalizer(row_max, sum);
+        let normalizer = compute_normalizer(row_max, sum);
         let entropy = normalizer.log_sum - mean;
         let (d_logprob, entropy_weight) = (derivatives[row], derivatives[rows + row]);
         let token = tokens[row] as usize;
@@ -124,7 +124,7 @@ pub(crate) fn token_gradient_kernel(
         sync_cube();
         for i in range_stepped(UNIT_POS as usize, comptime!(form.vocabulary), UNITS) {
             let x = logit(logits, masks, row, i, inverse_temperature, form);
-            let share = unnormalized(x, row_max) * normalizer.inverse_sum;
+            let share = unnormalized_prob(x, row_max) * normalizer.inverse_sum;
             let mut d =
                 entropy_weight * share * (logprob(x, &normalizer) + entropy) - d_logprob * share;
             if i == token {

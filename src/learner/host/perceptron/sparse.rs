@@ -1,7 +1,7 @@
 //! Sparse products for observations that are mostly zeros, such as boards.
 
 use super::operands::Rows;
-use crate::math::{any_nonzero, at_least, mul_add};
+use crate::math::{at_least, has_nonzero, mul_add};
 use crate::model::MANY_FEATURES;
 use multiversion::multiversion;
 
@@ -56,7 +56,7 @@ fn list(obs: Rows, stride: usize, entries: &mut Vec<(u32, f32)>, ends: &mut Vec<
         };
         let (chunks, rest) = row.as_chunks::<CHUNK>();
         for (c, chunk) in chunks.iter().enumerate() {
-            if any_nonzero(chunk) {
+            if has_nonzero(chunk) {
                 chunk.iter().enumerate().for_each(|(i, x)| add(c * CHUNK + i, *x));
             }
         }
