@@ -3,7 +3,7 @@
 use crate::math::Activation;
 use crate::model::registry::mlp::hidden;
 use crate::model::{Model, PolicyConfig};
-use crate::nn::orthogonal::{linear_with_weight, orthogonal, orthogonal_linear};
+use crate::nn::orthogonal::{linear_with_weight, orthogonal_linear, orthogonal_matrix};
 use crate::nn::tensors::activation::tanh;
 use crate::nn::tensors::products::ProductPrecision;
 use crate::rng::draw;
@@ -62,7 +62,7 @@ impl Gru {
             )
         });
         let gates = |inputs: usize, key: u32| {
-            let gates = [0, 1, 2].map(|gate| orthogonal(inputs, size, 1.0, draw(key, gate)));
+            let gates = [0, 1, 2].map(|gate| orthogonal_matrix(inputs, size, 1.0, draw(key, gate)));
             let rows = (0..inputs).flat_map(|i| {
                 gates.iter().flat_map(move |gate| gate[i * size..(i + 1) * size].iter().copied())
             });

@@ -23,7 +23,7 @@ pub fn backward(dy: &[f32], d_bias: &mut [f32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nn::ops::check::{Draws, assert_gradient, weighted};
+    use crate::nn::ops::check::{Draws, assert_gradient, weighted_sum};
 
     #[test]
     fn gradients_are_finite_differences() {
@@ -37,7 +37,7 @@ mod tests {
             assert_gradient("bias", &bias, &d_bias, |bias| {
                 let mut y = x.clone();
                 forward(bias, &mut y);
-                weighted(&y, &dy)
+                weighted_sum(&y, &dy)
             });
         }
     }

@@ -68,7 +68,7 @@ pub(crate) fn assert_gradient(
 }
 
 /// The sum of `values` weighted by `weights`, in double precision.
-pub(crate) fn weighted(values: &[f32], weights: &[f32]) -> f64 {
+pub(crate) fn weighted_sum(values: &[f32], weights: &[f32]) -> f64 {
     assert_eq!(values.len(), weights.len());
     values.iter().zip(weights).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum()
 }

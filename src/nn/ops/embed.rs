@@ -26,7 +26,7 @@ pub fn forward_stored(
     for token in tokens {
         let start = rows.len();
         rows.resize(start + table.inner(), 0.0);
-        table.column(token as usize, &mut rows[start..]);
+        table.read_column(token as usize, &mut rows[start..]);
         rows[start..].iter_mut().for_each(|x| *x *= scale);
     }
 }
@@ -48,7 +48,7 @@ pub fn backward(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nn::ops::check::{Draws, assert_gradient, weighted};
+    use crate::nn::ops::check::{Draws, assert_gradient, weighted_sum};
 
     #[test]
     fn gradients_are_finite_differences() {
@@ -63,7 +63,7 @@ mod tests {
             assert_gradient("table", &table, &d_table, |table| {
                 let mut rows = Vec::new();
                 forward(table, size, scale, tokens.iter().copied(), &mut rows);
-                weighted(&rows, &dy)
+                weighted_sum(&rows, &dy)
             });
         }
     }

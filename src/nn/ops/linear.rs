@@ -106,21 +106,19 @@ pub fn forward_all(
     products: &mut [(&PackedWeight, &mut [f32])],
     mode: WriteMode,
 ) {
-    let mut halves = Vec::new();
+    let mut bf16_products = Vec::new();
     for (w, y) in products {
         match w {
-            PackedWeight::F32(w) => {
-                matmul::forward(parallelism, (x, w.inner()), w.strips(), y, mode)
-            }
+            PackedWeight::F32(w) => matmul::forward(parallelism, x, w.inner(), w.strips(), y, mode),
             PackedWeight::Stored(w) => {
-                matmul::forward(parallelism, (x, w.inner()), w.strips(), y, mode)
+                matmul::forward(parallelism, x, w.inner(), w.strips(), y, mode)
             }
-            PackedWeight::Bf16(kernel, w) => halves.push((*kernel, (w, &mut **y))),
+            PackedWeight::Bf16(kernel, w) => bf16_products.push((*kernel, (w, &mut **y))),
         }
     }
-    if let Some((kernel, _)) = halves.first() {
+    if let Some((kernel, _)) = bf16_products.first() {
         let kernel = *kernel;
-        let mut products: Vec<_> = halves.into_iter().map(|(_, product)| product).collect();
+        let mut products: Vec<_> = bf16_products.into_iter().map(|(_, product)| product).collect();
         bf16::forward(kernel, parallelism, x, &mut products, mode);
     }
 }
@@ -135,15 +133,13 @@ pub fn multiply_unpacked(
     y: &mut [f32],
     mode: WriteMode,
 ) {
+    if x.is_empty() {
+        return;
+    }
     for k in (0..inner).step_by(depth) {
-        let w = View { values: &w.values[k * w.row_stride..], ..w };
-        multiply_block(
-            (x, k),
-            w,
-            [inner, columns, depth.min(inner - k)],
-            y,
-            mode.accumulate_if(k > 0),
-        );
+        let x = View::rows(x, inner).columns_from(k);
+        let sizes = [depth.min(inner - k), columns];
+        multiply_block(x, w.rows_from(k), sizes, y, mode.accumulate_if(k > 0));
     }
 }
 
@@ -151,6 +147,9 @@ pub fn multiply_unpacked(
 /// expanded and packed a block at a time: [`multiply_unpacked`] by the transposed weight, in blocks of
 /// `DEPTH_BACKWARD`.
 pub fn backward_stored(dy: &[f32], weight: &StoredMatrix, dx: &mut [f32], mode: WriteMode) {
+    if dy.is_empty() {
+        return;
+    }
     let [columns, inner] = [weight.columns(), weight.inner()];
     let mut expanded = EXPANDED.take();
     for k in (0..columns).step_by(DEPTH_BACKWARD) {
@@ -158,10 +157,11 @@ pub fn backward_stored(dy: &[f32], weight: &StoredMatrix, dx: &mut [f32], mode: 
         expanded.resize(expanded.len().max(some * inner), 0.0);
         let block = &mut expanded[..some * inner];
         Parallelism::Parallel.each_chunk([(&mut *block, LANES * inner)], |strip, [to]| {
-            weight.columns_from(k + LANES * strip, to);
+            weight.read_columns(k + LANES * strip, to);
         });
-        let view = View::rows(block, inner);
-        multiply_block((dy, k), view, [columns, inner, some], dx, mode.accumulate_if(k > 0));
+        let dy = View::rows(dy, columns).columns_from(k);
+        let sizes = [some, inner];
+        multiply_block(dy, View::rows(block, inner), sizes, dx, mode.accumulate_if(k > 0));
     }
     EXPANDED.set(expanded);
 }
@@ -188,7 +188,7 @@ pub fn weight_grads<const N: usize>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nn::ops::check::{Draws, assert_gradient, weighted};
+    use crate::nn::ops::check::{Draws, assert_gradient, weighted_sum};
     use crate::nn::ops::stored::NumberFormat;
 
     const BOTH: [Parallelism; 2] = [Parallelism::Sequential, Parallelism::Parallel];
@@ -206,7 +206,7 @@ mod tests {
                     pack(Arithmetic::F32, parallelism, View::rows(w, outputs), [inputs, outputs]);
                 let mut y = vec![0.0; rows * outputs];
                 forward(parallelism, x, &packed, &mut y, WriteMode::Overwrite);
-                weighted(&y, &dy)
+                weighted_sum(&y, &dy)
             };
             let transpose = View::rows(&w, outputs).transpose();
             let packed = pack(Arithmetic::F32, parallelism, transpose, [outputs, inputs]);
@@ -231,7 +231,7 @@ mod tests {
                 });
             let mut table = vec![0.0; inner * columns];
             for (j, to) in table.chunks_mut(inner).enumerate() {
-                stored.column(j, to);
+                stored.read_column(j, to);
             }
             let (x, dy) = (draws.numbers(rows * inner), draws.numbers(rows * columns));
             let view = View::rows(&table, inner).transpose();

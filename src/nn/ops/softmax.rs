@@ -1,6 +1,6 @@
 //! Softmax over a vocabulary, for losses and for sampling.
 
-use super::largest;
+use super::maximum;
 use crate::math::LANES;
 use crate::math::softmax::{Normalizer, compute_normalizer, unnormalized_prob};
 use multiversion::multiversion;
@@ -33,7 +33,7 @@ const PART: usize = 64 * LANES;
 /// The normalizer that turns a row of logits into probabilities.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 pub fn normalize(logits: &[f32]) -> Normalizer {
-    let max = largest(logits);
+    let max = maximum(logits);
     let mut total = 0.0f64;
     for part in logits.chunks(PART) {
         let mut sums = [0.0f32; LANES];
@@ -49,7 +49,7 @@ pub fn normalize(logits: &[f32]) -> Normalizer {
 /// normalizer, that of [`normalize`], and the entropy, nats.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 pub fn softmax(logits: &[f32], weights: &mut [f32]) -> (Normalizer, f32) {
-    let max = largest(logits);
+    let max = maximum(logits);
     let (mut total, mut mean) = (0.0f64, 0.0f64);
     for (logits, weights) in logits.chunks(PART).zip(weights.chunks_mut(PART)) {
         let [mut sums, mut means] = [[0.0f32; LANES]; 2];

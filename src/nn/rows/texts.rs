@@ -267,7 +267,7 @@ impl TokenDecoder {
         stream.clear();
         let (table, scale) = (weights.layout.embed_tokens.clone(), weights.shape.embedding_scale);
         let tokens = rows.iter().map(|row| row.token);
-        match weights.params.stored(&table) {
+        match weights.params.stored_matrix(&table) {
             Some(matrix) => embed::forward_stored(matrix, scale, tokens, stream),
             None => {
                 let size = weights.shape.hidden_size;
@@ -344,7 +344,7 @@ impl TextPass {
             self.first_segments.push(self.segments.len());
             for tokens in &text.completions {
                 let cache = self.segments.len();
-                let prefix = PrefixCache { index, tokens: rows.len() };
+                let prefix = PrefixCache { index, num_tokens: rows.len() };
                 weights.begin_cache(&mut self.caches[cache], 1, tokens.len(), Some(prefix));
                 // The last token predicts nothing.
                 self.segments.push(segment(cache, &tokens[..tokens.len() - 1], rows.clone()));

@@ -69,11 +69,13 @@ impl LinearLayout {
         parallelism: Parallelism,
         work: impl FnOnce(View) -> T,
     ) -> T {
-        let Some(matrix) = params.stored(&self.weight) else { return work(self.view(params)) };
+        let Some(matrix) = params.stored_matrix(&self.weight) else {
+            return work(self.view(params));
+        };
         let mut expanded = vec![0.0; self.weight.len()];
         let strips = [(&mut expanded[..], LANES * self.inputs)];
         parallelism.each_chunk(strips, |strip, [to]| {
-            matrix.columns_from(LANES * strip, to);
+            matrix.read_columns(LANES * strip, to);
         });
         work(View::rows(&expanded, self.inputs).transpose())
     }
@@ -157,7 +159,7 @@ impl DecoderWeights {
         }
         let mut products = Vec::with_capacity(results.len());
         for (linear, y) in &mut *results {
-            if self.is_packed_anew() && self.params.stored(&linear.weight).is_none() {
+            if self.is_packed_anew() && self.params.stored_matrix(&linear.weight).is_none() {
                 let (inputs, view) = (linear.inputs, linear.view(&self.params));
                 linear::multiply_unpacked(x, view, [inputs, linear.outputs], inputs, y, mode);
             } else {
@@ -182,7 +184,7 @@ impl DecoderWeights {
 
     /// The matrix of a linear layer, packed for its forward pass.
     fn pack(&self, linear: &LinearLayout) -> PackedWeight {
-        match self.params.stored(&linear.weight) {
+        match self.params.stored_matrix(&linear.weight) {
             Some(matrix) if self.arithmetic == Arithmetic::F32 => {
                 PackedWeight::Stored(matrix.clone())
             }
@@ -223,7 +225,7 @@ impl DecoderWeights {
     fn input_gradient(&self, linear: &LinearLayout, dy: &[f32], dx: &mut [f32], mode: WriteMode) {
         let sizes = [linear.outputs, linear.inputs];
         if self.parallelism == Parallelism::Parallel && self.arithmetic == Arithmetic::F32 {
-            match self.params.stored(&linear.weight) {
+            match self.params.stored_matrix(&linear.weight) {
                 Some(matrix) => linear::backward_stored(dy, matrix, dx, mode),
                 None => {
                     let transpose = linear.view(&self.params).transpose();

@@ -2,7 +2,7 @@
 
 use super::product;
 pub(super) use crate::nn::buffers::has_kernels;
-use crate::nn::buffers::{cube_tensor, float_element};
+use crate::nn::buffers::{cube_tensor, float_element_type};
 use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::CheckpointStrategy};
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind, binary};
@@ -52,7 +52,7 @@ fn satisfies(device: &Device, condition: impl Fn(&DeviceProperties) -> bool) -> 
 
 /// The type that operands of products are rounded to.
 fn kind(half: Option<FloatDType>) -> ElemType {
-    float_element(half.map_or(DType::F32, DType::from))
+    float_element_type(half.map_or(DType::F32, DType::from))
 }
 
 /// The product `a b` of matrices, or of batches of them, on a device that runs kernels, by multiplications and

@@ -92,14 +92,14 @@ impl Format {
         let mut codes = vec![0; self.block_values];
         let mut read_block = |block: &[u8], to: &mut [f32]| match self.kind {
             Kind::Single => to[0] = f32::from_le_bytes([block[0], block[1], block[2], block[3]]),
-            Kind::Half(format) => to[0] = format.number(u16::from_le_bytes([block[0], block[1]])),
+            Kind::Half(format) => to[0] = format.decode(u16::from_le_bytes([block[0], block[1]])),
             Kind::Codes { format, group, split } => {
                 let mut scales = [[0.0; 2]; 16];
                 split(block, &mut codes, &mut scales[..self.block_values / group]);
                 let groups = to.chunks_exact_mut(group).zip(codes.chunks_exact(group));
                 for ((to, codes), [scale, offset]) in groups.zip(scales) {
                     for (x, code) in to.iter_mut().zip(codes) {
-                        *x = format.number(*code) * scale + offset;
+                        *x = format.decode(*code) * scale + offset;
                     }
                 }
             }
@@ -125,7 +125,7 @@ impl Format {
         let row = |number: usize| &blocks[row(number) * width..][..width];
         match self.kind {
             Kind::Single => None,
-            Kind::Half(format) => Some(StoredMatrix::halves(format, sizes, row)),
+            Kind::Half(format) => Some(StoredMatrix::from_halves(format, sizes, row)),
             Kind::Codes { format, group, split } => {
                 let fill = |number: usize, Column { codes, scales }: Column| {
                     let codes = codes.chunks_exact_mut(self.block_values);

@@ -17,7 +17,8 @@ pub use sample::{SampledToken, Sampling, Scratch, choose};
 
 use crate::rng::{draw, uniform};
 use crate::text::{
-    Cache, DecodeBuffers, Parallelism, Pool, PrefixCache, Retention, Row, TokenDecoder, region,
+    Cache, DecodeBuffers, Parallelism, Pool, PrefixCache, Retention, Row, TokenDecoder,
+    run_in_region,
 };
 use rayon::prelude::*;
 use std::collections::VecDeque;
@@ -126,7 +127,7 @@ impl Generator<'_> {
         };
         let finished = match workers {
             // A thread of the pool distributes work faster than one outside.
-            1 => rayon::scope(|_| region(parallelism, complete_prompts)),
+            1 => rayon::scope(|_| run_in_region(parallelism, complete_prompts)),
             _ => (0..workers).into_par_iter().flat_map_iter(|_| complete_prompts()).collect(),
         };
         for ActiveCompletion { prompt, index, completion, .. } in finished {
@@ -215,7 +216,7 @@ impl<'a> Worker<'a> {
                     let tokens = self.generator.sampling.max_new_tokens;
                     let prefix = PrefixCache {
                         index: self.slots.len() + active.prefilled_index,
-                        tokens: self.prefilled[active.prefilled_index].tokens,
+                        num_tokens: self.prefilled[active.prefilled_index].tokens,
                     };
                     let cache = &mut self.buffers.caches[slot];
                     self.generator.decoder.begin_cache(cache, tokens, Some(prefix));

@@ -3,7 +3,7 @@
 use super::UNITS;
 use super::heads::Heads;
 use super::rows::{AddNorm, RowLayout, add_norm_kernel, gate_kernel};
-use crate::device::buffers::{argument, cube_tensor, element_of, grid, uninit, vector_size};
+use crate::device::buffers::{argument, cube_tensor, element_type_of, grid, uninit, vector_size};
 use crate::math::Activation;
 use crate::nn::arch::{DecoderShape, QkNorm, QkNorms};
 use crate::nn::tensors::decoder::{Decoder, RmsNorm};
@@ -86,7 +86,7 @@ pub(crate) fn add_norm(
             shape.rms_norm_eps,
             shape.norm_offset,
             form,
-            element_of(&normed),
+            element_type_of(&normed),
         );
     }
     (normed, sum)
@@ -115,7 +115,7 @@ pub(crate) fn gated(
             count,
             vector,
             activation,
-            element_of(&gated),
+            element_type_of(&gated),
             vector,
         );
     }

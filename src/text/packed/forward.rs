@@ -2,7 +2,7 @@
 
 use super::layout::Layout;
 use crate::device::buffers::{
-    ALIGNMENT, argument, cube_ints, cube_tensor, element_of, grid, uninit,
+    ALIGNMENT, argument, cube_ints, cube_tensor, element_type_of, grid, uninit,
 };
 use crate::device::upload_indices;
 use crate::nn::arch::{DecoderShape, Projection};
@@ -367,7 +367,7 @@ impl<'a> PackedPass<'a> {
                 shape.head_shape().scale,
                 shape.rms_norm_eps,
                 self.heads,
-                element_of(&rotated_keys),
+                element_type_of(&rotated_keys),
             );
         }
         [rotated_queries, rotated_keys]
@@ -400,7 +400,7 @@ impl<'a> PackedPass<'a> {
                 self.shape().window(layer),
                 heads,
                 tiles,
-                element_of(keys),
+                element_type_of(keys),
             );
         }
         (attended, lse_and_delta)

@@ -19,10 +19,10 @@ mod portable;
 mod tiled;
 mod tiles;
 
-pub use tiles::{Side, TiledMatrix, rounded, to_bf16};
+pub use tiles::{Side, TiledMatrix, round_to_bf16, to_bf16};
 
 use super::matmul::View;
-use super::{Parallelism, WriteMode, by_rows};
+use super::{Parallelism, WriteMode, divide_rows};
 use multiversion::multiversion;
 use std::sync::OnceLock;
 
@@ -138,12 +138,12 @@ pub fn weight_grads<const N: usize>(
 
 /// Rounds the elements of some rows to bf16.
 pub fn round(parallelism: Parallelism, rows: usize, values: &mut [f32]) {
-    by_rows(parallelism, rows, [], [values], &|[], [values]| round_all(values));
+    divide_rows(parallelism, rows, [], [values], &|[], [values]| round_all(values));
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn round_all(values: &mut [f32]) {
-    values.iter_mut().for_each(|x| *x = rounded(*x));
+    values.iter_mut().for_each(|x| *x = round_to_bf16(*x));
 }
 
 #[cfg(test)]
@@ -154,7 +154,7 @@ mod tests {
     const BOTH: [Parallelism; 2] = [Parallelism::Sequential, Parallelism::Parallel];
 
     fn widen(x: f32) -> f64 {
-        f64::from(rounded(x))
+        f64::from(round_to_bf16(x))
     }
 
     fn pack(values: &[f32], width: usize) -> TiledMatrix {

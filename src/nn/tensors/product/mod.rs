@@ -12,7 +12,7 @@ mod operands;
 mod staging;
 mod tiles;
 
-use crate::nn::buffers::{ALIGNMENT, argument, element_of, grid, uninit, view};
+use crate::nn::buffers::{ALIGNMENT, argument, element_type_of, grid, uninit, view};
 use burn::backend::DType;
 use burn::cubecl::features::MmaConfig;
 use burn::cubecl::ir::{DeviceProperties, ElemType, FloatKind};
@@ -129,9 +129,9 @@ fn multiply<const N: usize>(
             argument(partials),
             sizes,
             tiling,
-            element_of(&left.tensor),
+            element_type_of(&left.tensor),
             tiling.vectors[0],
-            element_of(&right[0].tensor),
+            element_type_of(&right[0].tensor),
             tiling.vectors[1],
             operand_type,
         );
