@@ -177,7 +177,7 @@ impl Model for Gru {
 
     fn step(&self, obs: Tensor<2>, memory: Tensor<2>) -> (Tensor<2>, Tensor<2>) {
         let memory = self.cell().step(self.encode(obs), memory);
-        (ProductPrecision::default().linear(&self.head, memory.clone()), memory)
+        (ProductPrecision::default().apply_linear(&self.head, memory.clone()), memory)
     }
 
     /// Steps one by one, and the head for all steps at once. Encoding all steps at once does not pay: the gradient of
@@ -193,7 +193,7 @@ impl Model for Gru {
             memory = cell.step(self.encode(obs), memory * continues);
             memories.push(memory.clone());
         }
-        let logits = ProductPrecision::default().linear(&self.head, Tensor::cat(memories, 0));
+        let logits = ProductPrecision::default().apply_linear(&self.head, Tensor::cat(memories, 0));
         let num_actions = logits.dims()[1];
         logits.reshape([num_steps, batch, num_actions])
     }

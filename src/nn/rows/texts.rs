@@ -140,7 +140,7 @@ impl TokenDecoder {
     pub fn with_adapters(mut self, adapters: Option<Adapters>) -> Self {
         self.sync_from_device();
         self.weights.adapters = adapters;
-        self.device.invalidate(true);
+        self.device.invalidate_adapters();
         self
     }
 
@@ -209,10 +209,11 @@ impl TokenDecoder {
     /// Changes the trainable parameters in host memory.
     pub fn update<T>(&mut self, change: impl FnOnce(&mut [f32]) -> T) -> T {
         self.sync_from_device();
-        self.device.invalidate(self.has_adapters());
         if let Some(adapters) = &mut self.weights.adapters {
+            self.device.invalidate_adapters();
             return change(&mut adapters.params);
         }
+        self.device.invalidate_weights();
         let result = change(self.weights.params.to_mut());
         self.weights.repack();
         result

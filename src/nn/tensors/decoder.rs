@@ -1,7 +1,7 @@
 //! A decoder as a Burn module.
 
 use super::activation::activate;
-use super::attention::{self, KeysValues, Prefix, causal};
+use super::attention::{self, KeysValues, Prefix, causal_mask};
 use super::products::{ProductPrecision, to_f32};
 use super::rope::{Rope, rotate};
 use super::steps::Steps;
@@ -174,8 +174,8 @@ impl Decoder {
     /// The same decoder with other parameters, in the order of [`DecoderShape::parameters`]: `next` gives each,
     /// `[count]`, for its number of elements, or one number for all of them, `[1]`.
     pub(crate) fn with_parameters(self, next: impl FnMut(usize) -> Tensor<1>) -> Self {
-        struct Fill<F>(F);
-        impl<F: FnMut(usize) -> Tensor<1>> ModuleMapper for Fill<F> {
+        struct Filler<F>(F);
+        impl<F: FnMut(usize) -> Tensor<1>> ModuleMapper for Filler<F> {
             fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
                 let (id, value, _) = param.consume();
                 let dims = value.dims();
@@ -187,7 +187,7 @@ impl Decoder {
                 Param::initialized(id, value)
             }
         }
-        self.map(&mut Fill(next))
+        self.map(&mut Filler(next))
     }
 
     /// Frees the memory of the parameters, whose values are unspecified then.
@@ -275,8 +275,8 @@ impl Decoder {
         let rotations = self.rotations(steps.positions.clone().int());
         let mut caches = Vec::with_capacity(self.layers.len());
         let x = self.run_layers(x, &rotations, None, |i, queries, keys_values| {
-            let remembered = memory.map(|memory| self.remembered(memory, i));
-            let attended = steps.attend(queries, &keys_values, remembered.as_ref());
+            let cached = memory.map(|memory| self.cached_keys_values(memory, i));
+            let attended = steps.attend(queries, &keys_values, cached.as_ref());
             caches.push(keys_values);
             attended
         });
@@ -306,10 +306,10 @@ impl Decoder {
             let head_norms = layer.head_norms();
             let input = self.norm_if(norms.before_attention, x.clone());
             // A separate product: values are cached, and a buffer of all three would keep the others alive.
-            let values = self.heads(apply(Projection::Value, input.clone()));
+            let values = self.split_heads(apply(Projection::Value, input.clone()));
             let [queries, keys] = self.apply_all(adapters, i, Projection::OF_SCORES, input);
-            let queries = rotate(self.normed_heads(head_norms.query, queries), rotations);
-            let keys = rotate(self.normed_heads(head_norms.key, keys), rotations);
+            let queries = rotate(self.norm_heads(head_norms.query, queries), rotations);
+            let keys = rotate(self.norm_heads(head_norms.key, keys), rotations);
             let attended = attend(i, queries, [keys, values]);
             let output = apply(Projection::Output, attended);
             x = x + self.norm_if(norms.after_attention, output);
@@ -343,7 +343,7 @@ impl Decoder {
         x: Tensor<3>,
     ) -> [Tensor<3>; N] {
         let linears = projections.map(|projection| self.layers[layer].linear(projection));
-        let mut all = self.products.linears(linears, x.clone());
+        let mut all = self.products.apply_linears(linears, x.clone());
         if let Some(adapters) = adapters {
             for (y, projection) in all.iter_mut().zip(projections) {
                 *y = adapters.add(self.products, (layer, projection), x.clone(), y.clone());
@@ -374,22 +374,22 @@ impl Decoder {
         }
     }
 
-    /// Vectors as heads: `[batch, num_steps, heads, head_dim]`.
-    fn heads(&self, x: Tensor<3>) -> Tensor<4> {
+    /// Splits vectors into heads: `[batch, num_steps, heads, head_dim]`.
+    fn split_heads(&self, x: Tensor<3>) -> Tensor<4> {
         let [batch, steps, size] = x.dims();
         x.reshape([batch, steps, size / self.shape.head_dim, self.shape.head_dim])
     }
 
-    /// Queries or keys as heads, normed where there is a norm.
-    fn normed_heads(&self, norm: Option<&RmsNorm>, x: Tensor<3>) -> Tensor<4> {
+    /// Splits queries or keys into heads, normed where there is a norm.
+    fn norm_heads(&self, norm: Option<&RmsNorm>, x: Tensor<3>) -> Tensor<4> {
         match self.shape.qk_norm {
-            QkNorm::AllHeads => self.heads(self.norm_if(norm, x)),
-            QkNorm::PerHead | QkNorm::None => self.norm_if(norm, self.heads(x)),
+            QkNorm::AllHeads => self.split_heads(self.norm_if(norm, x)),
+            QkNorm::PerHead | QkNorm::None => self.norm_if(norm, self.split_heads(x)),
         }
     }
 
     /// The keys and values of a layer in memory.
-    pub(crate) fn remembered(&self, memory: &Tensor<2>, layer: usize) -> KeysValues {
+    pub(crate) fn cached_keys_values(&self, memory: &Tensor<2>, layer: usize) -> KeysValues {
         let (shape, batch) = (&self.shape, memory.dims()[0]);
         let (start, count) = (shape.cache_start(layer), shape.cache_size());
         [start, start + count].map(|start| {
@@ -407,9 +407,9 @@ impl Decoder {
         memory: &Tensor<2>,
     ) -> (Tensor<3>, Vec<KeysValues>) {
         let input = self.input.as_ref().expect("observations enter, not tokens");
-        let input = self.products.linear(input, obs);
+        let input = self.products.apply_linear(input, obs);
         let (hidden, caches) = self.hidden(input, starts, Some(memory));
-        (self.head(hidden), caches)
+        (self.logits(hidden), caches)
     }
 
     /// Logits `[batch, num_tokens, vocabulary]` of the token after each of `tokens`, `[batch, num_tokens]`, each row a
@@ -425,7 +425,7 @@ impl Decoder {
         let hidden = self.run_layers(self.embed(tokens), &rotations, None, |i, queries, own| {
             self.attend(i, queries, &own, &masks, None)
         });
-        self.head(hidden)
+        self.logits(hidden)
     }
 
     /// Masks of some of a text's `count` tokens, one for each window: `[1, rows, count]` each.
@@ -436,7 +436,7 @@ impl Decoder {
         device: &Device,
     ) -> Vec<Tensor<3>> {
         let windows = self.shape.windows().into_iter();
-        windows.map(|window| causal(rows.clone(), count, window, device)).collect()
+        windows.map(|window| causal_mask(rows.clone(), count, window, device)).collect()
     }
 
     /// The result of a layer's attention, as [`attention::attend`], with one of `masks`, one for each window.
@@ -450,7 +450,7 @@ impl Decoder {
     ) -> Tensor<3> {
         let mask = masks[self.shape.window_index(layer)].clone();
         let scale = self.shape.head_shape().scale;
-        attention::attend((self.products, scale), queries, own, mask, prefix)
+        attention::attend(self.products, scale, queries, own, mask, prefix)
     }
 
     /// The embeddings of tokens: `[batch, num_tokens, hidden_size]`.
@@ -483,9 +483,9 @@ impl Decoder {
     }
 
     /// Logits of normed vectors.
-    pub(super) fn head(&self, hidden: Tensor<3>) -> Tensor<3> {
+    pub(super) fn logits(&self, hidden: Tensor<3>) -> Tensor<3> {
         match (&self.lm_head, &self.embed_tokens) {
-            (Some(head), _) => self.products.linear(head, hidden),
+            (Some(head), _) => self.products.apply_linear(head, hidden),
             (None, Some(table)) => {
                 self.products.matmul(hidden, table.weight.val().transpose().unsqueeze())
             }

@@ -211,12 +211,12 @@ impl Decode for TensorBatch<'_> {
     fn advance(&mut self) {
         let rows = self.rows;
         let hidden = if self.last.is_empty() {
-            self.prompts.last_for(rows)
+            self.prompts.last_hidden_for(rows)
         } else {
             let tokens = device::upload_indices(&self.last, self.decoder.device());
             self.decoder.step(&self.prompts, &mut self.decoding, tokens)
         };
-        let draws = &self.draws[self.decoding.count * rows..][..rows];
+        let draws = &self.draws[self.decoding.num_tokens * rows..][..rows];
         let logits = self.decoder.logits(hidden);
         let [_, vocabulary] = logits.dims();
         let logits = device::fetch(logits.reshape([rows * vocabulary]));

@@ -109,7 +109,7 @@ impl Generator<'_> {
         }
         #[cfg(text_kernels)]
         if let Some(decoder) = crate::text::on_device(self.decoder) {
-            return device::generate(self, &decoder.rounded(), prompts);
+            return device::generate(self, &decoder.round_matrices(), prompts);
         }
         let parallelism = self.decoder.parallelism();
         let workers = match parallelism {

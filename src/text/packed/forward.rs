@@ -446,8 +446,8 @@ pub(crate) fn prefill(decoder: &DeviceDecoder, prompts: &[&[u32]]) -> PromptCach
     let keys_values = all.into_iter().map(|layer| layer.map(pad)).collect();
     let ends: Vec<i32> = places.iter().map(|place| place.end as i32 - 1).collect();
     let lengths: Vec<i32> = prompts.iter().map(|prompt| prompt.len() as i32).collect();
-    let last = pass.hidden().select(0, upload(&ends));
-    PromptCaches { keys_values, lengths: upload(&lengths).reshape([groups, 1]), last }
+    let last_hidden = pass.hidden().select(0, upload(&ends));
+    PromptCaches { keys_values, lengths: upload(&lengths).reshape([groups, 1]), last_hidden }
 }
 
 #[cfg(test)]

@@ -119,7 +119,7 @@ impl Portions {
         let firsts: Vec<usize> = firsts.collect();
         let table = |arena: usize| {
             let mut table = Vec::new();
-            for (parameter, place) in packing.of_arena(arena) {
+            for (parameter, place) in packing.ranges_in(arena) {
                 for (start, number) in place.clone().step_by(PORTION).zip(firsts[parameter]..) {
                     let end = (start + PORTION).min(place.end);
                     table.extend([start, end, number].map(|x| x as i32));
@@ -245,7 +245,7 @@ mod tests {
 
     /// Parameters and moments after a step, and the norm, in arenas of at most `max_len` numbers.
     fn stepped(max_len: usize, device: &Device) -> [Vec<f32>; 4] {
-        let packing = Arc::new(Packing::within(&parameters(), max_len));
+        let packing = Arc::new(Packing::with_max_len(&parameters(), max_len));
         let count: usize = packing.counts().sum();
         let of = |key: u32, offset: f32| {
             let numbers: Vec<f32> =
