@@ -15,16 +15,16 @@ pub struct DecoderParams(Arc<SharedParams>);
 
 #[derive(Debug, Default)]
 struct SharedParams {
-    /// All numbers in f32, once [`DecoderParams::values`] has been called.
+    /// All elements in f32, once [`DecoderParams::values`] has been called.
     values: OnceLock<Vec<f32>>,
     /// The parameters with the ranges of their elements, without gaps; none if they were in f32 from the start.
     parameters: Vec<(Range<usize>, StoredParameter)>,
 }
 
-/// A parameter, as numbers or as a weight in its file's format.
+/// A parameter, as values or as a weight in its file's format.
 #[derive(Clone, Debug)]
 pub enum StoredParameter {
-    /// Numbers in f32.
+    /// Values in f32.
     Values(Vec<f32>),
     /// The weight of a linear layer, `[inputs, outputs]`.
     Weight(StoredMatrix),
@@ -84,8 +84,8 @@ impl DecoderParams {
         if parameters.iter().all(|parameter| matches!(parameter, StoredParameter::Values(_))) {
             let mut values = Vec::with_capacity(parameters.iter().map(StoredParameter::len).sum());
             for parameter in parameters {
-                if let StoredParameter::Values(numbers) = parameter {
-                    values.extend(numbers);
+                if let StoredParameter::Values(some) = parameter {
+                    values.extend(some);
                 }
             }
             return values.into();
@@ -110,7 +110,7 @@ impl DecoderParams {
         self.len() == 0
     }
 
-    /// All numbers. The first call expands stored matrices on all threads of the pool, so it must not come from work
+    /// All elements. The first call expands stored matrices on all threads of the pool, so it must not come from work
     /// that runs in parallel with other work on the same parameters: that could wait for itself.
     pub fn values(&self) -> &[f32] {
         self.0.values.get_or_init(|| {
@@ -159,7 +159,7 @@ impl DecoderParams {
         }
     }
 
-    /// All numbers, to be changed: expanded, and copied if they are shared.
+    /// All elements, to be changed: expanded, and copied if they are shared.
     pub fn to_mut(&mut self) -> &mut Vec<f32> {
         self.values();
         match Arc::get_mut(&mut self.0) {

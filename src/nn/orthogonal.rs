@@ -204,10 +204,10 @@ mod tests {
     fn error(inputs: usize, outputs: usize, w: &[f32], gain: f64) -> f64 {
         let at = |i: usize, j: usize| f64::from(w[i * outputs + j]);
         let (count, len) = (inputs.min(outputs), inputs.max(outputs));
-        let number = |v: usize, i: usize| if inputs <= outputs { at(v, i) } else { at(i, v) };
+        let element = |v: usize, i: usize| if inputs <= outputs { at(v, i) } else { at(i, v) };
         let errors = (0..count * count).into_par_iter().map(|pair| {
             let (a, b) = (pair / count, pair % count);
-            let dot: f64 = (0..len).map(|i| number(a, i) * number(b, i)).sum();
+            let dot: f64 = (0..len).map(|i| element(a, i) * element(b, i)).sum();
             (dot / (gain * gain) - if a == b { 1.0 } else { 0.0 }).abs()
         });
         errors.reduce(|| 0.0, f64::max)
@@ -239,8 +239,8 @@ mod tests {
         let w = orthogonal_matrix(n, n, 1.0, 5);
         // Entries of a uniformly distributed orthogonal matrix: mean 0, variance 1 / n, fourth moment
         // 3 / (n (n + 2)); the diagonal is not an exception.
-        let moment = |numbers: &mut dyn Iterator<Item = f32>, power: i32| {
-            let powers: Vec<f64> = numbers.map(|x| f64::from(x).powi(power)).collect();
+        let moment = |values: &mut dyn Iterator<Item = f32>, power: i32| {
+            let powers: Vec<f64> = values.map(|x| f64::from(x).powi(power)).collect();
             powers.iter().sum::<f64>() / powers.len() as f64
         };
         let size = n as f64;

@@ -64,7 +64,7 @@ pub(crate) async fn read(vector: Tensor<1>) -> Vec<f32> {
     data.try_into_vec().expect("all tensors are f32")
 }
 
-/// Copies the numbers of a tensor to host memory: [`read`] for threads that may block, and any shape.
+/// Copies the elements of a tensor to host memory: [`read`] for threads that may block, and any shape.
 ///
 /// # Panics
 /// If the device fails.

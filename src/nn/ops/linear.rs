@@ -12,7 +12,7 @@ use crate::nn::Precision;
 use std::cell::RefCell;
 
 /// Length of the blocks in which the gradient of the input of an unpacked weight sums the inner dimension.
-pub(crate) const DEPTH_BACKWARD: usize = 2048;
+pub(crate) const BACKWARD_DEPTH: usize = 2048;
 
 thread_local! {
     /// The memory of expanded weights, for reuse.
@@ -145,15 +145,15 @@ pub fn multiply_unpacked(
 
 /// `dx = dy w^T`, or `dx += dy w^T`, by all threads, with `weight` `[inner, columns]` in the number format of its file,
 /// expanded and packed a block at a time: [`multiply_unpacked`] by the transposed weight, in blocks of
-/// `DEPTH_BACKWARD`.
+/// `BACKWARD_DEPTH`.
 pub fn backward_stored(dy: &[f32], weight: &StoredMatrix, dx: &mut [f32], mode: WriteMode) {
     if dy.is_empty() {
         return;
     }
     let [columns, inner] = [weight.columns(), weight.inner()];
     let mut expanded = EXPANDED.take();
-    for k in (0..columns).step_by(DEPTH_BACKWARD) {
-        let some = DEPTH_BACKWARD.min(columns - k);
+    for k in (0..columns).step_by(BACKWARD_DEPTH) {
+        let some = BACKWARD_DEPTH.min(columns - k);
         expanded.resize(expanded.len().max(some * inner), 0.0);
         let block = &mut expanded[..some * inner];
         Parallelism::Parallel.each_chunk([(&mut *block, LANES * inner)], |strip, [to]| {
@@ -248,7 +248,7 @@ mod tests {
             assert!(expanded == compact, "{rows} x {inner} x {columns}");
             let [mut expanded, mut compact] = [0; 2].map(|_| vec![0.5; rows * inner]);
             let transpose = view.transpose();
-            let (sizes, depth) = ([columns, inner], DEPTH_BACKWARD);
+            let (sizes, depth) = ([columns, inner], BACKWARD_DEPTH);
             multiply_unpacked(&dy, transpose, sizes, depth, &mut expanded, WriteMode::Accumulate);
             backward_stored(&dy, &stored, &mut compact, WriteMode::Accumulate);
             assert!(expanded == compact, "backward of {rows} x {inner} x {columns}");

@@ -7,7 +7,7 @@ use super::{Parallelism, WriteMode};
 
 /// A pair of low-rank matrices.
 #[derive(Clone, Copy, Debug)]
-pub struct LowRank<'a> {
+pub struct LowRankPair<'a> {
     /// `[inputs, rank]`.
     pub a: &'a [f32],
     /// `[rank, outputs]`.
@@ -18,7 +18,7 @@ pub struct LowRank<'a> {
     pub scale: f32,
 }
 
-impl LowRank<'_> {
+impl LowRankPair<'_> {
     /// Adds the adapter's result for rows `x`, `[rows, inputs]`, to `y`, `[rows, outputs]`.
     pub fn forward(&self, parallelism: Parallelism, x: &[f32], y: &mut [f32]) {
         let ([inputs, outputs], [a, b]) = self.views();
@@ -87,12 +87,12 @@ mod tests {
                 let dy = draws.numbers(rows * outputs);
                 let loss = |x: &[f32], a: &[f32], b: &[f32]| {
                     let mut y = vec![0.0; rows * outputs];
-                    LowRank { a, b, rank, scale: 1.5 }.forward(parallelism, x, &mut y);
+                    LowRankPair { a, b, rank, scale: 1.5 }.forward(parallelism, x, &mut y);
                     weighted_sum(&y, &dy)
                 };
                 let (mut dx, mut d_a, mut d_b) =
                     (vec![0.0; x.len()], vec![0.0; a.len()], vec![0.0; b.len()]);
-                let adapter = LowRank { a: &a, b: &b, rank, scale: 1.5 };
+                let adapter = LowRankPair { a: &a, b: &b, rank, scale: 1.5 };
                 adapter.backward(parallelism, [&x, &dy], &mut dx, [&mut d_a, &mut d_b]);
                 assert_gradient("rows", &x, &dx, |x| loss(x, &a, &b));
                 assert_gradient("a", &a, &d_a, |a| loss(&x, a, &b));

@@ -229,7 +229,7 @@ impl DecoderWeights {
                 Some(matrix) => linear::backward_stored(dy, matrix, dx, mode),
                 None => {
                     let transpose = linear.view(&self.params).transpose();
-                    let depth = linear::DEPTH_BACKWARD;
+                    let depth = linear::BACKWARD_DEPTH;
                     linear::multiply_unpacked(dy, transpose, sizes, depth, dx, mode);
                 }
             }

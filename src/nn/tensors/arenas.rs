@@ -124,11 +124,11 @@ impl Arenas {
     /// Elements from the vector of all, taken to the device by `upload` arena by arena.
     pub fn upload(mut self, all: &[f32], upload: impl Fn(Vec<f32>) -> Tensor<1>) -> Self {
         for (arena, arena_layout) in self.packing.arenas.iter().enumerate() {
-            let mut numbers = vec![0.0; arena_layout.len];
+            let mut values = vec![0.0; arena_layout.len];
             for (from, to) in self.packing.vector_ranges().filter(|(_, to)| to.arena == arena) {
-                numbers[to.range.clone()].copy_from_slice(&all[from]);
+                values[to.range.clone()].copy_from_slice(&all[from]);
             }
-            self.buffers[arena] = Some(upload(numbers));
+            self.buffers[arena] = Some(upload(values));
         }
         self
     }
@@ -138,9 +138,9 @@ impl Arenas {
         let mut all = vec![0.0; self.packing.counts().sum()];
         for (arena, buffer) in self.buffers.iter().enumerate() {
             let Some(buffer) = buffer else { continue };
-            let numbers = download(buffer.clone());
+            let values = download(buffer.clone());
             for (to, from) in self.packing.vector_ranges().filter(|(_, from)| from.arena == arena) {
-                all[to].copy_from_slice(&numbers[from.range.clone()]);
+                all[to].copy_from_slice(&values[from.range.clone()]);
             }
         }
         all
@@ -179,13 +179,13 @@ impl Arenas {
     }
 
     /// Replaces the elements, `[count]`, of a parameter that has its own arena.
-    pub fn put_alone(&mut self, parameter: usize, numbers: Tensor<1>) {
+    pub fn put_parameter(&mut self, parameter: usize, values: Tensor<1>) {
         let place = &self.packing.places[parameter];
         debug_assert_eq!(place.range, 0..self.packing.arenas[place.arena].len);
-        self.buffers[place.arena] = Some(numbers);
+        self.buffers[place.arena] = Some(values);
     }
 
-    /// The numbers of each parameter, `[count]`, in the memory of their arenas.
+    /// The elements of each parameter, `[count]`, in the memory of their arenas.
     pub fn views(&mut self) -> impl Iterator<Item = Tensor<1>> {
         (0..self.packing.places.len()).map(|parameter| self.view(parameter))
     }
@@ -304,14 +304,14 @@ mod tests {
     #[test]
     fn values_are_read_in_the_order_of_the_parameters() {
         let all = some();
-        let numbers: Vec<f32> =
+        let values: Vec<f32> =
             (0..all.iter().map(Parameter::count).sum()).map(|i: usize| i as f32).collect();
         let device = Device::flex();
         for max_len in [0, 1300, 1 << 20] {
             let arenas = Arenas::zeros(Arc::new(Packing::with_max_len(&all, max_len)), &device);
             assert!(arenas.download(floats).iter().all(|x| *x == 0.0));
-            let arenas = arenas.upload(&numbers, |x| Tensor::from_floats(&x[..], &device));
-            assert_eq!(arenas.download(floats), numbers);
+            let arenas = arenas.upload(&values, |x| Tensor::from_floats(&x[..], &device));
+            assert_eq!(arenas.download(floats), values);
         }
     }
 }

@@ -260,12 +260,12 @@ impl Decoder {
         &self.shape
     }
 
-    /// The normed result of the last layer for a stream of vectors, `[batch, num_steps, hidden_size]`, and the keys and
+    /// Computes the normed result of the last layer for a stream of vectors, `[batch, num_steps, hidden_size]`, and the keys and
     /// values of each layer.
     ///
     /// `starts`, `[batch, num_steps]`, and `memory` are as in [`Model::sequence`](crate::model::Model::sequence);
     /// without a memory nothing is remembered.
-    pub fn hidden(
+    pub fn forward_hidden(
         &self,
         x: Tensor<3>,
         starts: Tensor<2>,
@@ -304,7 +304,7 @@ impl Decoder {
             let norms = layer.norms(self.shape.norms);
             let rotations = &rotations[self.shape.rope_table_index(i)];
             let head_norms = layer.head_norms();
-            let input = self.norm_if(norms.before_attention, x.clone());
+            let input = self.apply_optional_norm(norms.before_attention, x.clone());
             // A separate product: values are cached, and a buffer of all three would keep the others alive.
             let values = self.split_heads(apply(Projection::Value, input.clone()));
             let [queries, keys] = self.apply_all(adapters, i, Projection::OF_SCORES, input);
@@ -312,14 +312,14 @@ impl Decoder {
             let keys = rotate(self.norm_heads(head_norms.key, keys), rotations);
             let attended = attend(i, queries, [keys, values]);
             let output = apply(Projection::Output, attended);
-            x = x + self.norm_if(norms.after_attention, output);
-            let input = self.norm_if(norms.before_mlp, x.clone());
+            x = x + self.apply_optional_norm(norms.after_attention, output);
+            let input = self.apply_optional_norm(norms.before_mlp, x.clone());
             let [gate, up] = self.apply_all(adapters, i, Projection::OF_GATE, input);
             let inner = activate(gate, self.shape.activation) * up;
             let output = apply(Projection::Down, inner);
-            x = x + self.norm_if(norms.after_mlp, output);
+            x = x + self.apply_optional_norm(norms.after_mlp, output);
         }
-        self.norm(&self.norm, x)
+        self.apply_norm(&self.norm, x)
     }
 
     /// The product with a matrix of a layer, its adapter included.
@@ -361,15 +361,19 @@ impl Decoder {
     }
 
     /// Norms vectors, `[.., size]`.
-    fn norm<const D: usize>(&self, norm: &RmsNorm, x: Tensor<D>) -> Tensor<D> {
+    fn apply_norm<const D: usize>(&self, norm: &RmsNorm, x: Tensor<D>) -> Tensor<D> {
         let square = x.clone() * x.clone();
         let root = (square.mean_dim(D - 1) + self.shape.rms_norm_eps).sqrt();
         x / root * self.norm_weights(norm).unsqueeze()
     }
 
-    fn norm_if<const D: usize>(&self, norm: Option<&RmsNorm>, x: Tensor<D>) -> Tensor<D> {
+    fn apply_optional_norm<const D: usize>(
+        &self,
+        norm: Option<&RmsNorm>,
+        x: Tensor<D>,
+    ) -> Tensor<D> {
         match norm {
-            Some(norm) => self.norm(norm, x),
+            Some(norm) => self.apply_norm(norm, x),
             None => x,
         }
     }
@@ -383,8 +387,8 @@ impl Decoder {
     /// Splits queries or keys into heads, normed where there is a norm.
     fn norm_heads(&self, norm: Option<&RmsNorm>, x: Tensor<3>) -> Tensor<4> {
         match self.shape.qk_norm {
-            QkNorm::AllHeads => self.split_heads(self.norm_if(norm, x)),
-            QkNorm::PerHead | QkNorm::None => self.norm_if(norm, self.split_heads(x)),
+            QkNorm::AllHeads => self.split_heads(self.apply_optional_norm(norm, x)),
+            QkNorm::PerHead | QkNorm::None => self.apply_optional_norm(norm, self.split_heads(x)),
         }
     }
 
@@ -408,7 +412,7 @@ impl Decoder {
     ) -> (Tensor<3>, Vec<KeysValues>) {
         let input = self.input.as_ref().expect("observations enter, not tokens");
         let input = self.products.apply_linear(input, obs);
-        let (hidden, caches) = self.hidden(input, starts, Some(memory));
+        let (hidden, caches) = self.forward_hidden(input, starts, Some(memory));
         (self.logits(hidden), caches)
     }
 

@@ -107,7 +107,7 @@ impl ProductPrecision {
         matches!(self.half, Some(FloatDType::F16))
     }
 
-    /// Casts numbers that only products read.
+    /// Casts a tensor that only products read.
     pub(crate) fn cast_operand<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
         match self.half {
             None => x,
@@ -126,7 +126,7 @@ pub(crate) fn to_f32<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     x.cast(FloatDType::F32)
 }
 
-/// The power of two that scales a gradient's `largest` number to about 1/16, within the range of f32; 1 if it is 0 or
+/// The power of two that scales a gradient's `largest` element to about 1/16, within the range of f32; 1 if it is 0 or
 /// not finite.
 pub(super) fn gradient_scale(largest: f32) -> f32 {
     if largest == 0.0 || !largest.is_finite() {

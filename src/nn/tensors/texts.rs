@@ -224,12 +224,12 @@ impl DeviceDecoder {
         self.weights.download(floats)
     }
 
-    /// The factor of a gradient in the backward pass, given its first numbers: multiply the gradient by it, and divide
-    /// the result of the backward pass. If products are in f16 it is the power of two that makes the largest number
-    /// about 1/16 (loss scaling, Micikevicius et al. 2018), else 1.
-    pub fn loss_scale<'a>(&self, first: impl Iterator<Item = &'a f32>) -> f32 {
+    /// The factor of the gradients in the backward pass: multiply the gradient of the outputs by it, and divide the
+    /// result of the backward pass. If products are in f16 it is the power of two that makes the largest element of
+    /// `output_gradient` about 1/16 (loss scaling, Micikevicius et al. 2018), else 1.
+    pub fn loss_scale<'a>(&self, output_gradient: impl Iterator<Item = &'a f32>) -> f32 {
         if self.module.products.needs_scale() {
-            gradient_scale(first.fold(0.0f32, |max, x| max.max(x.abs())))
+            gradient_scale(output_gradient.fold(0.0f32, |max, x| max.max(x.abs())))
         } else {
             1.0
         }
@@ -301,7 +301,7 @@ impl DeviceDecoder {
         };
         let mut gradients = self.trainable().zeros_like();
         for (parameter, gradient) in all.into_iter().enumerate() {
-            gradient.into_iter().for_each(|numbers| gradients.put_alone(parameter, numbers));
+            gradient.into_iter().for_each(|values| gradients.put_parameter(parameter, values));
         }
         gradients
     }
@@ -445,10 +445,10 @@ impl DeviceDecoder {
                 return padding.clone();
             }
             let count = steps.len();
-            let numbers = steps.start as i64..steps.end as i64;
-            let numbers = Tensor::<1, Int>::arange(numbers, self.device()).reshape([1, count, 1]);
+            let indices = steps.start as i64..steps.end as i64;
+            let indices = Tensor::<1, Int>::arange(indices, self.device()).reshape([1, count, 1]);
             let positions =
-                lengths.clone().expand([groups, count, 1]) + numbers.expand([groups, count, 1]);
+                lengths.clone().expand([groups, count, 1]) + indices.expand([groups, count, 1]);
             // The first token that each step sees.
             let firsts = (positions - (window as i32 - 1)).expand([groups, count, longest]);
             let columns = columns.clone().expand([groups, count, longest]);

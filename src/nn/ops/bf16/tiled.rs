@@ -61,10 +61,10 @@ fn multiply(
     products: &mut [(&TiledMatrix, &mut [f32])],
     mode: WriteMode,
 ) {
-    let row_strips = a.strips();
+    let row_strips = a.num_strips();
     let parts_down = row_strips.div_ceil((PART_BYTES / a.strip_bytes().max(1)).max(2));
     let height = row_strips.div_ceil(parts_down.max(1)).max(1).next_multiple_of(2);
-    let column_strips: usize = products.iter().map(|(b, _)| b.strips()).sum();
+    let column_strips: usize = products.iter().map(|(b, _)| b.num_strips()).sum();
     let parts_across = match parallelism {
         Parallelism::Parallel => {
             (PARTS_PER_THREAD * rayon::current_num_threads()).div_ceil(parts_down.max(1))
@@ -82,7 +82,7 @@ fn multiply(
         .collect();
     for i in (0..row_strips).step_by(height) {
         for (index, (b, _)) in outputs.iter().enumerate() {
-            let end = b.strips();
+            let end = b.num_strips();
             let part_from =
                 move |j: usize| [i..(i + height).min(row_strips), j..(j + width).min(end)];
             parts.extend((0..end).step_by(width).map(|j| (index, part_from(j))));

@@ -77,7 +77,7 @@ impl TiledMatrix {
 
     /// The number of strips.
     #[cfg(any(test, target_arch = "x86_64"))]
-    pub(super) fn strips(&self) -> usize {
+    pub(super) fn num_strips(&self) -> usize {
         self.outer.div_ceil(TILE_SIDE)
     }
 
@@ -275,7 +275,7 @@ mod tests {
             for view in views {
                 let mut operand = TiledMatrix::default();
                 operand.pack(Parallelism::Sequential, view, [rows, inner], side);
-                for i in 0..operand.strips() * TILE_SIDE {
+                for i in 0..operand.num_strips() * TILE_SIDE {
                     for k in 0..inner.div_ceil(DEPTH) * DEPTH {
                         let tile = &operand.strip(i / TILE_SIDE)[k / DEPTH];
                         let [row, word] = match side {

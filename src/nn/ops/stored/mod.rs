@@ -14,7 +14,7 @@ use super::matmul::{self, PackedMatrix, STRIP_COLUMNS, WeightColumns, transpose}
 use super::{Parallelism, WriteMode};
 use crate::math::{LANES, Lanes};
 use codes::{EightBit, F16, FourBit, RowPair};
-use products::STRIPS;
+use products::STRIPS_AT_A_TIME;
 use rayon::prelude::*;
 use std::fmt::{self, Debug};
 use std::sync::Arc;
@@ -49,10 +49,14 @@ impl StoredMatrix {
         fill: impl Fn(usize, Column) + Sync,
     ) -> Self {
         let storage: Arc<dyn Storage> = match format {
-            NumberFormat::FourBit => Arc::new(Strips::<FourBit>::new(sizes, group_size, fill)),
-            NumberFormat::EightBit => Arc::new(Strips::<EightBit>::new(sizes, group_size, fill)),
-            NumberFormat::Bf16 => Arc::new(Strips::<Bf16>::new(sizes, group_size, fill)),
-            NumberFormat::F16 => Arc::new(Strips::<F16>::new(sizes, group_size, fill)),
+            NumberFormat::FourBit => {
+                Arc::new(StripStorage::<FourBit>::new(sizes, group_size, fill))
+            }
+            NumberFormat::EightBit => {
+                Arc::new(StripStorage::<EightBit>::new(sizes, group_size, fill))
+            }
+            NumberFormat::Bf16 => Arc::new(StripStorage::<Bf16>::new(sizes, group_size, fill)),
+            NumberFormat::F16 => Arc::new(StripStorage::<F16>::new(sizes, group_size, fill)),
         };
         Self { storage, sizes }
     }
@@ -164,7 +168,7 @@ impl WeightColumns for StoredStrips<'_> {
     {
         let sizes @ [inner, _] = [self.inner, self.columns];
         memory.fill(parallelism, sizes, |index, to| {
-            let (first, vectors) = (self.first + index * STRIPS, to.len() / inner);
+            let (first, vectors) = (self.first + index * STRIPS_AT_A_TIME, to.len() / inner);
             for v in 0..vectors {
                 self.weight.expand(first + v, &mut to[v..], vectors);
             }
@@ -192,7 +196,7 @@ trait Storage: Expand {
 }
 
 /// Strips of [`LANES`] columns, padded with columns of zeros.
-struct Strips<P> {
+struct StripStorage<P> {
     /// `[strips, inner / 2]`.
     pairs: Vec<P>,
     /// `[strips, groups]`: scales and offsets.
@@ -201,7 +205,7 @@ struct Strips<P> {
     inner: usize,
 }
 
-impl<P: RowPair> Strips<P> {
+impl<P: RowPair> StripStorage<P> {
     fn new(
         [inner, columns]: [usize; 2],
         group_size: usize,
@@ -246,7 +250,7 @@ impl<P: RowPair> Strips<P> {
     }
 }
 
-impl<P: RowPair> Storage for Strips<P> {
+impl<P: RowPair> Storage for StripStorage<P> {
     fn read_row(&self, index: usize, to: &mut [f32]) {
         for (strip, to) in to.chunks_mut(LANES).enumerate() {
             to.copy_from_slice(&self.expand_pair(strip, index / 2)[index % 2][..to.len()]);
@@ -285,7 +289,7 @@ impl<P: RowPair> Storage for Strips<P> {
     }
 }
 
-impl<P: RowPair> Expand for Strips<P> {
+impl<P: RowPair> Expand for StripStorage<P> {
     fn expand(&self, strip: usize, to: &mut [Lanes], step: usize) {
         expand(self.strip(strip), self.group_size, to, step);
     }

@@ -9,8 +9,8 @@ use crate::nn::ops::{Parallelism, WriteMode};
 use multiversion::multiversion;
 use std::cell::RefCell;
 
-/// Strips of columns that a product takes side by side.
-pub const STRIPS: usize = STRIP_COLUMNS / LANES;
+/// Strips of columns that are multiplied side by side.
+pub const STRIPS_AT_A_TIME: usize = STRIP_COLUMNS / LANES;
 /// Maximum number of rows that are multiplied side by side while weights are expanded. With fewer registers than
 /// AVX-512 has, the sums of two rows fill them; more pay only where an expansion costs more than the spills.
 const ROWS_AT_A_TIME: usize = 4;
@@ -79,14 +79,14 @@ pub fn multiply<'a, P: RowPair>(
 
 /// Computes the first `width` columns of the product of the first `R` rows of `x` and some strips; returns `R`.
 fn multiply_fused<P: RowPair, const R: usize>(
-    strips: [Strip<P>; STRIPS],
+    strips: [Strip<P>; STRIPS_AT_A_TIME],
     [inner, group_size]: [usize; 2],
     x: &[f32],
     y: Target,
     width: usize,
 ) -> usize {
     let x = std::array::from_fn(|r| &x[r * inner..][..inner]);
-    let mut sums = [[[0.0; LANES]; STRIPS]; R];
+    let mut sums = [[[0.0; LANES]; STRIPS_AT_A_TIME]; R];
     add_up::<P, R>(strips, group_size, x, &mut sums);
     for (r, sums) in sums.iter().enumerate() {
         let y_row = &mut y.values[r * y.row_stride..][..width];
@@ -103,12 +103,12 @@ fn multiply_fused<P: RowPair, const R: usize>(
     "aarch64+neon"
 ))]
 fn add_up<P: RowPair, const R: usize>(
-    strips: [Strip<P>; STRIPS],
+    strips: [Strip<P>; STRIPS_AT_A_TIME],
     group_size: usize,
     x: [&[f32]; R],
-    to: &mut [[Lanes; STRIPS]; R],
+    to: &mut [[Lanes; STRIPS_AT_A_TIME]; R],
 ) {
-    let mut sums = [[[0.0f32; LANES]; STRIPS]; R];
+    let mut sums = [[[0.0f32; LANES]; STRIPS_AT_A_TIME]; R];
     let inner = x[0].len();
     for (index, first) in (0..inner).step_by(group_size).enumerate() {
         let scales = map_array(strips, |strip| strip.scales[index]);
@@ -116,7 +116,7 @@ fn add_up<P: RowPair, const R: usize>(
         let x = map_array(x, |x| &x[first..][..count]);
         let pairs = map_array(strips, |strip| &strip.pairs[first / 2..][..count.div_ceil(2)]);
         for k in 0..count.div_ceil(2) {
-            let mut numbers = [[[0.0; LANES]; 2]; STRIPS];
+            let mut numbers = [[[0.0; LANES]; 2]; STRIPS_AT_A_TIME];
             for ((numbers, pairs), scales) in numbers.iter_mut().zip(pairs).zip(&scales) {
                 *numbers = pairs[k].expand(scales);
             }
