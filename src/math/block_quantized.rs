@@ -78,14 +78,14 @@ pub fn num_blocks(len: usize) -> usize {
 
 /// Distance of the number just below code 1 of a block from 0, in rounding steps; the scale is a number in bf16.
 #[inline(always)]
-fn base<B: BlockCode>(scale: u16) -> u32 {
+fn code_base<B: BlockCode>(scale: u16) -> u32 {
     (u32::from(scale & 0x7fff) >> 4).saturating_sub(B::MAX_CODE)
 }
 
 /// Converts the numbers of a block to f32, exactly. `scale` is in bf16.
 #[inline(always)]
 pub fn dequantize<B: BlockCode>(block: &[B], scale: u16, numbers: &mut [f32]) {
-    let base = base::<B>(scale);
+    let base = code_base::<B>(scale);
     for (quantized, x) in block.iter().zip(numbers) {
         let code = quantized.code();
         let bits = if code == 0 { 0 } else { (base + code) << DROPPED_BITS };
@@ -101,23 +101,24 @@ pub fn dequantize<B: BlockCode>(block: &[B], scale: u16, numbers: &mut [f32]) {
 /// the smallest number unless they are 0, so that dividing by them is safe.
 #[inline(always)]
 pub fn quantize<B: BlockCode>(numbers: &[f32], thresholds: &[u32], block: &mut [B]) -> u16 {
-    let bits = |x: f32| if x.is_nan() { NAN_BITS } else { x.abs().to_bits() };
+    let magnitude_bits = |x: f32| if x.is_nan() { NAN_BITS } else { x.abs().to_bits() };
     let min_code = |bits: u32| u32::from(B::ROUNDS_UP_TO_LEAST && bits > 0);
-    let rounded =
+    let round =
         |bits: u32, threshold: u32| ((bits + (threshold << 4)) >> DROPPED_BITS).max(min_code(bits));
     let all = numbers.iter().zip(thresholds);
-    let top = all.clone().map(|(x, threshold)| rounded(bits(*x), *threshold)).fold(0, u32::max);
+    let top =
+        all.clone().map(|(x, threshold)| round(magnitude_bits(*x), *threshold)).fold(0, u32::max);
     let scale = (top << 4) as u16;
-    let base = base::<B>(scale);
+    let base = code_base::<B>(scale);
     // Below this number there is only 0.
     let lowest = (base + 1) << DROPPED_BITS;
     let spacing = f32::from_bits(lowest) / 65536.0;
     for ((x, threshold), quantized) in all.zip(block) {
-        let bits = bits(*x);
+        let bits = magnitude_bits(*x);
         let is_within = bits >= lowest || base == 0;
-        let within = rounded(bits, *threshold).saturating_sub(base);
-        let below = min_code(bits) | u32::from(x.abs() > *threshold as f32 * spacing);
-        *quantized = B::new(if is_within { within } else { below }, *x);
+        let code_within = round(bits, *threshold).saturating_sub(base);
+        let code_below = min_code(bits) | u32::from(x.abs() > *threshold as f32 * spacing);
+        *quantized = B::new(if is_within { code_within } else { code_below }, *x);
     }
     scale
 }

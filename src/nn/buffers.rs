@@ -23,8 +23,8 @@ pub(crate) fn probe(device: &Device) -> CubeTensor {
 
 /// The size of the largest buffer of a device that runs kernels, bytes.
 pub(crate) fn largest_allocation(device: &Device) -> u64 {
-    let probe = probe(device);
-    let memory = &probe.client.properties().memory;
+    let tensor = probe(device);
+    let memory = &tensor.client.properties().memory;
     // Memory is given out in multiples of the alignment.
     memory.max_page_size / memory.alignment * memory.alignment
 }

@@ -170,8 +170,8 @@ impl DecoderParams {
         shared.values.get_mut().expect("expanded")
     }
 
-    /// The parameter that contains the element with this index, and the range of its elements; `None` if all were in f32
-    /// from the start.
+    /// The parameter that contains the element with this index, and the range of its elements; `None` if all were in
+    /// f32 from the start.
     fn parameter_at(&self, index: usize) -> Option<&(Range<usize>, StoredParameter)> {
         let parameter = self.0.parameters.partition_point(|(range, _)| range.end <= index);
         self.0.parameters.get(parameter)

@@ -24,19 +24,19 @@ impl Draws {
         Self { key, count: 0 }
     }
 
-    /// A number in -1..1.
-    pub(crate) fn number(&mut self) -> f32 {
+    /// Draws a number in -1..1.
+    pub(crate) fn next_number(&mut self) -> f32 {
         self.count += 1;
         2.0 * uniform(draw(self.key, self.count)) - 1.0
     }
 
-    /// Numbers in -1..1.
-    pub(crate) fn numbers(&mut self, count: usize) -> Vec<f32> {
-        (0..count).map(|_| self.number()).collect()
+    /// Draws numbers in -1..1.
+    pub(crate) fn next_numbers(&mut self, count: usize) -> Vec<f32> {
+        (0..count).map(|_| self.next_number()).collect()
     }
 
-    /// A size in `1..=max`.
-    pub(crate) fn size(&mut self, max: usize) -> usize {
+    /// Draws a size in `1..=max`.
+    pub(crate) fn next_size(&mut self, max: usize) -> usize {
         self.count += 1;
         1 + draw(self.key, self.count) as usize % max
     }

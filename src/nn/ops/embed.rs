@@ -54,10 +54,12 @@ mod tests {
     fn gradients_are_finite_differences() {
         let mut draws = Draws::new(2);
         for scale in [1.0, 3.5] {
-            let (vocabulary, size, count) = (draws.size(7), draws.size(9), draws.size(11));
-            let tokens: Vec<u32> = (0..count).map(|_| draws.size(vocabulary) as u32 - 1).collect();
-            let table = draws.numbers(vocabulary * size);
-            let dy = draws.numbers(count * size);
+            let (vocabulary, size, count) =
+                (draws.next_size(7), draws.next_size(9), draws.next_size(11));
+            let tokens: Vec<u32> =
+                (0..count).map(|_| draws.next_size(vocabulary) as u32 - 1).collect();
+            let table = draws.next_numbers(vocabulary * size);
+            let dy = draws.next_numbers(count * size);
             let mut d_table = vec![0.0; table.len()];
             backward(&dy, size, scale, tokens.iter().copied(), &mut d_table);
             assert_gradient("table", &table, &d_table, |table| {

@@ -67,8 +67,8 @@ mod tests {
         let mut draws = Draws::new(5);
         for activation in [Activation::Silu, Activation::Gelu] {
             for count in [1, 7, 33] {
-                let gate: Vec<f32> = draws.numbers(count).iter().map(|x| 3.0 * x).collect();
-                let (up, dy) = (draws.numbers(count), draws.numbers(count));
+                let gate: Vec<f32> = draws.next_numbers(count).iter().map(|x| 3.0 * x).collect();
+                let (up, dy) = (draws.next_numbers(count), draws.next_numbers(count));
                 let loss = |gate: &[f32], up: &[f32]| {
                     let mut inner = vec![0.0; count];
                     forward(activation, Parallelism::Parallel, [gate, up], &mut inner);

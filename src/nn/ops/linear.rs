@@ -198,9 +198,10 @@ mod tests {
         let mut draws = Draws::new(7);
         for round in 0..8 {
             let parallelism = BOTH[round % 2];
-            let (rows, inputs, outputs) = (draws.size(9), draws.size(21), draws.size(70));
-            let (x, w) = (draws.numbers(rows * inputs), draws.numbers(inputs * outputs));
-            let dy = draws.numbers(rows * outputs);
+            let (rows, inputs, outputs) =
+                (draws.next_size(9), draws.next_size(21), draws.next_size(70));
+            let (x, w) = (draws.next_numbers(rows * inputs), draws.next_numbers(inputs * outputs));
+            let dy = draws.next_numbers(rows * outputs);
             let loss = |x: &[f32], w: &[f32]| {
                 let packed =
                     pack(Arithmetic::F32, parallelism, View::rows(w, outputs), [inputs, outputs]);
@@ -233,7 +234,7 @@ mod tests {
             for (j, to) in table.chunks_mut(inner).enumerate() {
                 stored.read_column(j, to);
             }
-            let (x, dy) = (draws.numbers(rows * inner), draws.numbers(rows * columns));
+            let (x, dy) = (draws.next_numbers(rows * inner), draws.next_numbers(rows * columns));
             let view = View::rows(&table, inner).transpose();
             let parallelism = Parallelism::Parallel;
             let weights = [
@@ -279,7 +280,7 @@ mod tests {
     fn all_implementations_of_a_product_give_the_same_bytes() {
         let mut draws = Draws::new(8);
         for [rows, inputs, outputs] in [[1, 3, 5], [7, 40, 130], [131, 17, 97]] {
-            let (x, w) = (draws.numbers(rows * inputs), draws.numbers(inputs * outputs));
+            let (x, w) = (draws.next_numbers(rows * inputs), draws.next_numbers(inputs * outputs));
             let view = View::rows(&w, outputs);
             let all = BOTH.map(|parallelism| {
                 let mut y = vec![0.5; rows * outputs];

@@ -80,11 +80,12 @@ mod tests {
         let mut draws = Draws::new(12);
         for parallelism in [Parallelism::Sequential, Parallelism::Parallel] {
             for _ in 0..4 {
-                let (rows, inputs) = (draws.size(5), draws.size(11));
-                let (rank, outputs) = (draws.size(4), draws.size(23));
-                let x = draws.numbers(rows * inputs);
-                let (a, b) = (draws.numbers(inputs * rank), draws.numbers(rank * outputs));
-                let dy = draws.numbers(rows * outputs);
+                let (rows, inputs) = (draws.next_size(5), draws.next_size(11));
+                let (rank, outputs) = (draws.next_size(4), draws.next_size(23));
+                let x = draws.next_numbers(rows * inputs);
+                let (a, b) =
+                    (draws.next_numbers(inputs * rank), draws.next_numbers(rank * outputs));
+                let dy = draws.next_numbers(rows * outputs);
                 let loss = |x: &[f32], a: &[f32], b: &[f32]| {
                     let mut y = vec![0.0; rows * outputs];
                     LowRankPair { a, b, rank, scale: 1.5 }.forward(parallelism, x, &mut y);

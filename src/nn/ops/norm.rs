@@ -167,10 +167,10 @@ mod tests {
     fn gradients_are_finite_differences() {
         let mut draws = Draws::new(3);
         for round in 0..10 {
-            let (rows, size) = (draws.size(4), draws.size(37));
+            let (rows, size) = (draws.next_size(4), draws.next_size(37));
             let (offset, eps) = (f32::from(round % 2 == 1), 0.1);
-            let (x, weight) = (draws.numbers(rows * size), draws.numbers(size));
-            let dy = draws.numbers(rows * size);
+            let (x, weight) = (draws.next_numbers(rows * size), draws.next_numbers(size));
+            let dy = draws.next_numbers(rows * size);
             let loss = |x: &[f32], weight: &[f32]| {
                 let (mut normed, mut output) = (NormActivations::default(), Vec::new());
                 let norm = RmsNorm { weight, offset, eps };
@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn a_row_does_not_depend_on_its_neighbours() {
         let mut draws = Draws::new(4);
-        let (x, weight) = (draws.numbers(3 * 29), draws.numbers(29));
+        let (x, weight) = (draws.next_numbers(3 * 29), draws.next_numbers(29));
         let norm = RmsNorm { weight: &weight, offset: 0.0, eps: 1e-6 };
         let [mut all, mut one] = [Vec::new(), Vec::new()];
         NormActivations::default().forward(Parallelism::Parallel, &x, norm, &mut all);

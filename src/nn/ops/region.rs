@@ -140,7 +140,8 @@ struct Region {
 /// A job whose borrows last as long as its parts are executed.
 type Job = *const (dyn Fn(usize) + Sync + 'static);
 
-// SAFETY: the job is read after one of its parts has been claimed, and written before the first or after the last one is.
+// SAFETY: the job is read after one of its parts has been claimed, and written before the first or after the last one
+// is.
 unsafe impl Sync for Region {}
 // SAFETY: as above; once the region is closed, no part can be claimed.
 unsafe impl Send for Region {}
@@ -182,7 +183,7 @@ impl Region {
         CURRENT.set(region);
         let mut polls = 0;
         while self.num_done.load(Ordering::Acquire) < count {
-            wait(&mut polls, false);
+            wait(&mut polls, thread::yield_now);
         }
         if let Some(reason) = self.panic.lock().expect("held for a moment").take() {
             panic::resume_unwind(reason);
@@ -232,7 +233,7 @@ impl Region {
                     self.execute(part);
                     polls = 0;
                 }
-                None => wait(&mut polls, true),
+                None => wait(&mut polls, || thread::park_timeout(PARK_TIME)),
             }
         }
         // Before the next turn is queued, which this thread would find first.
@@ -241,14 +242,13 @@ impl Region {
     }
 }
 
-/// Waits a moment, longer after many polls.
-fn wait(polls: &mut u32, may_park: bool) {
+/// Waits a moment, after many polls by `rest`.
+fn wait(polls: &mut u32, rest: impl FnOnce()) {
     *polls = polls.saturating_add(1);
     match *polls {
         0..SPINS => hint::spin_loop(),
         SPINS..YIELDS => thread::yield_now(),
-        _ if may_park => thread::park_timeout(PARK_TIME),
-        _ => thread::yield_now(),
+        _ => rest(),
     }
 }
 

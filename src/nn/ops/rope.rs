@@ -118,12 +118,12 @@ mod tests {
     fn gradients_are_finite_differences() {
         let mut draws = Draws::new(9);
         for _ in 0..8 {
-            let (rows, heads, half) = (draws.size(4), draws.size(3), draws.size(5));
-            let head_dim = 2 * half + 2 * (draws.size(3) - 1);
+            let (rows, heads, half) = (draws.next_size(4), draws.next_size(3), draws.next_size(5));
+            let head_dim = 2 * half + 2 * (draws.next_size(3) - 1);
             let table = RopeTable::new(&vec![0.3; half], 1.25, 0);
             let rotations: Vec<Rotation> = (0..rows).flat_map(|row| table.at(row * 700)).collect();
-            let x = draws.numbers(rows * heads * head_dim);
-            let dy = draws.numbers(x.len());
+            let x = draws.next_numbers(rows * heads * head_dim);
+            let dy = draws.next_numbers(x.len());
             let rotated = |x: &[f32], parallelism, direction| {
                 let mut y = x.to_vec();
                 rotate(parallelism, &mut y, [head_dim, half], &rotations, direction);

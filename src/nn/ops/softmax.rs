@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn the_candidates_share_the_probability() {
         let mut draws = Draws::new(7);
-        let mut logits: Vec<f32> = draws.numbers(3001).iter().map(|x| 8.0 * x).collect();
+        let mut logits: Vec<f32> = draws.next_numbers(3001).iter().map(|x| 8.0 * x).collect();
         let (all, candidates) = (logits.clone(), [7, 2999, 1234]);
         restrict(&mut logits, &candidates);
         let normalizer = normalize(&logits);
@@ -95,7 +95,7 @@ mod tests {
     fn weights_have_the_normalizer_and_the_entropy_of_their_logits() {
         let mut draws = Draws::new(8);
         for count in [1, 15, 1024, 3001] {
-            let logits: Vec<f32> = draws.numbers(count).iter().map(|x| 4.0 * x).collect();
+            let logits: Vec<f32> = draws.next_numbers(count).iter().map(|x| 4.0 * x).collect();
             let mut weights = vec![0.0; count];
             let (normalizer, entropy) = softmax(&logits, &mut weights);
             let want = normalize(&logits);

@@ -260,8 +260,8 @@ impl Decoder {
         &self.shape
     }
 
-    /// Computes the normed result of the last layer for a stream of vectors, `[batch, num_steps, hidden_size]`, and the keys and
-    /// values of each layer.
+    /// Computes the normed result of the last layer for a stream of vectors, `[batch, num_steps, hidden_size]`, and the
+    /// keys and values of each layer.
     ///
     /// `starts`, `[batch, num_steps]`, and `memory` are as in [`Model::sequence`](crate::model::Model::sequence);
     /// without a memory nothing is remembered.

@@ -74,7 +74,8 @@ impl ProductPrecision {
         y
     }
 
-    /// Applies linear layers, at most three, to one input: in one launch where the products are Grove's and need no autodiff.
+    /// Applies linear layers, at most three, to one input: in one launch where the products are Grove's and need no
+    /// autodiff.
     pub fn apply_linears<const D: usize, const N: usize>(
         self,
         linears: [&Linear; N],

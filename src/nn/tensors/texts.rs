@@ -95,7 +95,8 @@ pub struct PromptCaches {
 }
 
 impl PromptCaches {
-    /// The streams of [`PromptCaches::last_hidden`] for `rows` completions, equally many per prompt: `[rows, hidden_size]`.
+    /// The streams of [`PromptCaches::last_hidden`] for `rows` completions, equally many per prompt: `[rows,
+    /// hidden_size]`.
     pub(crate) fn last_hidden_for(&self, rows: usize) -> Tensor<2> {
         let [groups, size] = self.last_hidden.dims();
         let last = self.last_hidden.clone().reshape([groups, 1, size]);

@@ -41,8 +41,7 @@ fn logit(
     x
 }
 
-/// Computes the largest logit of a row, the sum of [`unnormalized_prob`] probabilities, and the mean logit relative to the
-/// largest.
+/// Computes the largest logit of a row, the sum of the [`unnormalized_prob`]s, and the mean logit relative to the largest.
 #[cube]
 fn row_sums(
     logits: &mut [f32],

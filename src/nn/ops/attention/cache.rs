@@ -54,8 +54,8 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Replaces the segment of text and allocates `num_tokens` tokens in each of `num_layers` layers: all layers, or one that
-    /// each layer overwrites.
+    /// Replaces the segment of text and allocates `num_tokens` tokens in each of `num_layers` layers: all layers, or
+    /// one that each layer overwrites.
     pub fn begin(
         &mut self,
         shape: &HeadShape,
@@ -336,13 +336,15 @@ mod tests {
         let mut draws = Draws::new(11);
         for round in 0..24 {
             let format = [CacheFormat::F32, CacheFormat::Bf16][round / 12];
-            let (kv_heads, group, dim) = (draws.size(2), draws.size(3), draws.size(70));
+            let (kv_heads, group, dim) =
+                (draws.next_size(2), draws.next_size(3), draws.next_size(70));
             let shape = HeadShape { heads: kv_heads * group, kv_heads, dim, scale: 0.4 };
-            let rows = draws.size(40);
-            let prefix = if round % 3 == 0 { 0 } else { draws.size(rows) - 1 };
-            let window = if round % 2 == 0 { usize::MAX } else { draws.size(20) };
-            let queries = draws.numbers(rows * shape.query_size());
-            let [mut keys, mut values] = [(); 2].map(|()| draws.numbers(rows * shape.kv_size()));
+            let rows = draws.next_size(40);
+            let prefix = if round % 3 == 0 { 0 } else { draws.next_size(rows) - 1 };
+            let window = if round % 2 == 0 { usize::MAX } else { draws.next_size(20) };
+            let queries = draws.next_numbers(rows * shape.query_size());
+            let [mut keys, mut values] =
+                [(); 2].map(|()| draws.next_numbers(rows * shape.kv_size()));
             let mask = AttentionMask { rows, prefix_len: 0, starts: &[], window };
             let heads = Heads { queries: &queries, keys: &keys, values: &values };
             let got = attend(&shape, format, heads, &mask, prefix);

@@ -283,10 +283,11 @@ mod tests {
     fn gradients_are_finite_differences() {
         let mut draws = Draws::new(10);
         for round in 0..8 {
-            let (kv_heads, group, dim) = (draws.size(2), draws.size(2), 2 * draws.size(3));
+            let (kv_heads, group, dim) =
+                (draws.next_size(2), draws.next_size(2), 2 * draws.next_size(3));
             // Some sequences are longer than a tile.
-            let rows = if round == 0 { TILE_QUERIES + 5 } else { draws.size(9) };
-            let (prefix_len, window) = (draws.size(5) - 1, draws.size(12));
+            let rows = if round == 0 { TILE_QUERIES + 5 } else { draws.next_size(9) };
+            let (prefix_len, window) = (draws.next_size(5) - 1, draws.next_size(12));
             let starts: Vec<usize> = match round % 2 {
                 0 => Vec::new(),
                 _ => (0..rows)
@@ -295,10 +296,10 @@ mod tests {
             };
             let mask = AttentionMask { rows, prefix_len, starts: &starts, window };
             let shape = HeadShape { heads: kv_heads * group, kv_heads, dim, scale: 0.7 };
-            let queries = draws.numbers(rows * shape.query_size());
+            let queries = draws.next_numbers(rows * shape.query_size());
             let [keys, values] =
-                [(); 2].map(|()| draws.numbers((prefix_len + rows) * shape.kv_size()));
-            let gradient = draws.numbers(queries.len());
+                [(); 2].map(|()| draws.next_numbers((prefix_len + rows) * shape.kv_size()));
+            let gradient = draws.next_numbers(queries.len());
             let run = |queries: &[f32], keys: &[f32], values: &[f32]| {
                 let (mut output, mut log_sum_exps) =
                     (vec![0.0; queries.len()], vec![0.0; rows * shape.heads]);

@@ -192,8 +192,8 @@ macro_rules! products {
     };
 }
 
-/// Multiplies two strips of rows by two of columns into the tiles at `to`, which have this row stride. The strip `ahead`
-/// bytes after the first one of columns is prefetched.
+/// Multiplies two strips of rows by two of columns into the tiles at `to`, which have this row stride. The strip
+/// `ahead` bytes after the first one of columns is prefetched.
 ///
 /// # Safety
 /// Tiles are configured, all strips have the same length, which is not 0, and each destination has 16 rows of 16

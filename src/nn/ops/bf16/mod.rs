@@ -177,8 +177,8 @@ mod tests {
         for [rows, inner, columns] in
             [[1, 1, 1], [2, 33, 65], [3, 64, 17], [7, 5, 90], [16, 32, 16], [37, 95, 130]]
         {
-            let (x, w) = (draws.numbers(rows * inner), draws.numbers(inner * columns));
-            let before = draws.numbers(rows * columns);
+            let (x, w) = (draws.next_numbers(rows * inner), draws.next_numbers(inner * columns));
+            let before = draws.next_numbers(rows * columns);
             for kernel in Kernel::available() {
                 for (parallelism, mode) in
                     BOTH.into_iter().zip([WriteMode::Overwrite, WriteMode::Accumulate])
@@ -204,8 +204,8 @@ mod tests {
     fn gradients_of_weights_are_sums_of_rounded_products() {
         let mut draws = Draws::new(32);
         for [rows, inputs, outputs] in [[1, 1, 1], [33, 17, 40], [70, 64, 19]] {
-            let (x, dy) = (draws.numbers(rows * inputs), draws.numbers(rows * outputs));
-            let before = draws.numbers(inputs * outputs);
+            let (x, dy) = (draws.next_numbers(rows * inputs), draws.next_numbers(rows * outputs));
+            let before = draws.next_numbers(inputs * outputs);
             for kernel in Kernel::available() {
                 for parallelism in BOTH {
                     let mut gradient = before.clone();
@@ -224,7 +224,7 @@ mod tests {
     fn a_row_has_the_same_bytes_alone_and_among_others() {
         let mut draws = Draws::new(33);
         let (rows, inner, columns) = (41, 70, 150);
-        let (x, w) = (draws.numbers(rows * inner), draws.numbers(inner * columns));
+        let (x, w) = (draws.next_numbers(rows * inner), draws.next_numbers(inner * columns));
         let w = pack(&w, columns);
         for kernel in Kernel::available() {
             let product = |parallelism, x: &[f32]| {

@@ -266,7 +266,7 @@ mod tests {
     fn whole_and_partial_tiles_are_packed_alike() {
         let mut draws = Draws::new(34);
         let (rows, inner) = (TILE_SIDE + 3, DEPTH + 5);
-        let mut values = draws.numbers(rows * inner);
+        let mut values = draws.next_numbers(rows * inner);
         (values[3], values[inner + 7]) = (f32::NAN, f32::NEG_INFINITY);
         let turned: Vec<f32> =
             (0..rows * inner).map(|at| values[at % rows * inner + at / rows]).collect();

@@ -324,8 +324,8 @@ mod tests {
     ) -> (StoredMatrix, Vec<f32>) {
         let mut draws = Draws::new(9);
         let groups = inner.div_ceil(group_size);
-        let numbers = draws.numbers(inner * columns);
-        let scales = draws.numbers(2 * groups * columns);
+        let numbers = draws.next_numbers(inner * columns);
+        let scales = draws.next_numbers(2 * groups * columns);
         // As many bits as the scales of files have.
         let scales: Vec<f32> = scales.iter().map(|x| f16::from_f32(*x).to_f32()).collect();
         let code = |x: f32| match format {
@@ -391,9 +391,9 @@ mod tests {
             for [inner, columns, group_size] in [[64, 150, 32], [35, 49, 16], [96, 16, 32]] {
                 let (matrix, numbers) = store(format, [inner, columns], group_size);
                 for rows in [1, 2, 3, 4, 5, 9, 70] {
-                    let x = draws.numbers(rows * inner);
+                    let x = draws.next_numbers(rows * inner);
                     for mode in [WriteMode::Overwrite, WriteMode::Accumulate] {
-                        let mut want = draws.numbers(rows * columns);
+                        let mut want = draws.next_numbers(rows * columns);
                         let before = want.clone();
                         let target = Target { values: &mut want, row_stride: columns, mode };
                         let w = View::rows(&numbers, inner).transpose();

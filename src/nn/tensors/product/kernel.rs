@@ -59,9 +59,9 @@ fn multiply_on_units<A: Float, V: Size, B: Float, W: Size, I: Float>(
     let num_rights = comptime!(tiling.num_rights);
     let group = UNIT_POS as usize / comptime!(tiling.group_units());
     let unit = UNIT_POS as usize % comptime!(tiling.group_units());
-    let staged = comptime!(tiling.staged().max(tiling.sums()));
+    let staged = comptime!(tiling.staged_elements().max(tiling.num_sums()));
     let mut shared = Shared::<[f32]>::new_aligned_slice(comptime!(groups * staged), 16usize);
-    let a_offset = group * comptime!(tiling.staged());
+    let a_offset = group * comptime!(tiling.staged_elements());
     let b_offset = a_offset + comptime!(a_layout.elements());
     let from_row = unit / comptime!(tiling.parts[1]) * part_rows;
     let from_column = unit % comptime!(tiling.parts[1]) * part_columns;

@@ -57,7 +57,8 @@ pub(super) fn multiply_on_matrix_units<A: Float, V: Size, B: Float, W: Size, I: 
         Shared::<[Vector<I, V>]>::new_aligned_slice(comptime!(groups * a_vectors), 32usize);
     let mut b_all =
         Shared::<[Vector<I, W>]>::new_aligned_slice(comptime!(groups * b_vectors), 32usize);
-    let mut sums = Shared::<[f32]>::new_aligned_slice(comptime!(groups * tiling.sums()), 32usize);
+    let mut sums =
+        Shared::<[f32]>::new_aligned_slice(comptime!(groups * tiling.num_sums()), 32usize);
     let (a_offset, b_offset) = (group * a_vectors, group * b_vectors);
     let from_row = plane / comptime!(tiling.parts[1]) * part_rows;
     let from_column = plane % comptime!(tiling.parts[1]) * part_columns;
@@ -158,10 +159,11 @@ pub(super) fn multiply_on_matrix_units<A: Float, V: Size, B: Float, W: Size, I: 
             } else {
                 let row = from_row + comptime!(i * FRAGMENT);
                 let column = from_column + comptime!(j * FRAGMENT);
-                let start =
-                    group * comptime!(tiling.sums()) + row * comptime!(tiling.columns()) + column;
+                let start = group * comptime!(tiling.num_sums())
+                    + row * comptime!(tiling.columns())
+                    + column;
                 cmma::store(
-                    &mut sums[start..comptime!(groups * tiling.sums())],
+                    &mut sums[start..comptime!(groups * tiling.num_sums())],
                     fragment,
                     comptime!(tiling.columns() as u32),
                     MatrixLayout::RowMajor,

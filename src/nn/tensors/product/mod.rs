@@ -297,7 +297,7 @@ mod tests {
                 for layout in [tiling.layout(0), tiling.layout(1)] {
                     assert_eq!((layout.elements() % 16, layout.stride % 8), (0, 0), "{tiling:?}");
                 }
-                assert_eq!(tiling.sums() % 8, 0, "{tiling:?}");
+                assert_eq!(tiling.num_sums() % 8, 0, "{tiling:?}");
                 // The smallest workgroup memory of devices with matrix units.
                 assert!(tiling.within(32 << 10).groups >= 1);
             }

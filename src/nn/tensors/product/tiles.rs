@@ -104,13 +104,13 @@ impl Tiling {
     }
 
     /// Elements of a group's tiles in workgroup memory.
-    pub fn staged(&self) -> usize {
+    pub fn staged_elements(&self) -> usize {
         self.layout(0).elements() + self.layout(1).elements()
     }
 
-    /// Sums of a group in workgroup memory: a tile where groups add theirs up, or a fragment of each plane on its way
-    /// from the matrix units to the product.
-    pub fn sums(&self) -> usize {
+    /// Number of sums of a group in workgroup memory: a tile where groups add theirs up, or a fragment of each plane on
+    /// its way from the matrix units to the product.
+    pub fn num_sums(&self) -> usize {
         match (self.groups, self.units_per_part) {
             (1, 1) => 0,
             (1, _) => self.parts[0] * self.parts[1] * FRAGMENT * FRAGMENT,
@@ -122,9 +122,9 @@ impl Tiling {
     /// operands' memory.
     fn bytes(&self) -> usize {
         let group = if self.has_matrix_units() {
-            size_of::<u16>() * self.staged() + size_of::<f32>() * self.sums()
+            size_of::<u16>() * self.staged_elements() + size_of::<f32>() * self.num_sums()
         } else {
-            size_of::<f32>() * self.staged().max(self.sums())
+            size_of::<f32>() * self.staged_elements().max(self.num_sums())
         };
         self.groups * group
     }
