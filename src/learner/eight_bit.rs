@@ -17,7 +17,7 @@
 
 use super::optimizer::{CHUNK_LEN, Moments, SliceStep, StepFactors, StepSettings};
 use crate::math::adamw::{Factors, ParamState, step};
-use crate::math::block_quantized::{BLOCK, BlockCode, blocks, dequantize, quantize};
+use crate::math::block_quantized::{BLOCK, BlockCode, dequantize, num_blocks, quantize};
 use crate::rng::draw;
 use multiversion::multiversion;
 use rayon::prelude::*;
@@ -34,7 +34,7 @@ pub(super) struct QuantizedMoment<B> {
 impl<B: BlockCode> QuantizedMoment<B> {
     /// Zeros for tensors of these sizes.
     fn zeros(sizes: &[usize]) -> Self {
-        let count = sizes.iter().map(|len| blocks(*len)).sum();
+        let count = sizes.iter().map(|len| num_blocks(*len)).sum();
         Self { codes: vec![B::default(); sizes.iter().sum()], scales: vec![0; count] }
     }
 
@@ -64,7 +64,7 @@ impl<B: BlockCode> QuantizedMoment<B> {
             let message = "the sizes are those of the values";
             let values = rest.split_off_mut(..*len).expect(message);
             let codes = codes.split_off(..*len).expect(message);
-            let scales = scales.split_off(..blocks(*len)).expect(message);
+            let scales = scales.split_off(..num_blocks(*len)).expect(message);
             let tensor = values.chunks_mut(BLOCK).zip(codes.chunks(BLOCK)).zip(scales);
             tensor.for_each(|((values, block), scale)| dequantize(block, *scale, values));
         }
@@ -87,7 +87,7 @@ impl<B> MomentSlice<'_, B> {
     fn split_off(&mut self, len: usize) -> Self {
         let message = "the sizes are those of the values";
         let codes = self.codes.split_off_mut(..len).expect(message);
-        Self { codes, scales: self.scales.split_off_mut(..blocks(len)).expect(message) }
+        Self { codes, scales: self.scales.split_off_mut(..num_blocks(len)).expect(message) }
     }
 }
 

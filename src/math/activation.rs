@@ -22,7 +22,7 @@ names! {
 
 impl Activation {
     /// Whether the derivative is a function of the value, so that a backward pass need not keep the input.
-    pub fn has_derivative_by_value(self) -> bool {
+    pub fn has_derivative_from_value(self) -> bool {
         match self {
             Self::Relu | Self::Tanh => true,
             Self::Silu | Self::Gelu => false,
@@ -110,10 +110,10 @@ pub fn activate(x: f32, #[comptime] activation: Activation) -> f32 {
 }
 
 /// Evaluates the derivative of [`activate()`] from its value `y`, for activations with
-/// [`Activation::has_derivative_by_value`].
+/// [`Activation::has_derivative_from_value`].
 #[cube]
 #[inline(always)]
-pub fn derivative_by_value(y: f32, #[comptime] activation: Activation) -> f32 {
+pub fn derivative_from_value(y: f32, #[comptime] activation: Activation) -> f32 {
     match comptime!(activation) {
         Activation::Relu => select(y > 0.0f32, 1.0f32, 0.0f32),
         Activation::Tanh => 1.0f32 - y * y,
@@ -167,13 +167,13 @@ mod tests {
                 let off = (f64::from(got.value) - exact(at, activation)).abs();
                 assert!(off < 1e-6 * (1.0 + at.abs()), "{activation:?}({x})");
                 assert!((f64::from(got.derivative) - rise).abs() < 3e-6, "{activation:?}'({x})");
-                if activation.has_derivative_by_value() {
-                    let by_value = derivative_by_value(got.value, activation);
-                    assert_eq!(by_value, got.derivative, "{activation:?}'({x})");
+                if activation.has_derivative_from_value() {
+                    let from_value = derivative_from_value(got.value, activation);
+                    assert_eq!(from_value, got.derivative, "{activation:?}'({x})");
                 }
             }
-            let by_value = catch_unwind(|| derivative_by_value(0.5, activation));
-            assert_eq!(by_value.is_ok(), activation.has_derivative_by_value());
+            let from_value = catch_unwind(|| derivative_from_value(0.5, activation));
+            assert_eq!(from_value.is_ok(), activation.has_derivative_from_value());
         }
     }
 }

@@ -43,16 +43,16 @@ impl Factors {
     /// Computes the factors of step `step`, counted from 1.
     pub fn new(hyperparameters: &Hyperparameters, learning_rate: f64, step: u64) -> Self {
         let Hyperparameters { beta1, beta2, epsilon, weight_decay } = *hyperparameters;
-        let bias = |beta: f64| 1.0 - beta.powf(step as f64);
+        let bias_correction = |beta: f64| 1.0 - beta.powf(step as f64);
         Self {
             beta1: beta1 as f32,
             one_minus_beta1: (1.0 - beta1) as f32,
             beta2: beta2 as f32,
             one_minus_beta2: (1.0 - beta2) as f32,
-            bias_correction2_sqrt: bias(beta2).sqrt() as f32,
+            bias_correction2_sqrt: bias_correction(beta2).sqrt() as f32,
             epsilon: epsilon as f32,
             decay: (1.0 - learning_rate * weight_decay) as f32,
-            step_size: (learning_rate / bias(beta1)) as f32,
+            step_size: (learning_rate / bias_correction(beta1)) as f32,
         }
     }
 

@@ -16,7 +16,7 @@ const NAN_BITS: u32 = 0x7fc0_0000;
 /// A quantized number: `u8` without a sign, `i8` with one. 0 stands for 0, and the largest code for the scale.
 pub trait BlockCode: Copy + Default + Send + Sync {
     /// The largest code.
-    const LARGEST: u32;
+    const MAX_CODE: u32;
     /// Whether numbers below the range round up to its least number, instead of at random to it or to 0.
     const ROUNDS_UP_TO_LEAST: bool;
 
@@ -26,12 +26,12 @@ pub trait BlockCode: Copy + Default + Send + Sync {
     /// The code of the magnitude.
     fn code(self) -> u32;
 
-    /// `magnitude` with the number's sign.
-    fn signed(self, magnitude: f32) -> f32;
+    /// Gives `magnitude` the number's sign.
+    fn apply_sign(self, magnitude: f32) -> f32;
 }
 
 impl BlockCode for u8 {
-    const LARGEST: u32 = 255;
+    const MAX_CODE: u32 = 255;
     const ROUNDS_UP_TO_LEAST: bool = true;
 
     #[inline(always)]
@@ -45,13 +45,13 @@ impl BlockCode for u8 {
     }
 
     #[inline(always)]
-    fn signed(self, magnitude: f32) -> f32 {
+    fn apply_sign(self, magnitude: f32) -> f32 {
         magnitude
     }
 }
 
 impl BlockCode for i8 {
-    const LARGEST: u32 = 127;
+    const MAX_CODE: u32 = 127;
     const ROUNDS_UP_TO_LEAST: bool = false;
 
     #[inline(always)]
@@ -66,30 +66,30 @@ impl BlockCode for i8 {
     }
 
     #[inline(always)]
-    fn signed(self, magnitude: f32) -> f32 {
+    fn apply_sign(self, magnitude: f32) -> f32 {
         if self < 0 { -magnitude } else { magnitude }
     }
 }
 
 /// Number of blocks of `len` numbers; the last one may be shorter.
-pub fn blocks(len: usize) -> usize {
+pub fn num_blocks(len: usize) -> usize {
     len.div_ceil(BLOCK)
 }
 
 /// Distance of the number just below code 1 of a block from 0, in rounding steps; the scale is a number in bf16.
 #[inline(always)]
-fn base<B: BlockCode>(scale: u16) -> u32 {
-    (u32::from(scale & 0x7fff) >> 4).saturating_sub(B::LARGEST)
+fn code_base<B: BlockCode>(scale: u16) -> u32 {
+    (u32::from(scale & 0x7fff) >> 4).saturating_sub(B::MAX_CODE)
 }
 
 /// Converts the numbers of a block to f32, exactly. `scale` is in bf16.
 #[inline(always)]
 pub fn dequantize<B: BlockCode>(block: &[B], scale: u16, numbers: &mut [f32]) {
-    let base = base::<B>(scale);
-    for (number, x) in block.iter().zip(numbers) {
-        let code = number.code();
+    let base = code_base::<B>(scale);
+    for (quantized, x) in block.iter().zip(numbers) {
+        let code = quantized.code();
         let bits = if code == 0 { 0 } else { (base + code) << DROPPED_BITS };
-        *x = number.signed(f32::from_bits(bits));
+        *x = quantized.apply_sign(f32::from_bits(bits));
     }
 }
 
@@ -101,23 +101,24 @@ pub fn dequantize<B: BlockCode>(block: &[B], scale: u16, numbers: &mut [f32]) {
 /// the smallest number unless they are 0, so that dividing by them is safe.
 #[inline(always)]
 pub fn quantize<B: BlockCode>(numbers: &[f32], thresholds: &[u32], block: &mut [B]) -> u16 {
-    let bits = |x: f32| if x.is_nan() { NAN_BITS } else { x.abs().to_bits() };
+    let magnitude_bits = |x: f32| if x.is_nan() { NAN_BITS } else { x.abs().to_bits() };
     let min_code = |bits: u32| u32::from(B::ROUNDS_UP_TO_LEAST && bits > 0);
-    let rounded =
+    let round =
         |bits: u32, threshold: u32| ((bits + (threshold << 4)) >> DROPPED_BITS).max(min_code(bits));
     let all = numbers.iter().zip(thresholds);
-    let top = all.clone().map(|(x, threshold)| rounded(bits(*x), *threshold)).fold(0, u32::max);
+    let top =
+        all.clone().map(|(x, threshold)| round(magnitude_bits(*x), *threshold)).fold(0, u32::max);
     let scale = (top << 4) as u16;
-    let base = base::<B>(scale);
+    let base = code_base::<B>(scale);
     // Below this number there is only 0.
     let lowest = (base + 1) << DROPPED_BITS;
     let spacing = f32::from_bits(lowest) / 65536.0;
-    for ((x, threshold), number) in all.zip(block) {
-        let bits = bits(*x);
+    for ((x, threshold), quantized) in all.zip(block) {
+        let bits = magnitude_bits(*x);
         let is_within = bits >= lowest || base == 0;
-        let within = rounded(bits, *threshold).saturating_sub(base);
-        let below = min_code(bits) | u32::from(x.abs() > *threshold as f32 * spacing);
-        *number = B::new(if is_within { within } else { below }, *x);
+        let code_within = round(bits, *threshold).saturating_sub(base);
+        let code_below = min_code(bits) | u32::from(x.abs() > *threshold as f32 * spacing);
+        *quantized = B::new(if is_within { code_within } else { code_below }, *x);
     }
     scale
 }
@@ -126,43 +127,43 @@ pub fn quantize<B: BlockCode>(numbers: &[f32], thresholds: &[u32], block: &mut [
 mod tests {
     use super::*;
 
-    fn dequantized<B: BlockCode>(codes: &[B], scale: u16) -> Vec<f32> {
+    fn dequantize_block<B: BlockCode>(codes: &[B], scale: u16) -> Vec<f32> {
         let mut numbers = vec![0.0; codes.len()];
         dequantize(codes, scale, &mut numbers);
         numbers
     }
 
-    fn quantized<B: BlockCode>(numbers: &[f32], threshold: u32) -> (Vec<B>, u16) {
+    fn quantize_block<B: BlockCode>(numbers: &[f32], threshold: u32) -> (Vec<B>, u16) {
         let mut codes = vec![B::default(); numbers.len()];
         let scale = quantize(numbers, &vec![threshold; numbers.len()], &mut codes);
         (codes, scale)
     }
 
     fn round<B: BlockCode>(numbers: &[f32], threshold: u32) -> Vec<f32> {
-        let (codes, scale) = quantized::<B>(numbers, threshold);
-        dequantized(&codes, scale)
+        let (codes, scale) = quantize_block::<B>(numbers, threshold);
+        dequantize_block(&codes, scale)
     }
 
-    /// Every code of every scale without NaN.
-    fn round_trips<B: BlockCode + PartialEq + std::fmt::Debug>(all: &[B]) {
+    /// Asserts that every code of every scale without NaN stays the same.
+    fn assert_round_trips<B: BlockCode + PartialEq + std::fmt::Debug>(all: &[B]) {
         for top in 1..0x7f8u32 {
             // The scale is that of the largest code there can be.
-            let largest = top.min(B::LARGEST);
+            let largest = top.min(B::MAX_CODE);
             let block: Vec<B> =
-                all.iter().copied().filter(|number| number.code() <= largest).collect();
-            let numbers = dequantized(&block, (top << 4) as u16);
+                all.iter().copied().filter(|quantized| quantized.code() <= largest).collect();
+            let numbers = dequantize_block(&block, (top << 4) as u16);
             assert!(numbers.iter().all(|x| x.is_finite()));
             for threshold in [0, 1, 0x8000, 0xffff] {
-                assert_eq!(quantized(&numbers, threshold), (block.clone(), (top << 4) as u16));
+                assert_eq!(quantize_block(&numbers, threshold), (block.clone(), (top << 4) as u16));
             }
         }
-        assert_eq!(quantized(&[0.0, -0.0], 0xffff), (vec![B::default(); 2], 0));
+        assert_eq!(quantize_block(&[0.0, -0.0], 0xffff), (vec![B::default(); 2], 0));
     }
 
     #[test]
     fn rounded_numbers_keep_their_bytes() {
-        round_trips(&(0..=255).collect::<Vec<u8>>());
-        round_trips(&(-127..=127).collect::<Vec<i8>>());
+        assert_round_trips(&(0..=255).collect::<Vec<u8>>());
+        assert_round_trips(&(-127..=127).collect::<Vec<i8>>());
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub fn at_most(ceiling: f32, x: f32) -> f32 {
 
 /// Whether any value is nonzero.
 #[inline(always)]
-pub(crate) fn any_nonzero<const N: usize>(values: &[f32; N]) -> bool {
+pub(crate) fn has_nonzero<const N: usize>(values: &[f32; N]) -> bool {
     // Works on all bits but the sign, because float comparisons would not vectorize.
     values.iter().fold(0, |bits, x| bits | x.to_bits()) << 1 != 0
 }

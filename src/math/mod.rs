@@ -23,7 +23,7 @@ pub const LANES: usize = 16;
 pub type Lanes = [f32; LANES];
 
 pub use activation::Activation;
-pub(crate) use elementary::{MAX_EXPONENT, any_nonzero, mul_add};
+pub(crate) use elementary::{MAX_EXPONENT, has_nonzero, mul_add};
 pub use elementary::{at_least, at_most, exp, ln, sigmoid, tanh};
 
 /// Applies a function to each element, always inlined. The compiler often makes a call of [`array::map`], which costs

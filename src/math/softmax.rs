@@ -23,14 +23,14 @@ pub const MASKED_LOGIT: f32 = -1e30;
 /// Unnormalized probability of a logit, `exp(z - m)`.
 #[cube]
 #[inline(always)]
-pub fn unnormalized(logit: f32, max: f32) -> f32 {
+pub fn unnormalized_prob(logit: f32, max: f32) -> f32 {
     exp(logit - max)
 }
 
-/// Computes the normalizer from the largest logit and the sum `s` of [`unnormalized()`].
+/// Computes the normalizer from the largest logit and the sum `s` of [`unnormalized_prob()`].
 #[cube]
 #[inline(always)]
-pub fn normalizer(max: f32, sum: f32) -> Normalizer {
+pub fn compute_normalizer(max: f32, sum: f32) -> Normalizer {
     Normalizer { max, log_sum: ln(sum), inverse_sum: 1.0f32 / sum }
 }
 
@@ -45,13 +45,13 @@ pub fn logprob(logit: f32, normalizer: &Normalizer) -> f32 {
 #[cube]
 #[inline(always)]
 pub fn prob(logit: f32, normalizer: &Normalizer) -> f32 {
-    unnormalized(logit, normalizer.max) * normalizer.inverse_sum
+    unnormalized_prob(logit, normalizer.max) * normalizer.inverse_sum
 }
 
 /// Contribution of one action to the entropy, in nats.
 #[cube]
 #[inline(always)]
-pub fn entropy_of(prob: f32, logprob: f32) -> f32 {
+pub fn entropy_term(prob: f32, logprob: f32) -> f32 {
     -prob * logprob
 }
 
@@ -60,7 +60,7 @@ pub fn entropy_of(prob: f32, logprob: f32) -> f32 {
 /// draw changes.
 pub(crate) const MIN_THRESHOLD: f32 = 1e-30;
 
-/// 1 if an action precedes the sampled one: the cumulative sum of [`unnormalized()`] up to it does
+/// 1 if an action precedes the sampled one: the cumulative sum of [`unnormalized_prob()`] up to it does
 /// not exceed `u` times the total, for `u` uniform in `[0, 1)`.
 #[cube]
 #[inline(always)]
@@ -94,17 +94,17 @@ pub fn sample_action(
     let mut total = 0.0f32;
     #[unroll]
     for a in 0..num_actions {
-        total += unnormalized(logits[first + a], max);
+        total += unnormalized_prob(logits[first + a], max);
     }
     let mut num_before = 0u32;
     let mut sum = 0.0f32;
     #[unroll]
     for a in 0..num_actions {
-        sum += unnormalized(logits[first + a], max);
+        sum += unnormalized_prob(logits[first + a], max);
         num_before += lies_before(sum, u, total);
     }
     let last = comptime!(num_actions as u32 - 1);
     let action = select(num_before > last, last, num_before);
-    let logprob = logprob(logits[first + action as usize], &normalizer(max, total));
+    let logprob = logprob(logits[first + action as usize], &compute_normalizer(max, total));
     SampledAction { action, logprob }
 }

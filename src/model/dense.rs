@@ -7,7 +7,7 @@
 use super::lanes::{LANES, Lanes};
 use crate::math::Activation;
 use crate::math::activation::{self, for_activation};
-use crate::math::any_nonzero;
+use crate::math::has_nonzero;
 #[cfg(not(target_family = "wasm"))]
 use crate::math::{at_least, mul_add};
 use multiversion::multiversion;
@@ -128,7 +128,7 @@ fn apply_sparse(
 fn find_active(input: &[Lanes], active: &mut Vec<usize>) {
     active.clear();
     for (i, lanes) in input.iter().enumerate() {
-        if any_nonzero(lanes) {
+        if has_nonzero(lanes) {
             active.push(i);
         }
     }

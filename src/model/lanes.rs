@@ -1,7 +1,7 @@
 //! Games side by side in the CPU's vector units: one value of each game, and sampling of their actions.
 
 use crate::math::at_least;
-use crate::math::softmax::{lies_before, logprob, normalizer, unnormalized};
+use crate::math::softmax::{compute_normalizer, lies_before, logprob, unnormalized_prob};
 pub use crate::math::{LANES, Lanes};
 use multiversion::multiversion;
 
@@ -23,14 +23,14 @@ pub(crate) fn sample_lanes(
     let mut total = [0.0f32; LANES];
     for logits in logits {
         for lane in 0..LANES {
-            total[lane] += unnormalized(logits[lane], max[lane]);
+            total[lane] += unnormalized_prob(logits[lane], max[lane]);
         }
     }
     let mut sum = [0.0f32; LANES];
     *actions = [0; LANES];
     for logits in logits {
         for lane in 0..LANES {
-            sum[lane] += unnormalized(logits[lane], max[lane]);
+            sum[lane] += unnormalized_prob(logits[lane], max[lane]);
             actions[lane] += lies_before(sum[lane], u[lane], total[lane]);
         }
     }
@@ -46,7 +46,7 @@ pub(crate) fn sample_lanes(
     }
     for lane in 0..LANES {
         actions[lane] = actions[lane].min(last);
-        logprobs[lane] = logprob(chosen[lane], &normalizer(max[lane], total[lane]));
+        logprobs[lane] = logprob(chosen[lane], &compute_normalizer(max[lane], total[lane]));
     }
 }
 

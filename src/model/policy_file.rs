@@ -107,7 +107,7 @@ pub fn write_values(
     let (values, scales) = (values.encode(), values.scales().map(ParameterValues::encode));
     let scale_tensors = parameters.iter().map(|Parameter { name, shape }| Parameter {
         name: format!("{name}{SCALES_SUFFIX}"),
-        shape: vec![block_quantized::blocks(shape.iter().product())],
+        shape: vec![block_quantized::num_blocks(shape.iter().product())],
     });
     let scale_tensors: Vec<Parameter> = scale_tensors.collect();
     let mut views = tensor_views(parameters, &values);
@@ -196,7 +196,7 @@ fn read_blocks<B: BlockCode>(
     let name = format!("{name}{SCALES_SUFFIX}");
     let view = find_tensor(tensors, &name)?;
     let (found, dtype, expected) =
-        (view.shape(), view.dtype(), [block_quantized::blocks(codes.len())]);
+        (view.shape(), view.dtype(), [block_quantized::num_blocks(codes.len())]);
     if found != expected || dtype != Dtype::BF16 {
         return Err(mismatch_error(format!(
             "`{name}` is {dtype:?} {found:?} instead of BF16 {expected:?}"
@@ -290,7 +290,7 @@ mod tests {
     fn numbers_of_8_bits_are_read_with_their_scales() {
         let parameters = perceptron(2, &[300]);
         let sizes: Vec<usize> = parameters.iter().map(Parameter::num_elements).collect();
-        let count = sizes.iter().map(|len| block_quantized::blocks(*len)).sum();
+        let count = sizes.iter().map(|len| block_quantized::num_blocks(*len)).sum();
         // Scales are 2^0, 2^1, ... and codes such that every third number is the largest, its half, and 0.
         let scales: Vec<u16> = (0..count).map(|i| (127 + i as u16) << 7).collect();
         let codes = |largest: u8| -> Vec<u8> {
@@ -306,7 +306,7 @@ mod tests {
                 [1.0, 0.5, 0.0][i % 3] * 2f32.powi((first + i / block_quantized::BLOCK) as i32)
             };
             want.extend((0..*len).map(value));
-            first += block_quantized::blocks(*len);
+            first += block_quantized::num_blocks(*len);
         }
         let write = |data| write_values(&parameters, data, None);
         let good = write(ParameterValues::U8 { codes: &plain, scales: &scales });

@@ -21,16 +21,16 @@ pub(crate) fn probe(device: &Device) -> CubeTensor {
     cube_tensor(Tensor::<1>::from_floats([0.0], device))
 }
 
-/// The largest buffer of a device that runs kernels, bytes.
+/// The size of the largest buffer of a device that runs kernels, bytes.
 pub(crate) fn largest_allocation(device: &Device) -> u64 {
-    let probe = probe(device);
-    let memory = &probe.client.properties().memory;
+    let tensor = probe(device);
+    let memory = &tensor.client.properties().memory;
     // Memory is given out in multiples of the alignment.
     memory.max_page_size / memory.alignment * memory.alignment
 }
 
 /// Maximum number of units of a plane (subgroup, warp) of a device; 0 if no kernels run there.
-pub(crate) fn plane_units(device: &Device) -> usize {
+pub(crate) fn max_plane_units(device: &Device) -> usize {
     if !has_kernels(device) {
         return 0;
     }
@@ -42,15 +42,15 @@ pub(crate) type Buffer<T> = Box<[T]>;
 
 /// Converts a Burn tensor to a contiguous CubeCL tensor.
 pub(crate) fn cube_tensor<const D: usize>(tensor: Tensor<D>) -> CubeTensor {
-    contiguous(tensor.try_into_primitive::<Cube>())
+    unwrap_contiguous(tensor.try_into_primitive::<Cube>())
 }
 
 /// Converts an integer Burn tensor to a contiguous CubeCL tensor.
 pub(crate) fn cube_ints<const D: usize>(tensor: Tensor<D, Int>) -> CubeTensor {
-    contiguous(tensor.try_into_primitive::<Cube>())
+    unwrap_contiguous(tensor.try_into_primitive::<Cube>())
 }
 
-fn contiguous<E: std::fmt::Debug>(tensor: Result<CubeTensor, E>) -> CubeTensor {
+fn unwrap_contiguous<E: std::fmt::Debug>(tensor: Result<CubeTensor, E>) -> CubeTensor {
     let tensor = tensor.unwrap_or_else(|e| panic!("the tensor is not on a CubeCL device: {e:?}"));
     burn_cubecl::kernel::into_contiguous(tensor)
 }
@@ -62,7 +62,7 @@ pub(crate) fn uninit(like: &CubeTensor, shape: &[usize], dtype: DType) -> CubeTe
     CubeTensor::new_contiguous(like.client.clone(), like.device.clone(), shape, handle, dtype)
 }
 
-/// A contiguous tensor of this shape in the memory of `tensor`, from its element `start` on.
+/// A contiguous tensor of this shape in the memory of `tensor`, from element `start` on.
 pub(crate) fn view(tensor: &CubeTensor, start: usize, shape: Shape) -> CubeTensor {
     let (size, rest) =
         (tensor.dtype.size(), tensor.meta.num_elements() - start - shape.num_elements());
@@ -86,12 +86,12 @@ pub(crate) fn argument(tensor: &CubeTensor) -> BufferArg {
 }
 
 /// The type of a float tensor's elements in kernels.
-pub(crate) fn element_of(tensor: &CubeTensor) -> ElemType {
-    float_element(tensor.dtype)
+pub(crate) fn element_type_of(tensor: &CubeTensor) -> ElemType {
+    float_element_type(tensor.dtype)
 }
 
 /// A type of floats in kernels.
-pub(crate) fn float_element(dtype: DType) -> ElemType {
+pub(crate) fn float_element_type(dtype: DType) -> ElemType {
     ElemType::Float(match dtype {
         DType::F16 => FloatKind::F16,
         DType::BF16 => FloatKind::BF16,
@@ -102,13 +102,14 @@ pub(crate) fn float_element(dtype: DType) -> ElemType {
 /// The widest vectors, in elements, that a kernel can read from all these tensors and that `fits` accepts.
 pub(crate) fn vector_size(tensors: &[&CubeTensor], fits: impl Fn(usize) -> bool) -> usize {
     let smallest = tensors.iter().map(|tensor| tensor.dtype.size()).min().expect("a tensor");
-    let begins = |tensor: &&CubeTensor, count: usize| {
+    let is_aligned = |tensor: &&CubeTensor, count: usize| {
         let start = tensor.handle.offset_start.unwrap_or(0) as usize;
         start.is_multiple_of(count * tensor.dtype.size())
     };
     let mut sizes = tensors[0].client.io_optimized_vector_sizes(smallest);
-    let all = |count: &usize| fits(*count) && tensors.iter().all(|tensor| begins(tensor, *count));
-    sizes.find(all).unwrap_or(1)
+    let fits_all =
+        |count: &usize| fits(*count) && tensors.iter().all(|tensor| is_aligned(tensor, *count));
+    sizes.find(fits_all).unwrap_or(1)
 }
 
 /// A launch grid of at least `cubes` cubes; rounded up if they exceed one row of the grid.

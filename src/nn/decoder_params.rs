@@ -11,20 +11,20 @@ use std::sync::{Arc, OnceLock};
 /// [`values`](Self::values) expands matrices in the number format of their file to f32 and keeps the copy; products and
 /// embeddings read them as they are.
 #[derive(Clone, Debug, Default)]
-pub struct DecoderParams(Arc<Shared>);
+pub struct DecoderParams(Arc<SharedParams>);
 
 #[derive(Debug, Default)]
-struct Shared {
-    /// All numbers in f32, once [`DecoderParams::values`] has been called.
+struct SharedParams {
+    /// All elements in f32, once [`DecoderParams::values`] has been called.
     values: OnceLock<Vec<f32>>,
-    /// The parameters by their places, without gaps; none if they were in f32 from the start.
-    parts: Vec<(Range<usize>, StoredParameter)>,
+    /// The parameters with the ranges of their elements, without gaps; none if they were in f32 from the start.
+    parameters: Vec<(Range<usize>, StoredParameter)>,
 }
 
-/// A parameter, as numbers or as a weight in its file's format.
+/// A parameter, as values or as a weight in its file's format.
 #[derive(Clone, Debug)]
 pub enum StoredParameter {
-    /// Numbers in f32.
+    /// Values in f32.
     Values(Vec<f32>),
     /// The weight of a linear layer, `[inputs, outputs]`.
     Weight(StoredMatrix),
@@ -46,8 +46,8 @@ impl StoredParameter {
         type Line<'a> = &'a (dyn Fn(usize, &mut [f32]) + Sync);
         let (width, line): (usize, Line) = match self {
             Self::Values(values) => return to.copy_from_slice(&values[first..][..to.len()]),
-            Self::Weight(matrix) => (matrix.columns(), &|index, to| matrix.row(index, to)),
-            Self::Table(matrix) => (matrix.inner(), &|index, to| matrix.column(index, to)),
+            Self::Weight(matrix) => (matrix.columns(), &|index, to| matrix.read_row(index, to)),
+            Self::Table(matrix) => (matrix.inner(), &|index, to| matrix.read_column(index, to)),
         };
         let lead = ((width - first % width) % width).min(to.len());
         let (to_lead, rest) = to.split_at_mut(lead);
@@ -68,7 +68,7 @@ impl StoredParameter {
 
 impl From<Vec<f32>> for DecoderParams {
     fn from(values: Vec<f32>) -> Self {
-        Self(Arc::new(Shared { values: OnceLock::from(values), parts: Vec::new() }))
+        Self(Arc::new(SharedParams { values: OnceLock::from(values), parameters: Vec::new() }))
     }
 }
 
@@ -80,29 +80,29 @@ impl PartialEq for DecoderParams {
 
 impl DecoderParams {
     /// Parameters in order, of which some may be in the number format of their file.
-    pub fn new(parts: Vec<StoredParameter>) -> Self {
-        if parts.iter().all(|part| matches!(part, StoredParameter::Values(_))) {
-            let mut values = Vec::with_capacity(parts.iter().map(StoredParameter::len).sum());
-            for part in parts {
-                if let StoredParameter::Values(numbers) = part {
-                    values.extend(numbers);
+    pub fn new(parameters: Vec<StoredParameter>) -> Self {
+        if parameters.iter().all(|parameter| matches!(parameter, StoredParameter::Values(_))) {
+            let mut values = Vec::with_capacity(parameters.iter().map(StoredParameter::len).sum());
+            for parameter in parameters {
+                if let StoredParameter::Values(some) = parameter {
+                    values.extend(some);
                 }
             }
             return values.into();
         }
         let mut end = 0;
-        let placed = parts.into_iter().map(|part| {
+        let with_ranges = parameters.into_iter().map(|parameter| {
             let start = end;
-            end += part.len();
-            (start..end, part)
+            end += parameter.len();
+            (start..end, parameter)
         });
-        Self(Arc::new(Shared { values: OnceLock::new(), parts: placed.collect() }))
+        Self(Arc::new(SharedParams { values: OnceLock::new(), parameters: with_ranges.collect() }))
     }
 
-    /// The number of parameters.
+    /// The number of elements.
     pub fn len(&self) -> usize {
-        let parts = || self.0.parts.last().map_or(0, |(place, _)| place.end);
-        self.0.values.get().map_or_else(parts, Vec::len)
+        let stored_len = || self.0.parameters.last().map_or(0, |(range, _)| range.end);
+        self.0.values.get().map_or_else(stored_len, Vec::len)
     }
 
     /// Whether there are none.
@@ -110,7 +110,7 @@ impl DecoderParams {
         self.len() == 0
     }
 
-    /// All numbers. The first call expands stored matrices on all threads of the pool, so it must not come from work
+    /// All elements. The first call expands stored matrices on all threads of the pool, so it must not come from work
     /// that runs in parallel with other work on the same parameters: that could wait for itself.
     pub fn values(&self) -> &[f32] {
         self.0.values.get_or_init(|| {
@@ -130,50 +130,51 @@ impl DecoderParams {
         }
         let mut done = 0;
         while done < to.len() {
-            let at = first + done;
-            let (place, part) = self.part(at).expect("so many parameters");
-            let count = (place.end - at).min(to.len() - done);
-            part.read(at - place.start, &mut to[done..][..count]);
+            let index = first + done;
+            let (range, parameter) = self.parameter_at(index).expect("so many elements");
+            let count = (range.end - index).min(to.len() - done);
+            parameter.read(index - range.start, &mut to[done..][..count]);
             done += count;
         }
     }
 
-    /// The parameters at `place`, which lie within one parameter that is in f32.
-    pub(in crate::nn) fn slice(&self, place: &Range<usize>) -> &[f32] {
-        if place.is_empty() {
+    /// The elements in `range`, which lie within one parameter that is in f32.
+    pub(in crate::nn) fn slice(&self, range: &Range<usize>) -> &[f32] {
+        if range.is_empty() {
             return &[];
         }
         if self.0.values.get().is_none()
-            && let Some((own, StoredParameter::Values(values))) = self.part(place.start)
+            && let Some((own, StoredParameter::Values(values))) = self.parameter_at(range.start)
         {
-            return &values[place.start - own.start..place.end - own.start];
+            return &values[range.start - own.start..range.end - own.start];
         }
-        &self.values()[place.clone()]
+        &self.values()[range.clone()]
     }
 
-    /// The stored matrix at `place`, if that parameter is one.
-    pub(in crate::nn) fn stored(&self, place: &Range<usize>) -> Option<&StoredMatrix> {
-        match self.part(place.start)? {
+    /// The stored matrix with the elements in `range`, if that parameter is one.
+    pub(in crate::nn) fn stored_matrix(&self, range: &Range<usize>) -> Option<&StoredMatrix> {
+        match self.parameter_at(range.start)? {
             (_, StoredParameter::Weight(matrix) | StoredParameter::Table(matrix)) => Some(matrix),
             (_, StoredParameter::Values(_)) => None,
         }
     }
 
-    /// All numbers, to be changed: expanded, and copied if they are shared.
+    /// All elements, to be changed: expanded, and copied if they are shared.
     pub fn to_mut(&mut self) -> &mut Vec<f32> {
         self.values();
         match Arc::get_mut(&mut self.0) {
-            Some(shared) => shared.parts = Vec::new(),
+            Some(shared) => shared.parameters = Vec::new(),
             None => *self = self.values().to_vec().into(),
         }
         let shared = Arc::get_mut(&mut self.0).expect("no clone of new parameters");
         shared.values.get_mut().expect("expanded")
     }
 
-    /// The part that contains the parameter with index `at`; `None` if all were in f32 from the start.
-    fn part(&self, at: usize) -> Option<&(Range<usize>, StoredParameter)> {
-        let next = self.0.parts.partition_point(|(place, _)| place.end <= at);
-        self.0.parts.get(next)
+    /// The parameter that contains the element with this index, and the range of its elements; `None` if all were in
+    /// f32 from the start.
+    fn parameter_at(&self, index: usize) -> Option<&(Range<usize>, StoredParameter)> {
+        let parameter = self.0.parameters.partition_point(|(range, _)| range.end <= index);
+        self.0.parameters.get(parameter)
     }
 }
 
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_expand_in_their_order() {
+    fn parameters_expand_in_their_order() {
         let mut params = DecoderParams::new(vec![
             StoredParameter::Table(matrix([2, 3])),
             StoredParameter::Values(vec![0.5, 0.25]),
@@ -198,7 +199,9 @@ mod tests {
         ]);
         let all = [0.0, 10.0, 1.0, 11.0, 2.0, 12.0, 0.5, 0.25, 0.0, 1.0, 2.0, 10.0, 11.0, 12.0];
         assert_eq!((params.len(), params.slice(&(7..8))), (all.len(), &[0.25][..]));
-        assert!(params.stored(&(6..8)).is_none() && params.stored(&(8..14)).is_some());
+        assert!(
+            params.stored_matrix(&(6..8)).is_none() && params.stored_matrix(&(8..14)).is_some()
+        );
         for first in 0..all.len() {
             for end in first..=all.len() {
                 let mut numbers = vec![0.0; end - first];
@@ -210,10 +213,12 @@ mod tests {
         let before = params.clone();
         params.to_mut()[1] = 7.0;
         assert_eq!((params.values()[1], before.values()[1], params.len()), (7.0, 10.0, all.len()));
-        assert!(params.stored(&(8..14)).is_none() && before.stored(&(8..14)).is_some());
+        assert!(
+            params.stored_matrix(&(8..14)).is_none() && before.stored_matrix(&(8..14)).is_some()
+        );
         let expanded = before.values().as_ptr();
         let mut alone = before;
         assert_eq!(alone.to_mut().as_ptr(), expanded);
-        assert!(alone.stored(&(8..14)).is_none());
+        assert!(alone.stored_matrix(&(8..14)).is_none());
     }
 }

@@ -16,7 +16,7 @@ pub(crate) fn orthogonal_linear(
     key: u32,
     device: &Device,
 ) -> Linear {
-    linear_with_weight(orthogonal(inputs, outputs, gain, key), outputs, device)
+    linear_with_weight(orthogonal_matrix(inputs, outputs, gain, key), outputs, device)
 }
 
 /// A layer of these weights, `[inputs, outputs]`, and biases of 0.
@@ -34,7 +34,7 @@ const MAX_GRAM_SCHMIDT: usize = 256;
 
 /// A `[inputs, outputs]` matrix, row-major, whose rows or columns (the fewer) are orthogonal with
 /// norm `gain`, and otherwise random: uniformly distributed.
-pub(crate) fn orthogonal(inputs: usize, outputs: usize, gain: f64, key: u32) -> Vec<f32> {
+pub(crate) fn orthogonal_matrix(inputs: usize, outputs: usize, gain: f64, key: u32) -> Vec<f32> {
     let (count, len) = (inputs.min(outputs), inputs.max(outputs));
     // Gives element `i` of a vector by `at(vector, i)`.
     let arrange = |at: &(dyn Fn(usize, usize) -> f64 + Sync)| -> Vec<f32> {
@@ -50,18 +50,18 @@ pub(crate) fn orthogonal(inputs: usize, outputs: usize, gain: f64, key: u32) -> 
         let vectors = gram_schmidt(count, len, key);
         arrange(&|vector, i| vectors[vector][i])
     } else {
-        let vectors = by_reflections(count, len, key);
+        let vectors = reflect_unit_vectors(count, len, key);
         arrange(&|vector, i| {
             f64::from(vectors[vector / VECTORS_PER_THREAD][i][vector % VECTORS_PER_THREAD])
         })
     }
 }
 
-/// The normal draw number `number` of a key (Box and Muller 1958).
-pub(crate) fn normal(key: u32, number: u32) -> f64 {
+/// The normal draw of a key and a counter (Box and Muller 1958).
+pub(crate) fn normal_draw(key: u32, counter: u32) -> f64 {
     // 1 - u keeps the logarithm finite.
-    let u1 = 1.0 - f64::from(uniform(draw(key, 2 * number)));
-    let u2 = f64::from(uniform(draw(key, 2 * number + 1)));
+    let u1 = 1.0 - f64::from(uniform(draw(key, 2 * counter)));
+    let u2 = f64::from(uniform(draw(key, 2 * counter + 1)));
     (-2.0 * u1.ln()).sqrt() * (std::f64::consts::TAU * u2).cos()
 }
 
@@ -71,7 +71,7 @@ fn gram_schmidt(count: usize, len: usize, key: u32) -> Vec<Vec<f64>> {
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(x, y)| x * y).sum::<f64>();
     let mut vectors: Vec<Vec<f64>> = Vec::with_capacity(count);
     while vectors.len() < count {
-        let mut v: Vec<f64> = (drawn..drawn + len as u32).map(|i| normal(key, i)).collect();
+        let mut v: Vec<f64> = (drawn..drawn + len as u32).map(|i| normal_draw(key, i)).collect();
         drawn += len as u32;
         // Twice is enough for orthogonality to working precision (Kahan; Parlett 1980).
         for _ in 0..2 {
@@ -96,7 +96,7 @@ const BLOCK_REFLECTIONS: usize = 8;
 /// `count` orthonormal vectors `[len]`, [`VECTORS_PER_THREAD`] of them in each `[len][VECTORS_PER_THREAD]`: the first
 /// columns of a product of random reflections (Stewart 1980, "The efficient generation of random orthogonal matrices").
 /// Costs a third of Gram-Schmidt with its second pass, and runs on all threads.
-fn by_reflections(count: usize, len: usize, key: u32) -> Vec<Vec<[f32; VECTORS_PER_THREAD]>> {
+fn reflect_unit_vectors(count: usize, len: usize, key: u32) -> Vec<Vec<[f32; VECTORS_PER_THREAD]>> {
     let firsts: Vec<usize> = (0..count).step_by(BLOCK_REFLECTIONS).collect();
     let blocks: Vec<Reflections> = firsts
         .into_par_iter()
@@ -121,7 +121,7 @@ fn by_reflections(count: usize, len: usize, key: u32) -> Vec<Vec<[f32; VECTORS_P
 
 /// A block of reflections `H = I - v v^T`; their product is `I - V T V^T` (Schreiber and Van Loan 1989).
 struct Reflections {
-    /// The number of the first reflection; the block leaves the elements of a vector before it unchanged.
+    /// Index of the first reflection; the block leaves the elements of a vector before it unchanged.
     first: usize,
     /// `V`, from element `first` on, the reflections side by side.
     v: Vec<[f32; BLOCK_REFLECTIONS]>,
@@ -132,13 +132,14 @@ struct Reflections {
 }
 
 impl Reflections {
-    /// A block of `count` reflections from number `first` on, of vectors `[len]`.
+    /// A block of `count` reflections from index `first` on, of vectors `[len]`.
     fn new(first: usize, count: usize, len: usize, key: u32) -> Self {
         let mut v = vec![[0.0; BLOCK_REFLECTIONS]; len - first];
         let mut signs = [1.0; BLOCK_REFLECTIONS];
         for i in 0..count {
             let key = draw(key, (first + i) as u32);
-            let mut x: Vec<f64> = (0..len - first - i).map(|n| normal(key, n as u32)).collect();
+            let mut x: Vec<f64> =
+                (0..len - first - i).map(|n| normal_draw(key, n as u32)).collect();
             let norm = x.iter().map(|x| x * x).sum::<f64>().sqrt();
             // The sign of `x[0]`, so that no subtraction cancels digits.
             let sign = if x[0] < 0.0 { -1.0 } else { 1.0 };
@@ -203,10 +204,10 @@ mod tests {
     fn error(inputs: usize, outputs: usize, w: &[f32], gain: f64) -> f64 {
         let at = |i: usize, j: usize| f64::from(w[i * outputs + j]);
         let (count, len) = (inputs.min(outputs), inputs.max(outputs));
-        let number = |v: usize, i: usize| if inputs <= outputs { at(v, i) } else { at(i, v) };
+        let element = |v: usize, i: usize| if inputs <= outputs { at(v, i) } else { at(i, v) };
         let errors = (0..count * count).into_par_iter().map(|pair| {
             let (a, b) = (pair / count, pair % count);
-            let dot: f64 = (0..len).map(|i| number(a, i) * number(b, i)).sum();
+            let dot: f64 = (0..len).map(|i| element(a, i) * element(b, i)).sum();
             (dot / (gain * gain) - if a == b { 1.0 } else { 0.0 }).abs()
         });
         errors.reduce(|| 0.0, f64::max)
@@ -218,28 +219,28 @@ mod tests {
         let many = [(257, 257), (301, 260), (257, 400)];
         for (inputs, outputs) in few.into_iter().chain(many) {
             let gain = 1.7;
-            let w = orthogonal(inputs, outputs, gain, 42);
+            let w = orthogonal_matrix(inputs, outputs, gain, 42);
             assert_eq!(w.len(), inputs * outputs);
             let error = error(inputs, outputs, &w, gain);
             assert!(error < 4e-6, "{inputs}x{outputs}: {error}");
-            assert_ne!(w, orthogonal(inputs, outputs, gain, 43));
+            assert_ne!(w, orthogonal_matrix(inputs, outputs, gain, 43));
         }
     }
 
     #[test]
     fn small_matrices_have_known_bits() {
-        let bits: Vec<u32> = orthogonal(3, 2, 1.0, 7).iter().map(|x| x.to_bits()).collect();
+        let bits: Vec<u32> = orthogonal_matrix(3, 2, 1.0, 7).iter().map(|x| x.to_bits()).collect();
         assert_eq!(bits, [0xbea6d462, 0x3e9a2743, 0x3f6dfe91, 0xbd900532, 0xbe30075e, 0xbf7374e1]);
     }
 
     #[test]
     fn many_vectors_are_uniform_and_independent_of_the_number_of_threads() {
         let n = 300;
-        let w = orthogonal(n, n, 1.0, 5);
+        let w = orthogonal_matrix(n, n, 1.0, 5);
         // Entries of a uniformly distributed orthogonal matrix: mean 0, variance 1 / n, fourth moment
         // 3 / (n (n + 2)); the diagonal is not an exception.
-        let moment = |numbers: &mut dyn Iterator<Item = f32>, power: i32| {
-            let powers: Vec<f64> = numbers.map(|x| f64::from(x).powi(power)).collect();
+        let moment = |values: &mut dyn Iterator<Item = f32>, power: i32| {
+            let powers: Vec<f64> = values.map(|x| f64::from(x).powi(power)).collect();
             powers.iter().sum::<f64>() / powers.len() as f64
         };
         let size = n as f64;
@@ -252,7 +253,7 @@ mod tests {
         assert!((second - 1.0).abs() < 0.35, "{second}");
         for threads in [1, 3] {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            assert!(pool.install(|| orthogonal(n, n, 1.0, 5)) == w, "{threads} threads");
+            assert!(pool.install(|| orthogonal_matrix(n, n, 1.0, 5)) == w, "{threads} threads");
         }
     }
 }

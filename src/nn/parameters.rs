@@ -8,7 +8,7 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::Tensor;
 
 /// Whether a container is an enum: its variant is left out of a parameter's name.
-fn is_choice(container_type: &str) -> bool {
+fn is_enum(container_type: &str) -> bool {
     container_type.starts_with("Enum:")
 }
 
@@ -24,12 +24,12 @@ pub fn named_parameters<M: Module>(module: &M) -> Vec<Parameter> {
             self.found.push(Parameter::new(self.path.join("."), &param.val().dims()));
         }
         fn enter_module(&mut self, name: &str, container_type: &str) {
-            if !is_choice(container_type) {
+            if !is_enum(container_type) {
                 self.path.push(name.to_string());
             }
         }
         fn exit_module(&mut self, _name: &str, container_type: &str) {
-            if !is_choice(container_type) {
+            if !is_enum(container_type) {
                 self.path.pop();
             }
         }
@@ -41,17 +41,17 @@ pub fn named_parameters<M: Module>(module: &M) -> Vec<Parameter> {
 
 /// All float parameters in one vector `[num_params]`.
 pub fn flatten<M: Module>(module: &M) -> Tensor<1> {
-    struct Collect(Vec<Tensor<1>>);
-    impl ModuleVisitor for Collect {
+    struct Collector(Vec<Tensor<1>>);
+    impl ModuleVisitor for Collector {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             let value = param.val();
             let len = value.shape().num_elements();
             self.0.push(value.reshape([len]));
         }
     }
-    let mut collect = Collect(Vec::new());
-    module.visit(&mut collect);
-    Tensor::cat(collect.0, 0)
+    let mut collector = Collector(Vec::new());
+    module.visit(&mut collector);
+    Tensor::cat(collector.0, 0)
 }
 
 /// Copies a vector, such as all parameters, to host memory. On a device this reads it back.
@@ -64,7 +64,7 @@ pub(crate) async fn read(vector: Tensor<1>) -> Vec<f32> {
     data.try_into_vec().expect("all tensors are f32")
 }
 
-/// Copies the numbers of a tensor to host memory: [`read`] for threads that may block, and any shape.
+/// Copies the elements of a tensor to host memory: [`read`] for threads that may block, and any shape.
 ///
 /// # Panics
 /// If the device fails.
@@ -78,11 +78,11 @@ pub(crate) fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
 /// # Panics
 /// If the vector's length is not the number of parameters.
 pub fn unflatten<M: Module>(module: M, flat: &Tensor<1>) -> M {
-    struct Fill<'a> {
+    struct Filler<'a> {
         flat: &'a Tensor<1>,
         offset: usize,
     }
-    impl ModuleMapper for Fill<'_> {
+    impl ModuleMapper for Filler<'_> {
         fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
             let (id, value, _) = param.consume();
             let shape = value.shape();
@@ -92,8 +92,8 @@ pub fn unflatten<M: Module>(module: M, flat: &Tensor<1>) -> M {
             Param::initialized(id, value)
         }
     }
-    let mut fill = Fill { flat, offset: 0 };
-    let module = module.map(&mut fill);
-    assert_eq!(fill.offset, flat.dims()[0], "flat: [num_params]");
+    let mut filler = Filler { flat, offset: 0 };
+    let module = module.map(&mut filler);
+    assert_eq!(filler.offset, flat.dims()[0], "flat: [num_params]");
     module
 }

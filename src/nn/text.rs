@@ -9,7 +9,7 @@ pub struct PromptWithCompletions<'a> {
     pub completions: Vec<&'a [u32]>,
 }
 
-/// The place of a completion among some texts.
+/// The indices of a completion among some texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompletionIndex {
     /// Index of the text.

@@ -26,7 +26,7 @@ pub use crate::nn::arch::{Adapters, LoraConfig};
 pub use crate::nn::ops::Parallelism;
 pub use crate::nn::ops::bf16::Kernel;
 pub use crate::nn::ops::linear::Arithmetic;
-pub use crate::nn::ops::region::region;
+pub use crate::nn::ops::region::run_in_region;
 pub use crate::nn::ops::softmax::{
     EXCLUSION_OFFSET, inverse_temperature, normalize, restrict, softmax,
 };

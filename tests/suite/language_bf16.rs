@@ -147,7 +147,7 @@ fn learning_reuses_the_keys_and_values_of_generation() {
             decoder.forward_texts(&texts, Retention::Inputs, &mut whole);
             let mut caches = vec![Cache::default(); 3];
             decoder.begin_cache(&mut caches[2], prompt.len(), None);
-            let before = PrefixCache { index: 2, tokens: prompt.len() };
+            let before = PrefixCache { index: 2, num_tokens: prompt.len() };
             for (cache, tokens) in caches.iter_mut().zip(&completions) {
                 decoder.begin_cache(cache, tokens.len(), Some(before));
             }

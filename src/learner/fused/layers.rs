@@ -6,7 +6,7 @@
 //! knows. Each sum goes over inputs or samples in their order, whichever unit computes it.
 
 use super::tiles::Tiling;
-use crate::math::activation::{derivative_by_value, value_and_derivative};
+use crate::math::activation::{derivative_from_value, value_and_derivative};
 use crate::model::kernels::{DenseLayout, load_rounded, round_to};
 use crate::settings::Activation;
 use burn::cubecl;
@@ -224,7 +224,7 @@ pub(super) fn backward<I: Float>(
                 let derivative = if comptime!(tiling.keeps_derivatives) {
                     derivatives[row + comptime!(layer.derivative_row * stride + s)]
                 } else {
-                    derivative_by_value(activations[at], activation)
+                    derivative_from_value(activations[at], activation)
                 };
                 activations[at] = sums[comptime!(n * samples + s)] * derivative;
             }

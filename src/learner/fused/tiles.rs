@@ -42,7 +42,7 @@ impl Tiling {
     pub fn new(shape: &MlpShape) -> Option<Self> {
         let widest = shape.first.max(shape.second).max(shape.actions);
         let units = (widest / 2).max(MIN_UNITS).next_multiple_of(32);
-        let keeps_derivatives = !shape.activation.has_derivative_by_value();
+        let keeps_derivatives = !shape.activation.has_derivative_from_value();
         let derivatives = if keeps_derivatives { shape.first + shape.second } else { 0 };
         let rows = shape.features + shape.first + shape.second + shape.actions + derivatives;
         let fits = |tile: usize, stride: usize| {

@@ -5,7 +5,7 @@ use crate::data::ENDED;
 use crate::data::summary::{LEARNT_STEPS, SCALE};
 use crate::device::buffers::Buffer;
 use crate::math::softmax::{
-    MASKED_LOGIT, Normalizer, entropy_of, logprob, normalizer, prob, unnormalized,
+    MASKED_LOGIT, Normalizer, compute_normalizer, entropy_term, logprob, prob, unnormalized_prob,
 };
 use crate::math::{at_least, exp};
 use crate::model::kernels::{MlpShape, mlp_logits, round_to};
@@ -242,14 +242,14 @@ pub(super) fn softmax(
     let mut total = 0.0f32;
     #[unroll]
     for a in 0..actions {
-        total += unnormalized(logits[first + comptime!(a * stride)], max);
+        total += unnormalized_prob(logits[first + comptime!(a * stride)], max);
     }
-    let normalizer = normalizer(max, total);
+    let normalizer = compute_normalizer(max, total);
     let mut entropy = 0.0f32;
     #[unroll]
     for a in 0..actions {
         let z = logits[first + comptime!(a * stride)];
-        entropy += entropy_of(prob(z, &normalizer), logprob(z, &normalizer));
+        entropy += entropy_term(prob(z, &normalizer), logprob(z, &normalizer));
     }
     // Recordings made by policies contain no invalid actions, but user-supplied ones might.
     let last = comptime!(actions as u32 - 1);

@@ -3,7 +3,7 @@
 
 use crate::learner::means::NUM_SUMS;
 use crate::math::softmax::{
-    MASKED_LOGIT, Normalizer, entropy_of, logprob, normalizer, unnormalized,
+    MASKED_LOGIT, Normalizer, compute_normalizer, entropy_term, logprob, unnormalized_prob,
 };
 use crate::math::{at_least, exp};
 use crate::model::LANES;
@@ -139,7 +139,7 @@ fn log_softmax(logits: &mut [LaneBlock], probs: &mut [LaneBlock]) {
     let mut sums = [0.0f32; LANE_STEPS];
     for (logits, probs) in logits.iter().zip(&mut *probs) {
         for l in 0..LANE_STEPS {
-            probs[l] = unnormalized(logits[l], max[l]);
+            probs[l] = unnormalized_prob(logits[l], max[l]);
             sums[l] += probs[l];
         }
     }
@@ -147,7 +147,7 @@ fn log_softmax(logits: &mut [LaneBlock], probs: &mut [LaneBlock]) {
     let mut inverse_sums = [0.0f32; LANE_STEPS];
     for l in 0..LANE_STEPS {
         Normalizer { log_sum: log_sums[l], inverse_sum: inverse_sums[l], .. } =
-            normalizer(max[l], sums[l]);
+            compute_normalizer(max[l], sums[l]);
     }
     for (logits, probs) in logits.iter_mut().zip(probs) {
         for l in 0..LANE_STEPS {
@@ -216,7 +216,7 @@ fn entropies(logprobs: &[LaneBlock], probs: &[LaneBlock]) -> LaneBlock {
     for (logprobs, probs) in logprobs.iter().zip(probs) {
         let (z, p) = (*logprobs, *probs);
         for l in 0..LANE_STEPS {
-            entropy[l] += entropy_of(p[l], z[l]);
+            entropy[l] += entropy_term(p[l], z[l]);
         }
     }
     entropy

@@ -7,8 +7,8 @@ use crate::model::LANES;
 use crate::objective::d_logit;
 use crate::parallel::{LeafThreads, PartialSum, TeamError, left_siblings, sum_leaves, tree_nodes};
 use crate::text::{
-    CompletionIndex, Retention, TextPass, TokenDecoder, inverse_temperature, normalize, region,
-    restrict,
+    CompletionIndex, Retention, TextPass, TokenDecoder, inverse_temperature, normalize, restrict,
+    run_in_region,
 };
 use multiversion::multiversion;
 use std::ops::Range;
@@ -230,7 +230,7 @@ impl Differentiation<'_> {
         let max_tokens =
             if self.decoder.is_small() { MAX_PASS_TOKENS } else { LARGE_MAX_PASS_TOKENS };
         let parts = split_into_parts(self.groups, chosen, max_tokens);
-        region(parallelism, || {
+        run_in_region(parallelism, || {
             for (i, part) in parts.iter().enumerate() {
                 let is_last = i + 1 == parts.len();
                 let done = |gradient: &[f32], start: usize| {

@@ -64,7 +64,7 @@ impl Model for Decoder {
         let elsewhere = -here.clone() + 1.0;
         let mut parts = vec![count + 1.0];
         for (i, new) in caches.into_iter().enumerate() {
-            for (new, old) in new.into_iter().zip(self.remembered(&memory, i)) {
+            for (new, old) in new.into_iter().zip(self.cached_keys_values(&memory, i)) {
                 let old = old.reshape([batch, context, kv]) * elsewhere.clone();
                 let rows = old + new.reshape([batch, 1, kv]) * here.clone();
                 parts.push(rows.reshape([batch, context * kv]));

@@ -3,7 +3,7 @@
 use crate::math::Activation;
 use crate::model::registry::mlp::{HEAD_GAIN, HIDDEN_GAIN, forward_hidden};
 use crate::model::{Model, PolicyConfig};
-use crate::nn::orthogonal::{linear_with_weight, orthogonal, orthogonal_linear};
+use crate::nn::orthogonal::{linear_with_weight, orthogonal_linear, orthogonal_matrix};
 use crate::nn::tensors::activation::tanh;
 use crate::nn::tensors::products::ProductPrecision;
 use crate::rng::draw;
@@ -56,7 +56,7 @@ impl Gru {
             orthogonal_linear(pair[0], pair[1], HIDDEN_GAIN, draw(key, i as u32), device)
         });
         let gates = |inputs: usize, key: u32| {
-            let gates = [0, 1, 2].map(|gate| orthogonal(inputs, size, 1.0, draw(key, gate)));
+            let gates = [0, 1, 2].map(|gate| orthogonal_matrix(inputs, size, 1.0, draw(key, gate)));
             let rows = (0..inputs).flat_map(|i| {
                 gates.iter().flat_map(move |gate| gate[i * size..(i + 1) * size].iter().copied())
             });
@@ -171,7 +171,7 @@ impl Model for Gru {
 
     fn step(&self, obs: Tensor<2>, memory: Tensor<2>) -> (Tensor<2>, Tensor<2>) {
         let memory = self.cell().step(self.encode(obs), memory);
-        (ProductPrecision::default().linear(&self.head, memory.clone()), memory)
+        (ProductPrecision::default().apply_linear(&self.head, memory.clone()), memory)
     }
 
     /// Steps one by one, and the head for all steps at once. Encoding all steps at once does not pay: the gradient of
@@ -187,7 +187,7 @@ impl Model for Gru {
             memory = cell.step(self.encode(obs), memory * continues);
             memories.push(memory.clone());
         }
-        let logits = ProductPrecision::default().linear(&self.head, Tensor::cat(memories, 0));
+        let logits = ProductPrecision::default().apply_linear(&self.head, Tensor::cat(memories, 0));
         let num_actions = logits.dims()[1];
         logits.reshape([num_steps, batch, num_actions])
     }

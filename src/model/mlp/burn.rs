@@ -69,7 +69,7 @@ impl Mlp {
 impl Memoryless for Mlp {
     fn logits(&self, obs: Tensor<2>) -> Tensor<2> {
         let (last, layers) = self.layers.split_last().expect("a layer");
-        ProductPrecision::default().linear(last, forward_hidden(layers, self.activation, obs))
+        ProductPrecision::default().apply_linear(last, forward_hidden(layers, self.activation, obs))
     }
 }
 
@@ -79,6 +79,6 @@ pub(in crate::model) fn forward_hidden(
     activation: Activation,
     obs: Tensor<2>,
 ) -> Tensor<2> {
-    let apply = |x, layer| activate(ProductPrecision::default().linear(layer, x), activation);
+    let apply = |x, layer| activate(ProductPrecision::default().apply_linear(layer, x), activation);
     layers.iter().fold(obs, apply)
 }

@@ -4,7 +4,7 @@ use super::Mlp;
 use crate::math::Activation;
 use crate::math::activation::activate;
 use crate::model::flatten;
-use crate::nn::buffers::plane_units;
+use crate::nn::buffers::max_plane_units;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 use burn::tensor::Tensor;
@@ -64,7 +64,7 @@ impl MlpShape {
             [features, first, second, actions] => (features, first, second, actions),
             _ => return None,
         };
-        let wide = plane_units(&mlp.layers()[0].weight.device()) >= MIN_WIDE_PLANE;
+        let wide = max_plane_units(&mlp.layers()[0].weight.device()) >= MIN_WIDE_PLANE;
         let block = if wide { neuron_block(first) } else { 1 };
         Some(Self { features, first, second, actions, activation: mlp.activation(), block })
     }

@@ -1,7 +1,7 @@
 //! The initial weights of a decoder, the same for the same key.
 
 use super::{DecoderShape, Layout, Projection};
-use crate::nn::orthogonal::{normal, orthogonal};
+use crate::nn::orthogonal::{normal_draw, orthogonal_matrix};
 use crate::rng::draw;
 
 /// The norm of each row of the table of token embeddings, or of each column where it has more rows than columns: small,
@@ -26,7 +26,7 @@ impl DecoderShape {
         let stream_norm = (self.hidden_size as f64).sqrt();
         let residual_gain = 1.0 / (2.0 * self.num_layers as f64).sqrt();
         let mut fill = |place: &std::ops::Range<usize>, rows: usize, gain: f64, key: u32| {
-            let weights = orthogonal(rows, place.len() / rows, gain, key);
+            let weights = orthogonal_matrix(rows, place.len() / rows, gain, key);
             params[place.clone()].copy_from_slice(&weights);
         };
         match &layout.input {
@@ -75,7 +75,7 @@ impl DecoderShape {
             };
             let key = draw(key, index as u32);
             for (i, x) in params[start..end].iter_mut().enumerate() {
-                *x = (deviation * normal(key, i as u32)) as f32;
+                *x = (deviation * normal_draw(key, i as u32)) as f32;
             }
         }
         params

@@ -3,7 +3,7 @@
 //! The names are those of the package PEFT.
 
 use super::{DecoderShape, Layout, LinearLayout, Parameter, Projection};
-use crate::nn::ops::lora::LowRank;
+use crate::nn::ops::lora::LowRankPair;
 use crate::rng::{draw, uniform};
 use crate::schema::range::strings_of;
 use crate::schema::{OutOfRange, ensure, settings};
@@ -173,7 +173,7 @@ impl Adapters {
     /// Merges the adapters into the decoder's parameters: adds `scale a b` to each target matrix.
     pub fn merge_into(&self, shape: &DecoderShape, params: &mut [f32]) {
         for linear in Layout::new(shape).layers.iter().flat_map(|layer| &layer.linears) {
-            let Some((_, LowRank { a, b, rank, scale })) = self.get(linear) else { continue };
+            let Some((_, LowRankPair { a, b, rank, scale })) = self.get(linear) else { continue };
             let rows = params[linear.weight.clone()].chunks_exact_mut(linear.outputs);
             for (row, a) in rows.zip(a.chunks_exact(rank)) {
                 for (factor, b) in a.iter().zip(b.chunks_exact(linear.outputs)) {
@@ -184,10 +184,10 @@ impl Adapters {
     }
 
     /// The adapter of a matrix, if it has one.
-    pub(crate) fn get(&self, linear: &LinearLayout) -> Option<(&AdapterLayout, LowRank<'_>)> {
+    pub(crate) fn get(&self, linear: &LinearLayout) -> Option<(&AdapterLayout, LowRankPair<'_>)> {
         let layout = self.layouts.get(linear.index)?.as_ref()?;
         let (a, b) = (&self.params[layout.a.clone()], &self.params[layout.b.clone()]);
-        Some((layout, LowRank { a, b, rank: self.config.r, scale: self.scale() }))
+        Some((layout, LowRankPair { a, b, rank: self.config.r, scale: self.scale() }))
     }
 
     /// The factor of the adapters' results, `lora_alpha / r`.

@@ -102,7 +102,7 @@ pub(super) fn rope_table(
     let dim = shape.rotary_dim();
     if let Some(RopeScaling::Dynamic { factor, original_max_position_embeddings }) = scaling {
         let positions = num_dynamic_positions(factor, original_max_position_embeddings);
-        return RopeTable::by_position((positions as usize).max(1), |position| {
+        return RopeTable::from_fn((positions as usize).max(1), |position| {
             let length = (position as f64 + 1.0).max(original_max_position_embeddings);
             let growth = factor * length / original_max_position_embeddings - (factor - 1.0);
             let power = dim as f64 / (dim as f64 - 2.0).max(1.0);
@@ -118,7 +118,7 @@ pub(super) fn rope_table(
 
 /// The table of layers that do not rotate: the angle 0 at every position.
 pub(super) fn identity_table(shape: &DecoderShape) -> RopeTable {
-    RopeTable::by_position(1, |_| vec![0.0; shape.rotary_dim() / 2])
+    RopeTable::from_fn(1, |_| vec![0.0; shape.rotary_dim() / 2])
 }
 
 /// Computes the frequency of each pair, in radians a position: `[dim / 2]`.

@@ -23,21 +23,21 @@ pub fn backward(dy: &[f32], d_bias: &mut [f32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nn::ops::check::{Draws, assert_gradient, weighted};
+    use crate::nn::ops::check::{Draws, assert_gradient, weighted_sum};
 
     #[test]
     fn gradients_are_finite_differences() {
         let mut draws = Draws::new(1);
         for _ in 0..8 {
-            let (rows, columns) = (draws.size(5), draws.size(19));
-            let (x, bias) = (draws.numbers(rows * columns), draws.numbers(columns));
-            let dy = draws.numbers(rows * columns);
+            let (rows, columns) = (draws.next_size(5), draws.next_size(19));
+            let (x, bias) = (draws.next_numbers(rows * columns), draws.next_numbers(columns));
+            let dy = draws.next_numbers(rows * columns);
             let mut d_bias = vec![0.0; columns];
             backward(&dy, &mut d_bias);
             assert_gradient("bias", &bias, &d_bias, |bias| {
                 let mut y = x.clone();
                 forward(bias, &mut y);
-                weighted(&y, &dy)
+                weighted_sum(&y, &dy)
             });
         }
     }

@@ -24,19 +24,19 @@ impl Draws {
         Self { key, count: 0 }
     }
 
-    /// A number in -1..1.
-    pub(crate) fn number(&mut self) -> f32 {
+    /// Draws a number in -1..1.
+    pub(crate) fn next_number(&mut self) -> f32 {
         self.count += 1;
         2.0 * uniform(draw(self.key, self.count)) - 1.0
     }
 
-    /// Numbers in -1..1.
-    pub(crate) fn numbers(&mut self, count: usize) -> Vec<f32> {
-        (0..count).map(|_| self.number()).collect()
+    /// Draws numbers in -1..1.
+    pub(crate) fn next_numbers(&mut self, count: usize) -> Vec<f32> {
+        (0..count).map(|_| self.next_number()).collect()
     }
 
-    /// A size in `1..=max`.
-    pub(crate) fn size(&mut self, max: usize) -> usize {
+    /// Draws a size in `1..=max`.
+    pub(crate) fn next_size(&mut self, max: usize) -> usize {
         self.count += 1;
         1 + draw(self.key, self.count) as usize % max
     }
@@ -68,7 +68,7 @@ pub(crate) fn assert_gradient(
 }
 
 /// The sum of `values` weighted by `weights`, in double precision.
-pub(crate) fn weighted(values: &[f32], weights: &[f32]) -> f64 {
+pub(crate) fn weighted_sum(values: &[f32], weights: &[f32]) -> f64 {
     assert_eq!(values.len(), weights.len());
     values.iter().zip(weights).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum()
 }

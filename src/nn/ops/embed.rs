@@ -26,7 +26,7 @@ pub fn forward_stored(
     for token in tokens {
         let start = rows.len();
         rows.resize(start + table.inner(), 0.0);
-        table.column(token as usize, &mut rows[start..]);
+        table.read_column(token as usize, &mut rows[start..]);
         rows[start..].iter_mut().for_each(|x| *x *= scale);
     }
 }
@@ -48,22 +48,24 @@ pub fn backward(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nn::ops::check::{Draws, assert_gradient, weighted};
+    use crate::nn::ops::check::{Draws, assert_gradient, weighted_sum};
 
     #[test]
     fn gradients_are_finite_differences() {
         let mut draws = Draws::new(2);
         for scale in [1.0, 3.5] {
-            let (vocabulary, size, count) = (draws.size(7), draws.size(9), draws.size(11));
-            let tokens: Vec<u32> = (0..count).map(|_| draws.size(vocabulary) as u32 - 1).collect();
-            let table = draws.numbers(vocabulary * size);
-            let dy = draws.numbers(count * size);
+            let (vocabulary, size, count) =
+                (draws.next_size(7), draws.next_size(9), draws.next_size(11));
+            let tokens: Vec<u32> =
+                (0..count).map(|_| draws.next_size(vocabulary) as u32 - 1).collect();
+            let table = draws.next_numbers(vocabulary * size);
+            let dy = draws.next_numbers(count * size);
             let mut d_table = vec![0.0; table.len()];
             backward(&dy, size, scale, tokens.iter().copied(), &mut d_table);
             assert_gradient("table", &table, &d_table, |table| {
                 let mut rows = Vec::new();
                 forward(table, size, scale, tokens.iter().copied(), &mut rows);
-                weighted(&rows, &dy)
+                weighted_sum(&rows, &dy)
             });
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::math::Activation;
 use crate::math::activation::{activate, for_activation, value_and_derivative};
-use crate::nn::ops::{Parallelism, by_rows};
+use crate::nn::ops::{Parallelism, divide_rows};
 use multiversion::multiversion;
 
 /// Fills `inner` with `activation(gate) * up`.
@@ -13,8 +13,8 @@ pub fn forward(
     inner: &mut [f32],
 ) {
     let rows = inner.len();
-    by_rows(parallelism, rows, [gate, up], [inner], &|[gate, up], [inner]| {
-        gated(activation, gate, up, inner);
+    divide_rows(parallelism, rows, [gate, up], [inner], &|[gate, up], [inner]| {
+        apply_gate(activation, gate, up, inner);
     });
 }
 
@@ -26,13 +26,13 @@ pub fn backward(
     [d, d_up]: [&mut [f32]; 2],
 ) {
     let rows = d.len();
-    by_rows(parallelism, rows, [gate, up], [d, d_up], &|[gate, up], [d, d_up]| {
-        gated_backward(activation, gate, up, d, d_up);
+    divide_rows(parallelism, rows, [gate, up], [d, d_up], &|[gate, up], [d, d_up]| {
+        apply_gate_backward(activation, gate, up, d, d_up);
     });
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn gated(activation: Activation, gate: &[f32], up: &[f32], inner: &mut [f32]) {
+fn apply_gate(activation: Activation, gate: &[f32], up: &[f32], inner: &mut [f32]) {
     for_activation!(activation, KNOWN => {
         for ((inner, gate), up) in inner.iter_mut().zip(gate).zip(up) {
             *inner = activate(*gate, KNOWN) * up;
@@ -41,7 +41,7 @@ fn gated(activation: Activation, gate: &[f32], up: &[f32], inner: &mut [f32]) {
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn gated_backward(
+fn apply_gate_backward(
     activation: Activation,
     gate: &[f32],
     up: &[f32],
@@ -60,19 +60,19 @@ fn gated_backward(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nn::ops::check::{Draws, assert_gradient, weighted};
+    use crate::nn::ops::check::{Draws, assert_gradient, weighted_sum};
 
     #[test]
     fn gradients_are_finite_differences() {
         let mut draws = Draws::new(5);
         for activation in [Activation::Silu, Activation::Gelu] {
             for count in [1, 7, 33] {
-                let gate: Vec<f32> = draws.numbers(count).iter().map(|x| 3.0 * x).collect();
-                let (up, dy) = (draws.numbers(count), draws.numbers(count));
+                let gate: Vec<f32> = draws.next_numbers(count).iter().map(|x| 3.0 * x).collect();
+                let (up, dy) = (draws.next_numbers(count), draws.next_numbers(count));
                 let loss = |gate: &[f32], up: &[f32]| {
                     let mut inner = vec![0.0; count];
                     forward(activation, Parallelism::Parallel, [gate, up], &mut inner);
-                    weighted(&inner, &dy)
+                    weighted_sum(&inner, &dy)
                 };
                 let (mut d_gate, mut d_up) = (dy.clone(), vec![0.0; count]);
                 let to = [&mut d_gate[..], &mut d_up[..]];

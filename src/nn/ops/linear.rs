@@ -12,7 +12,7 @@ use crate::nn::Precision;
 use std::cell::RefCell;
 
 /// Length of the blocks in which the gradient of the input of an unpacked weight sums the inner dimension.
-pub(crate) const DEPTH_BACKWARD: usize = 2048;
+pub(crate) const BACKWARD_DEPTH: usize = 2048;
 
 thread_local! {
     /// The memory of expanded weights, for reuse.
@@ -106,21 +106,19 @@ pub fn forward_all(
     products: &mut [(&PackedWeight, &mut [f32])],
     mode: WriteMode,
 ) {
-    let mut halves = Vec::new();
+    let mut bf16_products = Vec::new();
     for (w, y) in products {
         match w {
-            PackedWeight::F32(w) => {
-                matmul::forward(parallelism, (x, w.inner()), w.strips(), y, mode)
-            }
+            PackedWeight::F32(w) => matmul::forward(parallelism, x, w.inner(), w.strips(), y, mode),
             PackedWeight::Stored(w) => {
-                matmul::forward(parallelism, (x, w.inner()), w.strips(), y, mode)
+                matmul::forward(parallelism, x, w.inner(), w.strips(), y, mode)
             }
-            PackedWeight::Bf16(kernel, w) => halves.push((*kernel, (w, &mut **y))),
+            PackedWeight::Bf16(kernel, w) => bf16_products.push((*kernel, (w, &mut **y))),
         }
     }
-    if let Some((kernel, _)) = halves.first() {
+    if let Some((kernel, _)) = bf16_products.first() {
         let kernel = *kernel;
-        let mut products: Vec<_> = halves.into_iter().map(|(_, product)| product).collect();
+        let mut products: Vec<_> = bf16_products.into_iter().map(|(_, product)| product).collect();
         bf16::forward(kernel, parallelism, x, &mut products, mode);
     }
 }
@@ -135,33 +133,35 @@ pub fn multiply_unpacked(
     y: &mut [f32],
     mode: WriteMode,
 ) {
+    if x.is_empty() {
+        return;
+    }
     for k in (0..inner).step_by(depth) {
-        let w = View { values: &w.values[k * w.row_stride..], ..w };
-        multiply_block(
-            (x, k),
-            w,
-            [inner, columns, depth.min(inner - k)],
-            y,
-            mode.accumulate_if(k > 0),
-        );
+        let x = View::rows(x, inner).columns_from(k);
+        let sizes = [depth.min(inner - k), columns];
+        multiply_block(x, w.rows_from(k), sizes, y, mode.accumulate_if(k > 0));
     }
 }
 
 /// `dx = dy w^T`, or `dx += dy w^T`, by all threads, with `weight` `[inner, columns]` in the number format of its file,
 /// expanded and packed a block at a time: [`multiply_unpacked`] by the transposed weight, in blocks of
-/// `DEPTH_BACKWARD`.
+/// `BACKWARD_DEPTH`.
 pub fn backward_stored(dy: &[f32], weight: &StoredMatrix, dx: &mut [f32], mode: WriteMode) {
+    if dy.is_empty() {
+        return;
+    }
     let [columns, inner] = [weight.columns(), weight.inner()];
     let mut expanded = EXPANDED.take();
-    for k in (0..columns).step_by(DEPTH_BACKWARD) {
-        let some = DEPTH_BACKWARD.min(columns - k);
+    for k in (0..columns).step_by(BACKWARD_DEPTH) {
+        let some = BACKWARD_DEPTH.min(columns - k);
         expanded.resize(expanded.len().max(some * inner), 0.0);
         let block = &mut expanded[..some * inner];
         Parallelism::Parallel.each_chunk([(&mut *block, LANES * inner)], |strip, [to]| {
-            weight.columns_from(k + LANES * strip, to);
+            weight.read_columns(k + LANES * strip, to);
         });
-        let view = View::rows(block, inner);
-        multiply_block((dy, k), view, [columns, inner, some], dx, mode.accumulate_if(k > 0));
+        let dy = View::rows(dy, columns).columns_from(k);
+        let sizes = [some, inner];
+        multiply_block(dy, View::rows(block, inner), sizes, dx, mode.accumulate_if(k > 0));
     }
     EXPANDED.set(expanded);
 }
@@ -188,7 +188,7 @@ pub fn weight_grads<const N: usize>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nn::ops::check::{Draws, assert_gradient, weighted};
+    use crate::nn::ops::check::{Draws, assert_gradient, weighted_sum};
     use crate::nn::ops::stored::NumberFormat;
 
     const BOTH: [Parallelism; 2] = [Parallelism::Sequential, Parallelism::Parallel];
@@ -198,15 +198,16 @@ mod tests {
         let mut draws = Draws::new(7);
         for round in 0..8 {
             let parallelism = BOTH[round % 2];
-            let (rows, inputs, outputs) = (draws.size(9), draws.size(21), draws.size(70));
-            let (x, w) = (draws.numbers(rows * inputs), draws.numbers(inputs * outputs));
-            let dy = draws.numbers(rows * outputs);
+            let (rows, inputs, outputs) =
+                (draws.next_size(9), draws.next_size(21), draws.next_size(70));
+            let (x, w) = (draws.next_numbers(rows * inputs), draws.next_numbers(inputs * outputs));
+            let dy = draws.next_numbers(rows * outputs);
             let loss = |x: &[f32], w: &[f32]| {
                 let packed =
                     pack(Arithmetic::F32, parallelism, View::rows(w, outputs), [inputs, outputs]);
                 let mut y = vec![0.0; rows * outputs];
                 forward(parallelism, x, &packed, &mut y, WriteMode::Overwrite);
-                weighted(&y, &dy)
+                weighted_sum(&y, &dy)
             };
             let transpose = View::rows(&w, outputs).transpose();
             let packed = pack(Arithmetic::F32, parallelism, transpose, [outputs, inputs]);
@@ -231,9 +232,9 @@ mod tests {
                 });
             let mut table = vec![0.0; inner * columns];
             for (j, to) in table.chunks_mut(inner).enumerate() {
-                stored.column(j, to);
+                stored.read_column(j, to);
             }
-            let (x, dy) = (draws.numbers(rows * inner), draws.numbers(rows * columns));
+            let (x, dy) = (draws.next_numbers(rows * inner), draws.next_numbers(rows * columns));
             let view = View::rows(&table, inner).transpose();
             let parallelism = Parallelism::Parallel;
             let weights = [
@@ -248,7 +249,7 @@ mod tests {
             assert!(expanded == compact, "{rows} x {inner} x {columns}");
             let [mut expanded, mut compact] = [0; 2].map(|_| vec![0.5; rows * inner]);
             let transpose = view.transpose();
-            let (sizes, depth) = ([columns, inner], DEPTH_BACKWARD);
+            let (sizes, depth) = ([columns, inner], BACKWARD_DEPTH);
             multiply_unpacked(&dy, transpose, sizes, depth, &mut expanded, WriteMode::Accumulate);
             backward_stored(&dy, &stored, &mut compact, WriteMode::Accumulate);
             assert!(expanded == compact, "backward of {rows} x {inner} x {columns}");
@@ -279,7 +280,7 @@ mod tests {
     fn all_implementations_of_a_product_give_the_same_bytes() {
         let mut draws = Draws::new(8);
         for [rows, inputs, outputs] in [[1, 3, 5], [7, 40, 130], [131, 17, 97]] {
-            let (x, w) = (draws.numbers(rows * inputs), draws.numbers(inputs * outputs));
+            let (x, w) = (draws.next_numbers(rows * inputs), draws.next_numbers(inputs * outputs));
             let view = View::rows(&w, outputs);
             let all = BOTH.map(|parallelism| {
                 let mut y = vec![0.5; rows * outputs];

@@ -57,13 +57,13 @@ impl WriteMode {
 }
 
 /// Minimum results of a portion; fewer are not worth a separate task.
-const MIN_PORTION: usize = 1 << 13;
+const MIN_PORTION_RESULTS: usize = 1 << 13;
 /// Maximum portions per thread.
 const PORTIONS_PER_THREAD: usize = 2;
 
 /// Calls `work` with all rows, or side by side with portions of them. `reads` and `writes` have the same number of
 /// rows, each of a width of its own, and a row's result depends on that row alone.
-pub(crate) fn by_rows<const R: usize, const W: usize>(
+pub(crate) fn divide_rows<const R: usize, const W: usize>(
     parallelism: Parallelism,
     rows: usize,
     reads: [&[f32]; R],
@@ -71,29 +71,30 @@ pub(crate) fn by_rows<const R: usize, const W: usize>(
     work: &(impl Fn([&[f32]; R], [&mut [f32]; W]) + Sync),
 ) {
     let elements: usize = writes.iter().map(|all| all.len()).sum();
-    let portions =
-        (elements / MIN_PORTION).min(PORTIONS_PER_THREAD * rayon::current_num_threads()).min(rows);
-    if parallelism == Parallelism::Sequential || portions < 2 {
+    let num_portions = (elements / MIN_PORTION_RESULTS)
+        .min(PORTIONS_PER_THREAD * rayon::current_num_threads())
+        .min(rows);
+    if parallelism == Parallelism::Sequential || num_portions < 2 {
         return work(reads, writes);
     }
-    let portion_rows = rows.div_ceil(portions);
+    let portion_rows = rows.div_ceil(num_portions);
     let writes = writes.map(|all| {
         let length = all.len() / rows * portion_rows;
         (all, length)
     });
-    parallelism.each_chunk(writes, |number, writes| {
-        let part = number * portion_rows..(number * portion_rows + portion_rows).min(rows);
+    parallelism.each_chunk(writes, |index, writes| {
+        let portion = index * portion_rows..(index * portion_rows + portion_rows).min(rows);
         let read = |all: &[f32]| {
             let width = all.len() / rows;
-            part.start * width..part.end * width
+            portion.start * width..portion.end * width
         };
         work(reads.map(|all| &all[read(all)]), writes);
     });
 }
 
-/// The largest of some values; of none, negative infinity.
+/// The largest of some values, or negative infinity if there are none.
 #[inline(always)]
-pub(crate) fn largest(values: &[f32]) -> f32 {
+pub(crate) fn maximum(values: &[f32]) -> f32 {
     let mut lanes = [f32::NEG_INFINITY; LANES];
     let (blocks, rest) = values.as_chunks::<LANES>();
     for block in blocks {

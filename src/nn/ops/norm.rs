@@ -1,6 +1,6 @@
 //! Root-mean-square norm (Zhang & Sennrich 2019).
 
-use super::{Parallelism, by_rows, dot};
+use super::{Parallelism, divide_rows, dot};
 use multiversion::multiversion;
 
 /// Columns of the gradient of the weights in one part.
@@ -40,14 +40,20 @@ impl NormActivations {
         input.resize(x.len(), 0.0);
         output.resize(x.len(), 0.0);
         scale.resize(rows, 0.0);
-        by_rows(parallelism, rows, [x], [input, scale, output], &|[x], [input, scale, output]| {
-            input.copy_from_slice(x);
-            forward(x, norm, scale, output);
-        });
+        divide_rows(
+            parallelism,
+            rows,
+            [x],
+            [input, scale, output],
+            &|[x], [input, scale, output]| {
+                input.copy_from_slice(x);
+                forward(x, norm, scale, output);
+            },
+        );
     }
 
     /// Copies the rows to `output` and keeps them, where an architecture has no norm.
-    pub fn identity(&mut self, x: &[f32], output: &mut Vec<f32>) {
+    pub fn forward_identity(&mut self, x: &[f32], output: &mut Vec<f32>) {
         self.scale.clear();
         x.clone_into(&mut self.input);
         x.clone_into(output);
@@ -60,7 +66,7 @@ impl NormActivations {
         if scale.is_empty() {
             return output.copy_from_slice(input);
         }
-        by_rows(parallelism, scale.len(), [input, scale], [output], &|[x, scale], [output]| {
+        divide_rows(parallelism, scale.len(), [input, scale], [output], &|[x, scale], [output]| {
             apply(x, norm, scale, output);
         });
     }
@@ -81,7 +87,7 @@ impl NormActivations {
                 weight_grad(input, scale, dy, i * PART_COLUMNS, norm, part);
             });
         }
-        by_rows(parallelism, scale.len(), [input, scale], [dy, dx], &|[x, scale], [dy, dx]| {
+        divide_rows(parallelism, scale.len(), [input, scale], [dy, dx], &|[x, scale], [dy, dx]| {
             backward(x, norm, scale, dy, dx);
         });
     }
@@ -155,21 +161,21 @@ fn backward(x: &[f32], norm: RmsNorm, scale: &[f32], dy: &mut [f32], dx: &mut [f
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nn::ops::check::{Draws, assert_gradient, weighted};
+    use crate::nn::ops::check::{Draws, assert_gradient, weighted_sum};
 
     #[test]
     fn gradients_are_finite_differences() {
         let mut draws = Draws::new(3);
         for round in 0..10 {
-            let (rows, size) = (draws.size(4), draws.size(37));
+            let (rows, size) = (draws.next_size(4), draws.next_size(37));
             let (offset, eps) = (f32::from(round % 2 == 1), 0.1);
-            let (x, weight) = (draws.numbers(rows * size), draws.numbers(size));
-            let dy = draws.numbers(rows * size);
+            let (x, weight) = (draws.next_numbers(rows * size), draws.next_numbers(size));
+            let dy = draws.next_numbers(rows * size);
             let loss = |x: &[f32], weight: &[f32]| {
                 let (mut normed, mut output) = (NormActivations::default(), Vec::new());
                 let norm = RmsNorm { weight, offset, eps };
                 normed.forward(Parallelism::Parallel, x, norm, &mut output);
-                weighted(&output, &dy)
+                weighted_sum(&output, &dy)
             };
             let norm = RmsNorm { weight: &weight, offset, eps };
             let [mut output, mut again] = [Vec::new(), Vec::new()];
@@ -191,7 +197,7 @@ mod tests {
     #[test]
     fn a_row_does_not_depend_on_its_neighbours() {
         let mut draws = Draws::new(4);
-        let (x, weight) = (draws.numbers(3 * 29), draws.numbers(29));
+        let (x, weight) = (draws.next_numbers(3 * 29), draws.next_numbers(29));
         let norm = RmsNorm { weight: &weight, offset: 0.0, eps: 1e-6 };
         let [mut all, mut one] = [Vec::new(), Vec::new()];
         NormActivations::default().forward(Parallelism::Parallel, &x, norm, &mut all);

@@ -18,9 +18,9 @@ use std::time::Duration;
 use std::{hint, ptr, slice};
 use web_time::Instant;
 
-/// Bits of [`Region::next`] that number the parts of a job.
+/// Bits of [`Region::next`] for the index of a part.
 const PART_BITS: u32 = 24;
-/// The part number of a job whose parts cannot be claimed yet.
+/// The index of the next part of a job whose parts cannot be claimed yet.
 const CLOSED: u64 = (1 << PART_BITS) - 1;
 /// Idle polls of a region before a thread yields to others.
 const SPINS: u32 = 1 << 12;
@@ -37,7 +37,7 @@ thread_local! {
 }
 
 /// Executes `pass` while the threads of the pool poll for its parallel operators.
-pub fn region<T>(parallelism: Parallelism, pass: impl FnOnce() -> T) -> T {
+pub fn run_in_region<T>(parallelism: Parallelism, pass: impl FnOnce() -> T) -> T {
     let helpers = rayon::current_num_threads() - 1;
     let is_alone = parallelism == Parallelism::Sequential || helpers == 0;
     // A thread of a page must not wait awake: it would keep the page from starting others.
@@ -50,7 +50,7 @@ pub fn region<T>(parallelism: Parallelism, pass: impl FnOnce() -> T) -> T {
         rayon::spawn(move || region.help());
     }
     CURRENT.set(&*region);
-    let _open = Open(&region);
+    let _open = OpenRegion(&region);
     pass()
 }
 
@@ -63,7 +63,7 @@ impl Parallelism {
         } else if region.is_null() {
             (0..count).into_par_iter().with_max_len(1).for_each(&work);
         } else {
-            // SAFETY: a region is there as long as it is open.
+            // SAFETY: a region exists as long as it is open.
             unsafe { &*region }.share(count, &work);
         }
     }
@@ -73,7 +73,7 @@ impl Parallelism {
         self.each_chunk([(items, 1)], |i, [item]| work(i, &mut item[0]));
     }
 
-    /// Cuts slices into chunks, as many of each, and calls `work` with the chunks of an index, as
+    /// Cuts slices into equally many chunks and calls `work` with each index and the chunks there, as
     /// [`Parallelism::each`]. Each slice comes with the length of its chunks; the last one may be shorter.
     ///
     /// # Panics
@@ -83,40 +83,40 @@ impl Parallelism {
         slices: [(&mut [T], usize); N],
         work: impl Fn(usize, [&mut [T]; N]) + Sync,
     ) {
-        let chunked = slices.map(|(slice, length)| Chunked {
+        let chunked = slices.map(|(slice, chunk_len)| ChunkedSlice {
             first: slice.as_mut_ptr(),
-            length,
-            total: slice.len(),
+            chunk_len,
+            len: slice.len(),
         });
-        let count = chunked.first().map_or(0, Chunked::count);
-        assert!(chunked.iter().all(|slice| slice.count() == count), "as many chunks of each");
-        // SAFETY: each index is there once, so that chunks are borrowed once.
+        let count = chunked.first().map_or(0, ChunkedSlice::num_chunks);
+        assert!(chunked.iter().all(|slice| slice.num_chunks() == count), "as many chunks of each");
+        // SAFETY: each index comes once, so that chunks are borrowed once.
         self.each(count, |i| work(i, chunked.each_ref().map(|slice| unsafe { slice.chunk(i) })));
     }
 }
 
 /// A slice whose chunks are borrowed one by one.
-struct Chunked<T> {
+struct ChunkedSlice<T> {
     first: *mut T,
-    length: usize,
-    total: usize,
+    chunk_len: usize,
+    len: usize,
 }
 
 // SAFETY: each thread has its own chunk.
-unsafe impl<T: Send> Sync for Chunked<T> {}
+unsafe impl<T: Send> Sync for ChunkedSlice<T> {}
 
-impl<T> Chunked<T> {
-    fn count(&self) -> usize {
-        self.total.div_ceil(self.length.max(1))
+impl<T> ChunkedSlice<T> {
+    fn num_chunks(&self) -> usize {
+        self.len.div_ceil(self.chunk_len.max(1))
     }
 
     /// # Safety
     /// The slice outlives the chunk, no other reference to this chunk exists, and there are more than `index` chunks.
     unsafe fn chunk<'a>(&self, index: usize) -> &'a mut [T] {
-        let start = index * self.length;
+        let start = index * self.chunk_len;
         // SAFETY: as this function demands.
         unsafe {
-            slice::from_raw_parts_mut(self.first.add(start), self.length.min(self.total - start))
+            slice::from_raw_parts_mut(self.first.add(start), self.chunk_len.min(self.len - start))
         }
     }
 }
@@ -124,13 +124,14 @@ impl<T> Chunked<T> {
 /// A region: one job at a time, whose parts its threads claim until none is left.
 struct Region {
     owner: ThreadId,
-    /// The job's number, then the number of its next part.
+    /// The job's number, then the index of its next part.
     next: AtomicU64,
     /// The number of the job's parts.
-    count: AtomicUsize,
+    num_parts: AtomicUsize,
     /// The job: valid from its publication until all of its parts are done.
     job: UnsafeCell<Option<Job>>,
-    done: AtomicUsize,
+    /// The number of parts that are done.
+    num_done: AtomicUsize,
     is_closed: AtomicBool,
     /// The payload of a part's panic.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -139,7 +140,8 @@ struct Region {
 /// A job whose borrows last as long as its parts are executed.
 type Job = *const (dyn Fn(usize) + Sync + 'static);
 
-// SAFETY: the job is read after one of its parts has been claimed, and written before the first or after the last one is.
+// SAFETY: the job is read after one of its parts has been claimed, and written before the first or after the last one
+// is.
 unsafe impl Sync for Region {}
 // SAFETY: as above; once the region is closed, no part can be claimed.
 unsafe impl Send for Region {}
@@ -149,9 +151,9 @@ impl Region {
         Self {
             owner: thread::current().id(),
             next: AtomicU64::new(CLOSED),
-            count: AtomicUsize::new(0),
+            num_parts: AtomicUsize::new(0),
             job: UnsafeCell::new(None),
-            done: AtomicUsize::new(0),
+            num_done: AtomicUsize::new(0),
             is_closed: AtomicBool::new(false),
             panic: Mutex::new(None),
         }
@@ -163,8 +165,8 @@ impl Region {
         let number = self.next.load(Ordering::Relaxed) >> PART_BITS;
         // A thread that sees the new count sees this as well, and claims no part of the last job.
         self.next.store((number + 1) << PART_BITS | CLOSED, Ordering::Relaxed);
-        self.done.store(0, Ordering::Relaxed);
-        self.count.store(count, Ordering::Release);
+        self.num_done.store(0, Ordering::Relaxed);
+        self.num_parts.store(count, Ordering::Release);
         // SAFETY: no part can be claimed, so no other thread reads the job. This function returns when all parts are
         // done: nothing borrowed is used after `'a`.
         unsafe {
@@ -174,14 +176,14 @@ impl Region {
         }
         self.next.store((number + 2) << PART_BITS, Ordering::Release);
         // Parts of a part are executed without the region.
-        let outside = CURRENT.replace(ptr::null());
+        let region = CURRENT.replace(ptr::null());
         while let Some(part) = self.claim() {
             self.execute(part);
         }
-        CURRENT.set(outside);
+        CURRENT.set(region);
         let mut polls = 0;
-        while self.done.load(Ordering::Acquire) < count {
-            wait(&mut polls, false);
+        while self.num_done.load(Ordering::Acquire) < count {
+            wait(&mut polls, thread::yield_now);
         }
         if let Some(reason) = self.panic.lock().expect("held for a moment").take() {
             panic::resume_unwind(reason);
@@ -194,7 +196,7 @@ impl Region {
         let mut next = self.next.load(Ordering::Acquire);
         loop {
             let part = next & CLOSED;
-            if part >= self.count.load(Ordering::Acquire) as u64 {
+            if part >= self.num_parts.load(Ordering::Acquire) as u64 {
                 return None;
             }
             // Fails if there is another job by now.
@@ -213,7 +215,7 @@ impl Region {
         if let Err(reason) = panic::catch_unwind(AssertUnwindSafe(|| job(part))) {
             *self.panic.lock().expect("held for a moment") = Some(reason);
         }
-        self.done.fetch_add(1, Ordering::Release);
+        self.num_done.fetch_add(1, Ordering::Release);
     }
 
     /// Executes parts of all jobs for a turn; the next turn is a task of its own, until the region closes.
@@ -231,7 +233,7 @@ impl Region {
                     self.execute(part);
                     polls = 0;
                 }
-                None => wait(&mut polls, true),
+                None => wait(&mut polls, || thread::park_timeout(PARK_TIME)),
             }
         }
         // Before the next turn is queued, which this thread would find first.
@@ -240,21 +242,20 @@ impl Region {
     }
 }
 
-/// Waits a moment, longer after many polls.
-fn wait(polls: &mut u32, may_park: bool) {
+/// Waits a moment, after many polls by `rest`.
+fn wait(polls: &mut u32, rest: impl FnOnce()) {
     *polls = polls.saturating_add(1);
     match *polls {
         0..SPINS => hint::spin_loop(),
         SPINS..YIELDS => thread::yield_now(),
-        _ if may_park => thread::park_timeout(PARK_TIME),
-        _ => thread::yield_now(),
+        _ => rest(),
     }
 }
 
-/// A region while it is open.
-struct Open<'a>(&'a Region);
+/// A region that is open until this is dropped.
+struct OpenRegion<'a>(&'a Region);
 
-impl Drop for Open<'_> {
+impl Drop for OpenRegion<'_> {
     fn drop(&mut self) {
         CURRENT.set(ptr::null());
         self.0.is_closed.store(true, Ordering::Release);
@@ -286,17 +287,23 @@ mod tests {
         let want = ThreadPoolBuilder::new().num_threads(1).build().unwrap().install(sums);
         for threads in [1, 2, 5] {
             let pool = ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            assert_eq!(pool.install(|| region(Parallelism::Parallel, sums)), want);
+            assert_eq!(pool.install(|| run_in_region(Parallelism::Parallel, sums)), want);
             assert_eq!(pool.install(sums), want);
         }
-        assert_eq!(region(Parallelism::Parallel, sums), want, "from a thread outside of the pool");
+        assert_eq!(
+            run_in_region(Parallelism::Parallel, sums),
+            want,
+            "from a thread outside of the pool"
+        );
     }
 
     #[test]
     fn regions_share_a_pool() {
         let want = sums();
         thread::scope(|scope| {
-            let one = || region(Parallelism::Parallel, || region(Parallelism::Parallel, sums));
+            let one = || {
+                run_in_region(Parallelism::Parallel, || run_in_region(Parallelism::Parallel, sums))
+            };
             let all: Vec<_> = (0..4).map(|_| scope.spawn(one)).collect();
             all.into_iter().for_each(|one| assert_eq!(one.join().unwrap(), want));
         });
@@ -306,7 +313,7 @@ mod tests {
     fn other_work_of_the_pool_is_executed_while_a_region_is_open() {
         let pool = ThreadPoolBuilder::new().num_threads(2).build().unwrap();
         pool.install(|| {
-            region(Parallelism::Parallel, || {
+            run_in_region(Parallelism::Parallel, || {
                 let (send, received) = channel();
                 let (owner, is_helped) = (thread::current().id(), AtomicBool::new(false));
                 while !is_helped.load(Ordering::Relaxed) {
@@ -327,7 +334,7 @@ mod tests {
         let total = AtomicUsize::new(0);
         let add = |x: usize| _ = total.fetch_add(x, Ordering::Relaxed);
         pool.install(|| {
-            region(Parallelism::Parallel, || {
+            run_in_region(Parallelism::Parallel, || {
                 Parallelism::Parallel.each(10, |i| Parallelism::Parallel.each(7, |j| add(i * j)));
             });
         });
@@ -339,13 +346,13 @@ mod tests {
         let pool = ThreadPoolBuilder::new().num_threads(3).build().unwrap();
         let result = pool.install(|| {
             panic::catch_unwind(|| {
-                region(Parallelism::Parallel, || {
+                run_in_region(Parallelism::Parallel, || {
                     Parallelism::Parallel.each(8, |i| assert!(i != 5, "part {i}"));
                 });
             })
         });
         let reason = result.expect_err("part 5 panics");
         assert_eq!(reason.downcast_ref::<String>().map(String::as_str), Some("part 5"));
-        assert_eq!(pool.install(|| region(Parallelism::Parallel, sums)), sums());
+        assert_eq!(pool.install(|| run_in_region(Parallelism::Parallel, sums)), sums());
     }
 }

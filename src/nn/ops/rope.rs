@@ -2,14 +2,14 @@
 //! that their products depend on the distance.
 //!
 //! Elements `i` and `i + rotary_dim / 2` of a head rotate together (Hugging Face's order); those from `rotary_dim` on
-//! stay. A position is `high * LOW_PARTS + low`, and the angles of both parts come from tables computed on the host,
-//! since some devices' sines of large angles are inaccurate. Frequencies that depend on the position have one table for
-//! all positions instead.
+//! stay as they are. A position is `high * LOW_PARTS + low`, and the angles of both parts come from tables computed on
+//! the host, since some devices' sines of large angles are inaccurate. Frequencies that depend on the position have one
+//! table for all positions instead.
 
-use super::{Parallelism, by_rows};
+use super::{Parallelism, divide_rows};
 use multiversion::multiversion;
 
-/// Low parts, and the fewest high ones.
+/// Number of low parts, and minimum number of high ones.
 const LOW_PARTS: usize = 1024;
 
 /// The rotation of a pair of elements: cosine and sine.
@@ -33,7 +33,7 @@ impl RopeTable {
     /// repeat after `LOW_PARTS * LOW_PARTS`, or after `positions` in whole high parts if these are more.
     pub fn new(frequencies: &[f64], factor: f64, positions: usize) -> Self {
         let table = |parts: usize, step: usize, factor: f64| {
-            let row = |part| rotations(part * step, frequencies, factor);
+            let row = |part| rotations_at(part * step, frequencies, factor);
             (0..parts).flat_map(row).collect()
         };
         let high_parts = positions.div_ceil(LOW_PARTS).max(LOW_PARTS);
@@ -42,8 +42,8 @@ impl RopeTable {
     }
 
     /// The table of `positions` positions, each with frequencies of its own; further positions repeat them.
-    pub fn by_position(positions: usize, frequencies: impl Fn(usize) -> Vec<f64>) -> Self {
-        let row = |position| rotations(position, &frequencies(position), 1.0);
+    pub fn from_fn(positions: usize, frequencies: impl Fn(usize) -> Vec<f64>) -> Self {
+        let row = |position| rotations_at(position, &frequencies(position), 1.0);
         let low: Vec<Rotation> = (0..positions).flat_map(row).collect();
         let half = low.len() / positions;
         Self { low, high: vec![[1.0, 0.0]; half], parts: [positions, 1], half }
@@ -61,8 +61,8 @@ impl RopeTable {
     }
 }
 
-/// The rotations of a position by these frequencies, times `factor`.
-fn rotations(position: usize, frequencies: &[f64], factor: f64) -> Vec<Rotation> {
+/// The rotations at a position by these frequencies, times `factor`.
+fn rotations_at(position: usize, frequencies: &[f64], factor: f64) -> Vec<Rotation> {
     let rotation = |frequency: &f64| {
         let (sin, cos) = (position as f64 * frequency).sin_cos();
         [(cos * factor) as f32, (sin * factor) as f32]
@@ -89,13 +89,13 @@ pub fn rotate(
 ) {
     let sign = if direction == Direction::Forward { 1.0 } else { -1.0 };
     let count = rotations.len() / half.max(1);
-    by_rows(parallelism, count, [rotations.as_flattened()], [rows], &|[rotations], [rows]| {
-        rotate_by(rows, head_dim, half, rotations.as_chunks::<2>().0, sign);
+    divide_rows(parallelism, count, [rotations.as_flattened()], [rows], &|[rotations], [rows]| {
+        rotate_rows(rows, head_dim, half, rotations.as_chunks::<2>().0, sign);
     });
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn rotate_by(rows: &mut [f32], head_dim: usize, half: usize, rotations: &[Rotation], sign: f32) {
+fn rotate_rows(rows: &mut [f32], head_dim: usize, half: usize, rotations: &[Rotation], sign: f32) {
     let width = rows.len() / (rotations.len() / half);
     for (row, rotations) in rows.chunks_exact_mut(width).zip(rotations.chunks_exact(half)) {
         for head in row.chunks_exact_mut(head_dim) {
@@ -112,18 +112,18 @@ fn rotate_by(rows: &mut [f32], head_dim: usize, half: usize, rotations: &[Rotati
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nn::ops::check::{Draws, assert_gradient, weighted};
+    use crate::nn::ops::check::{Draws, assert_gradient, weighted_sum};
 
     #[test]
     fn gradients_are_finite_differences() {
         let mut draws = Draws::new(9);
         for _ in 0..8 {
-            let (rows, heads, half) = (draws.size(4), draws.size(3), draws.size(5));
-            let head_dim = 2 * half + 2 * (draws.size(3) - 1);
+            let (rows, heads, half) = (draws.next_size(4), draws.next_size(3), draws.next_size(5));
+            let head_dim = 2 * half + 2 * (draws.next_size(3) - 1);
             let table = RopeTable::new(&vec![0.3; half], 1.25, 0);
             let rotations: Vec<Rotation> = (0..rows).flat_map(|row| table.at(row * 700)).collect();
-            let x = draws.numbers(rows * heads * head_dim);
-            let dy = draws.numbers(x.len());
+            let x = draws.next_numbers(rows * heads * head_dim);
+            let dy = draws.next_numbers(x.len());
             let rotated = |x: &[f32], parallelism, direction| {
                 let mut y = x.to_vec();
                 rotate(parallelism, &mut y, [head_dim, half], &rotations, direction);
@@ -131,7 +131,7 @@ mod tests {
             };
             let dx = rotated(&dy, Parallelism::Parallel, Direction::Backward);
             assert_gradient("heads", &x, &dx, |x| {
-                weighted(&rotated(x, Parallelism::Sequential, Direction::Forward), &dy)
+                weighted_sum(&rotated(x, Parallelism::Sequential, Direction::Forward), &dy)
             });
         }
     }

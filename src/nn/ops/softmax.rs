@@ -1,8 +1,8 @@
 //! Softmax over a vocabulary, for losses and for sampling.
 
-use super::largest;
+use super::maximum;
 use crate::math::LANES;
-use crate::math::softmax::{Normalizer, normalizer, unnormalized};
+use crate::math::softmax::{Normalizer, compute_normalizer, unnormalized_prob};
 use multiversion::multiversion;
 
 /// The factor of logits at a temperature, for sampling and for learning; temperature 0 leaves them unchanged.
@@ -33,30 +33,30 @@ const PART: usize = 64 * LANES;
 /// The normalizer that turns a row of logits into probabilities.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 pub fn normalize(logits: &[f32]) -> Normalizer {
-    let max = largest(logits);
+    let max = maximum(logits);
     let mut total = 0.0f64;
     for part in logits.chunks(PART) {
         let mut sums = [0.0f32; LANES];
         for block in part.chunks(LANES) {
-            sums.iter_mut().zip(block).for_each(|(sum, x)| *sum += unnormalized(*x, max));
+            sums.iter_mut().zip(block).for_each(|(sum, x)| *sum += unnormalized_prob(*x, max));
         }
         total += f64::from(sums.iter().sum::<f32>());
     }
-    normalizer(max, total as f32)
+    compute_normalizer(max, total as f32)
 }
 
 /// Fills `weights` with the unnormalized probabilities of a row of logits, the largest of which is 1; returns their
 /// normalizer, that of [`normalize`], and the entropy, nats.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 pub fn softmax(logits: &[f32], weights: &mut [f32]) -> (Normalizer, f32) {
-    let max = largest(logits);
+    let max = maximum(logits);
     let (mut total, mut mean) = (0.0f64, 0.0f64);
     for (logits, weights) in logits.chunks(PART).zip(weights.chunks_mut(PART)) {
         let [mut sums, mut means] = [[0.0f32; LANES]; 2];
         for (logits, weights) in logits.chunks(LANES).zip(weights.chunks_mut(LANES)) {
             let lanes = logits.iter().zip(weights).zip(sums.iter_mut().zip(&mut means));
             for ((logit, weight), (sum, mean)) in lanes {
-                *weight = unnormalized(*logit, max);
+                *weight = unnormalized_prob(*logit, max);
                 *sum += *weight;
                 *mean += *weight * (logit - max);
             }
@@ -64,7 +64,7 @@ pub fn softmax(logits: &[f32], weights: &mut [f32]) -> (Normalizer, f32) {
         total += f64::from(sums.iter().sum::<f32>());
         mean += f64::from(means.iter().sum::<f32>());
     }
-    let normalizer = normalizer(max, total as f32);
+    let normalizer = compute_normalizer(max, total as f32);
     (normalizer, normalizer.log_sum - mean as f32 * normalizer.inverse_sum)
 }
 
@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn the_candidates_share_the_probability() {
         let mut draws = Draws::new(7);
-        let mut logits: Vec<f32> = draws.numbers(3001).iter().map(|x| 8.0 * x).collect();
+        let mut logits: Vec<f32> = draws.next_numbers(3001).iter().map(|x| 8.0 * x).collect();
         let (all, candidates) = (logits.clone(), [7, 2999, 1234]);
         restrict(&mut logits, &candidates);
         let normalizer = normalize(&logits);
@@ -95,7 +95,7 @@ mod tests {
     fn weights_have_the_normalizer_and_the_entropy_of_their_logits() {
         let mut draws = Draws::new(8);
         for count in [1, 15, 1024, 3001] {
-            let logits: Vec<f32> = draws.numbers(count).iter().map(|x| 4.0 * x).collect();
+            let logits: Vec<f32> = draws.next_numbers(count).iter().map(|x| 4.0 * x).collect();
             let mut weights = vec![0.0; count];
             let (normalizer, entropy) = softmax(&logits, &mut weights);
             let want = normalize(&logits);

@@ -70,13 +70,13 @@ impl Attend for StepAttention<'_> {
         let (counts, caches) = self.memory.split_at_mut(shape.cache_start(layer));
         for lane in 0..LANES {
             let past_steps = counts[0][lane] as usize;
-            let prefix = past_steps.min(shape.context - 1);
+            let prefix_len = past_steps.min(shape.context - 1);
             let caches = caches.chunks_exact_mut(shape.cache_size());
             let new = [&heads.keys, &heads.values];
             for ((cache, new), to) in caches.zip(new).zip(keys_values.both_mut()) {
                 let new = &new[lane * kv_size..][..kv_size];
                 to.clear();
-                for step in past_steps - prefix..past_steps {
+                for step in past_steps - prefix_len..past_steps {
                     let row = &cache[step % shape.context * kv_size..][..kv_size];
                     to.extend(row.iter().map(|lanes| lanes[lane]));
                 }
@@ -86,7 +86,8 @@ impl Attend for StepAttention<'_> {
             }
             let KeyValueRows { keys, values } = &*keys_values;
             let heads = Heads { queries: &heads.queries[lane * size..][..size], keys, values };
-            let mask = AttentionMask { rows: 1, prefix, starts: &[], window: shape.window(layer) };
+            let mask =
+                AttentionMask { rows: 1, prefix_len, starts: &[], window: shape.window(layer) };
             let count = head_shape.heads;
             let log_sum_exps = &mut log_sum_exps[lane * count..][..count];
             let to = [&mut attended[lane * size..][..size], log_sum_exps];

@@ -76,7 +76,7 @@ impl DecoderWeights {
         input: &mut Vec<f32>,
     ) {
         if place.is_empty() {
-            normed.identity(stream, input)
+            normed.forward_identity(stream, input)
         } else {
             normed.forward(self.parallelism, stream, self.norm(place), input)
         }

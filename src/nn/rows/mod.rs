@@ -222,7 +222,7 @@ impl Segment {
     fn mask(&self, weights: &DecoderWeights, layer: usize) -> sequence::AttentionMask<'_> {
         sequence::AttentionMask {
             rows: self.rows.len(),
-            prefix: self.prefix_len(weights.shape.kv_size()),
+            prefix_len: self.prefix_len(weights.shape.kv_size()),
             starts: &self.starts,
             window: weights.shape.window(layer),
         }

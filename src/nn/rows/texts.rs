@@ -140,7 +140,7 @@ impl TokenDecoder {
     pub fn with_adapters(mut self, adapters: Option<Adapters>) -> Self {
         self.sync_from_device();
         self.weights.adapters = adapters;
-        self.device.invalidate(true);
+        self.device.invalidate_adapters();
         self
     }
 
@@ -209,10 +209,11 @@ impl TokenDecoder {
     /// Changes the trainable parameters in host memory.
     pub fn update<T>(&mut self, change: impl FnOnce(&mut [f32]) -> T) -> T {
         self.sync_from_device();
-        self.device.invalidate(self.has_adapters());
         if let Some(adapters) = &mut self.weights.adapters {
+            self.device.invalidate_adapters();
             return change(&mut adapters.params);
         }
+        self.device.invalidate_weights();
         let result = change(self.weights.params.to_mut());
         self.weights.repack();
         result
@@ -267,7 +268,7 @@ impl TokenDecoder {
         stream.clear();
         let (table, scale) = (weights.layout.embed_tokens.clone(), weights.shape.embedding_scale);
         let tokens = rows.iter().map(|row| row.token);
-        match weights.params.stored(&table) {
+        match weights.params.stored_matrix(&table) {
             Some(matrix) => embed::forward_stored(matrix, scale, tokens, stream),
             None => {
                 let size = weights.shape.hidden_size;
@@ -344,7 +345,7 @@ impl TextPass {
             self.first_segments.push(self.segments.len());
             for tokens in &text.completions {
                 let cache = self.segments.len();
-                let prefix = PrefixCache { index, tokens: rows.len() };
+                let prefix = PrefixCache { index, num_tokens: rows.len() };
                 weights.begin_cache(&mut self.caches[cache], 1, tokens.len(), Some(prefix));
                 // The last token predicts nothing.
                 self.segments.push(segment(cache, &tokens[..tokens.len() - 1], rows.clone()));

@@ -69,11 +69,13 @@ impl LinearLayout {
         parallelism: Parallelism,
         work: impl FnOnce(View) -> T,
     ) -> T {
-        let Some(matrix) = params.stored(&self.weight) else { return work(self.view(params)) };
+        let Some(matrix) = params.stored_matrix(&self.weight) else {
+            return work(self.view(params));
+        };
         let mut expanded = vec![0.0; self.weight.len()];
         let strips = [(&mut expanded[..], LANES * self.inputs)];
         parallelism.each_chunk(strips, |strip, [to]| {
-            matrix.columns_from(LANES * strip, to);
+            matrix.read_columns(LANES * strip, to);
         });
         work(View::rows(&expanded, self.inputs).transpose())
     }
@@ -164,7 +166,7 @@ impl DecoderWeights {
         }
         let mut products = Vec::with_capacity(results.len());
         for (linear, y) in &mut *results {
-            if self.is_packed_anew() && self.params.stored(&linear.weight).is_none() {
+            if self.is_packed_anew() && self.params.stored_matrix(&linear.weight).is_none() {
                 let (inputs, view) = (linear.inputs, linear.view(&self.params));
                 linear::multiply_unpacked(x, view, [inputs, linear.outputs], inputs, y, mode);
             } else {
@@ -189,7 +191,7 @@ impl DecoderWeights {
 
     /// Packs the matrix of a linear layer for its forward pass.
     fn pack(&self, linear: &LinearLayout) -> PackedWeight {
-        match self.params.stored(&linear.weight) {
+        match self.params.stored_matrix(&linear.weight) {
             Some(matrix) if self.arithmetic == Arithmetic::F32 => {
                 PackedWeight::Stored(matrix.clone())
             }
@@ -236,11 +238,11 @@ impl DecoderWeights {
     ) {
         let sizes = [linear.outputs, linear.inputs];
         if self.parallelism == Parallelism::Parallel && self.arithmetic == Arithmetic::F32 {
-            match self.params.stored(&linear.weight) {
+            match self.params.stored_matrix(&linear.weight) {
                 Some(matrix) => linear::backward_stored(dy, matrix, dx, mode),
                 None => {
                     let transpose = linear.view(&self.params).transpose();
-                    let depth = linear::DEPTH_BACKWARD;
+                    let depth = linear::BACKWARD_DEPTH;
                     linear::multiply_unpacked(dy, transpose, sizes, depth, dx, mode);
                 }
             }

@@ -3,7 +3,7 @@
 use crate::math::Activation;
 use burn::tensor::{Tensor, activation};
 
-/// An activation function, of each number.
+/// Applies an activation function to each element.
 pub(crate) fn activate<const D: usize>(x: Tensor<D>, function: Activation) -> Tensor<D> {
     match function {
         Activation::Relu => activation::relu(x),

@@ -14,21 +14,22 @@ const MAX_LEN: usize = 1 << 26;
 /// The places of parameters in arenas.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Packing {
-    places: Vec<Place>,
-    arenas: Vec<Arena>,
+    places: Vec<ArenaRange>,
+    arenas: Vec<ArenaLayout>,
 }
 
 /// The place of a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Place {
+struct ArenaRange {
+    /// Index of the arena.
     arena: usize,
     /// Range of the tensor there, in elements.
     range: Range<usize>,
 }
 
-/// An arena, whose tensors are all matrices or all vectors.
+/// The layout of an arena, whose tensors are all matrices or all vectors.
 #[derive(Debug, PartialEq, Eq)]
-struct Arena {
+struct ArenaLayout {
     /// Number of elements up to the end of the last tensor.
     len: usize,
     has_vectors: bool,
@@ -39,16 +40,16 @@ impl Packing {
     pub fn new(parameters: &[Parameter], device: &Device) -> Self {
         if has_kernels(device) {
             let largest = usize::try_from(largest_allocation(device)).unwrap_or(usize::MAX);
-            let numbers = largest / size_of::<f32>();
-            return Self::within(parameters, numbers.min(MAX_LEN));
+            let max_len = MAX_LEN.min(largest / size_of::<f32>());
+            return Self::with_max_len(parameters, max_len);
         }
-        Self::within(parameters, 0)
+        Self::with_max_len(parameters, 0)
     }
 
     /// The places in arenas of at most `max_len` elements; a larger parameter has its own arena. Matrices follow each
     /// other in the order of their parameters, and so do vectors.
-    pub fn within(parameters: &[Parameter], max_len: usize) -> Self {
-        let (mut places, mut arenas) = (Vec::new(), Vec::<Arena>::new());
+    pub fn with_max_len(parameters: &[Parameter], max_len: usize) -> Self {
+        let (mut places, mut arenas) = (Vec::new(), Vec::<ArenaLayout>::new());
         let mut last = [None; 2];
         for parameter in parameters {
             let (count, is_vector) = (parameter.num_elements(), parameter.shape.len() == 1);
@@ -57,12 +58,12 @@ impl Packing {
             let next = next.map(|(arena, len)| (arena, len.next_multiple_of(ALIGNMENT)));
             let (arena, start) =
                 next.filter(|(_, start)| start + count <= max_len).unwrap_or_else(|| {
-                    arenas.push(Arena { len: 0, has_vectors: is_vector });
+                    arenas.push(ArenaLayout { len: 0, has_vectors: is_vector });
                     (arenas.len() - 1, 0)
                 });
             *last = Some(arena);
             arenas[arena].len = start + count;
-            places.push(Place { arena, range: start..start + count });
+            places.push(ArenaRange { arena, range: start..start + count });
         }
         Self { places, arenas }
     }
@@ -77,20 +78,20 @@ impl Packing {
         self.arenas[arena].has_vectors
     }
 
-    /// The places of the parameters of an arena, with the numbers of the parameters.
-    pub fn of_arena(&self, arena: usize) -> impl Iterator<Item = (usize, Range<usize>)> {
+    /// The index and the range of each parameter of an arena.
+    pub fn ranges_in(&self, arena: usize) -> impl Iterator<Item = (usize, Range<usize>)> {
         let all = self.places.iter().enumerate();
         all.filter(move |(_, place)| place.arena == arena)
             .map(|(i, place)| (i, place.range.clone()))
     }
 
-    /// The numbers of elements of the parameters.
+    /// The number of elements of each parameter.
     pub fn counts(&self) -> impl Iterator<Item = usize> {
         self.places.iter().map(|place| place.range.len())
     }
 
-    /// The place of each parameter in the parameter vector, and in its arena.
-    fn moves(&self) -> impl Iterator<Item = (Range<usize>, &Place)> {
+    /// The range of each parameter in the parameter vector, and its place in an arena.
+    fn vector_ranges(&self) -> impl Iterator<Item = (Range<usize>, &ArenaRange)> {
         self.places.iter().scan(0, |end, place| {
             let start = std::mem::replace(end, *end + place.range.len());
             Some((start..*end, place))
@@ -123,11 +124,11 @@ impl Arenas {
     /// Elements from the vector of all, taken to the device by `upload` arena by arena.
     pub fn upload(mut self, all: &[f32], upload: impl Fn(Vec<f32>) -> Tensor<1>) -> Self {
         for (arena, arena_layout) in self.packing.arenas.iter().enumerate() {
-            let mut numbers = vec![0.0; arena_layout.len];
-            for (from, to) in self.packing.moves().filter(|(_, to)| to.arena == arena) {
-                numbers[to.range.clone()].copy_from_slice(&all[from]);
+            let mut values = vec![0.0; arena_layout.len];
+            for (from, to) in self.packing.vector_ranges().filter(|(_, to)| to.arena == arena) {
+                values[to.range.clone()].copy_from_slice(&all[from]);
             }
-            self.buffers[arena] = Some(upload(numbers));
+            self.buffers[arena] = Some(upload(values));
         }
         self
     }
@@ -137,9 +138,9 @@ impl Arenas {
         let mut all = vec![0.0; self.packing.counts().sum()];
         for (arena, buffer) in self.buffers.iter().enumerate() {
             let Some(buffer) = buffer else { continue };
-            let numbers = download(buffer.clone());
-            for (to, from) in self.packing.moves().filter(|(_, from)| from.arena == arena) {
-                all[to].copy_from_slice(&numbers[from.range.clone()]);
+            let values = download(buffer.clone());
+            for (to, from) in self.packing.vector_ranges().filter(|(_, from)| from.arena == arena) {
+                all[to].copy_from_slice(&values[from.range.clone()]);
             }
         }
         all
@@ -156,57 +157,57 @@ impl Arenas {
     }
 
     /// An arena, `[len]`, whose zeros get memory.
-    fn arena(&mut self, number: usize) -> &Tensor<1> {
-        let (arena_layout, device) = (&self.packing.arenas[number], &self.device);
-        self.buffers[number].get_or_insert_with(|| Tensor::zeros([arena_layout.len], device))
+    fn arena(&mut self, index: usize) -> &Tensor<1> {
+        let (arena_layout, device) = (&self.packing.arenas[index], &self.device);
+        self.buffers[index].get_or_insert_with(|| Tensor::zeros([arena_layout.len], device))
     }
 
     /// All arenas, each `[len]`.
     pub fn arenas(&mut self) -> impl Iterator<Item = Tensor<1>> {
-        (0..self.packing.len()).map(|number| self.arena(number).clone())
+        (0..self.packing.len()).map(|index| self.arena(index).clone())
     }
 
     /// Moves an arena, `[len]`, out; its elements are 0 until [`Arenas::put`].
-    pub fn take(&mut self, number: usize) -> Tensor<1> {
-        self.arena(number);
-        self.buffers[number].take().expect("it is there now")
+    pub fn take(&mut self, index: usize) -> Tensor<1> {
+        self.arena(index);
+        self.buffers[index].take().expect("it is there now")
     }
 
     /// Replaces an arena, `[len]`.
-    pub fn put(&mut self, number: usize, arena: Tensor<1>) {
-        self.buffers[number] = Some(arena);
+    pub fn put(&mut self, index: usize, arena: Tensor<1>) {
+        self.buffers[index] = Some(arena);
     }
 
     /// Replaces the elements, `[count]`, of a parameter that has its own arena.
-    pub fn put_alone(&mut self, parameter: usize, numbers: Tensor<1>) {
+    pub fn put_parameter(&mut self, parameter: usize, values: Tensor<1>) {
         let place = &self.packing.places[parameter];
         debug_assert_eq!(place.range, 0..self.packing.arenas[place.arena].len);
-        self.buffers[place.arena] = Some(numbers);
+        self.buffers[place.arena] = Some(values);
     }
 
-    /// The numbers of each parameter, `[count]`, in the memory of their arenas.
+    /// The elements of each parameter, `[count]`, in the memory of their arenas.
     pub fn views(&mut self) -> impl Iterator<Item = Tensor<1>> {
         (0..self.packing.places.len()).map(|parameter| self.view(parameter))
     }
 
     /// The elements of a parameter, `[count]`, in the memory of its arena.
     pub fn view(&mut self, parameter: usize) -> Tensor<1> {
-        let Place { arena, range } = self.packing.places[parameter].clone();
-        part(self.arena(arena), range)
+        let ArenaRange { arena, range } = self.packing.places[parameter].clone();
+        view_range(self.arena(arena), range)
     }
 
     /// The elements of some parameters in the memory of their arena, `[count]`, if each begins at the next multiple of
     /// the alignment after the one before: the layout of several products of one launch.
-    pub fn joined(&mut self, parameters: &[usize]) -> Option<Tensor<1>> {
+    pub fn joint_view(&mut self, parameters: &[usize]) -> Option<Tensor<1>> {
         let packing = self.packing.clone();
-        let places: Vec<&Place> = parameters.iter().map(|i| &packing.places[*i]).collect();
-        let follows = |pair: &[&Place]| {
+        let places: Vec<&ArenaRange> = parameters.iter().map(|i| &packing.places[*i]).collect();
+        let follows = |pair: &[&ArenaRange]| {
             let next = pair[0].range.end.next_multiple_of(ALIGNMENT);
             (pair[1].arena, pair[1].range.start) == (pair[0].arena, next)
         };
         let (first, last) = (places.first()?, places.last()?);
         let range = first.range.start..last.range.end;
-        places.windows(2).all(follows).then(|| part(self.arena(first.arena), range))
+        places.windows(2).all(follows).then(|| view_range(self.arena(first.arena), range))
     }
 
     /// Adds `other / scale`, element by element.
@@ -221,18 +222,18 @@ impl Arenas {
         }
     }
 
-    /// Replaces each arena, `[len]`, with the result of `change` for its number and the arena.
+    /// Replaces each arena, `[len]`, with the result of `change` for its index and the arena.
     pub fn map(mut self, mut change: impl FnMut(usize, Tensor<1>) -> Tensor<1>) -> Self {
-        for number in 0..self.packing.len() {
-            let changed = change(number, self.take(number));
-            self.put(number, changed);
+        for index in 0..self.packing.len() {
+            let changed = change(index, self.take(index));
+            self.put(index, changed);
         }
         self
     }
 }
 
-/// Some elements of an arena in its memory.
-fn part(arena: &Tensor<1>, range: Range<usize>) -> Tensor<1> {
+/// The elements of an arena in this range, in its memory.
+fn view_range(arena: &Tensor<1>, range: Range<usize>) -> Tensor<1> {
     if range == (0..arena.dims()[0]) {
         return arena.clone();
     }
@@ -275,7 +276,7 @@ mod tests {
     fn places_are_aligned_and_arenas_have_room() {
         let all = some();
         for max_len in [0, 1000, 1300, 1 << 20] {
-            let packing = Packing::within(&all, max_len);
+            let packing = Packing::with_max_len(&all, max_len);
             assert!(packing.counts().eq(all.iter().map(Parameter::num_elements)));
             for (arena, arena_layout) in packing.arenas.iter().enumerate() {
                 let own = (0..all.len()).filter(|i| packing.places[*i].arena == arena);
@@ -294,23 +295,23 @@ mod tests {
             }
         }
         // One of matrices, one of vectors.
-        assert_eq!(Packing::within(&all, 1 << 20).len(), 2);
+        assert_eq!(Packing::with_max_len(&all, 1 << 20).len(), 2);
         // In the order of the parameters, as every tensor is alone.
-        let alone = Packing::within(&all, 0);
+        let alone = Packing::with_max_len(&all, 0);
         assert!(alone.places.iter().map(|place| place.arena).eq(0..all.len()));
     }
 
     #[test]
     fn values_are_read_in_the_order_of_the_parameters() {
         let all = some();
-        let numbers: Vec<f32> =
+        let values: Vec<f32> =
             (0..all.iter().map(Parameter::num_elements).sum()).map(|i: usize| i as f32).collect();
         let device = Device::flex();
         for max_len in [0, 1300, 1 << 20] {
-            let arenas = Arenas::zeros(Arc::new(Packing::within(&all, max_len)), &device);
+            let arenas = Arenas::zeros(Arc::new(Packing::with_max_len(&all, max_len)), &device);
             assert!(arenas.download(floats).iter().all(|x| *x == 0.0));
-            let arenas = arenas.upload(&numbers, |x| Tensor::from_floats(&x[..], &device));
-            assert_eq!(arenas.download(floats), numbers);
+            let arenas = arenas.upload(&values, |x| Tensor::from_floats(&x[..], &device));
+            assert_eq!(arenas.download(floats), values);
         }
     }
 }

@@ -24,7 +24,8 @@ pub(super) struct Prefix<'a> {
 /// `mask`, `[rows or 1, steps, columns]`, is 0 where a query sees a key of its own sequence, else [`MASKED_SCORE`].
 /// Scores are multiplied by `scale`.
 pub(super) fn attend(
-    (products, scale): (ProductPrecision, f32),
+    products: ProductPrecision,
+    scale: f32,
     queries: Tensor<4>,
     own: &KeysValues,
     mask: Tensor<3>,
@@ -37,7 +38,7 @@ pub(super) fn attend(
         .reshape([rows, steps, kv_heads, group, head_dim])
         .permute([0, 2, 3, 1, 4])
         .reshape([rows, kv_heads, group * steps, head_dim]);
-    let scores = products.matmul(queries.clone(), by_head(&own[0]).swap_dims(2, 3));
+    let scores = products.matmul(queries.clone(), move_heads_first(&own[0]).swap_dims(2, 3));
     let mask_rows = mask.dims()[0];
     let scores = scores.reshape([rows, kv_heads, group, steps, columns])
         + mask.reshape([mask_rows, 1, 1, steps, columns]);
@@ -45,16 +46,18 @@ pub(super) fn attend(
         None => {
             let weights = activation::softmax(scores, 4);
             let weights = weights.reshape([rows, kv_heads, group * steps, columns]);
-            products.matmul(weights, by_head(&own[1]))
+            products.matmul(weights, move_heads_first(&own[1]))
         }
-        Some(prefix) => attend_with_prefix(products, queries, scores, by_head(&own[1]), prefix),
+        Some(prefix) => {
+            attend_with_prefix(products, queries, scores, move_heads_first(&own[1]), prefix)
+        }
     };
     let attended = attended.reshape([rows, kv_heads, group, steps, head_dim]);
     attended.permute([0, 3, 1, 2, 4]).reshape([rows, steps, heads * head_dim])
 }
 
-/// Keys or values with their heads before their columns.
-fn by_head(x: &Tensor<4>) -> Tensor<4> {
+/// Moves the heads of keys or values before their columns.
+fn move_heads_first(x: &Tensor<4>) -> Tensor<4> {
     x.clone().swap_dims(1, 2)
 }
 
@@ -71,43 +74,45 @@ fn attend_with_prefix(
     let [groups, mask_steps, longest] = mask.dims();
     let rows_per_group = rows / groups;
     // The rows of a group are compared with its prefix in one product.
-    let together = |x: Tensor<4>, width: usize| {
+    let merge_rows = |x: Tensor<4>, width: usize| {
         let x = x.reshape([groups, rows_per_group, kv_heads, group * steps, width]);
         x.swap_dims(1, 2).reshape([groups, kv_heads, rows_per_group * group * steps, width])
     };
-    let apart = |x: Tensor<4>, width: usize| {
+    let split_rows = |x: Tensor<4>, width: usize| {
         let x = x.reshape([groups, kv_heads, rows_per_group, group * steps, width]);
         x.swap_dims(1, 2).reshape([rows, kv_heads, group * steps, width])
     };
-    let prefix_scores = products.matmul(together(queries, head_dim), by_head(keys).swap_dims(2, 3));
+    let prefix_scores =
+        products.matmul(merge_rows(queries, head_dim), move_heads_first(keys).swap_dims(2, 3));
     let prefix_scores =
         prefix_scores.reshape([groups, kv_heads * rows_per_group * group, steps, longest])
             + mask.clone().reshape([groups, 1, mask_steps, longest]);
     let prefix_scores =
         prefix_scores.reshape([groups, kv_heads, rows_per_group * group * steps, longest]);
-    let prefix_scores = apart(prefix_scores, longest);
+    let prefix_scores = split_rows(prefix_scores, longest);
     let prefix_scores = prefix_scores.reshape([rows, kv_heads, group, steps, longest]);
     let weights = activation::softmax(Tensor::cat(vec![prefix_scores, scores], 4), 4);
     let weights = weights.reshape([rows, kv_heads, group * steps, longest + columns]);
-    let prefix_weights = together(weights.clone().narrow(3, 0, longest), longest);
-    let prefix_output = apart(products.matmul(prefix_weights, by_head(values)), head_dim);
+    let prefix_weights = merge_rows(weights.clone().narrow(3, 0, longest), longest);
+    let prefix_output =
+        split_rows(products.matmul(prefix_weights, move_heads_first(values)), head_dim);
     prefix_output + products.matmul(weights.narrow(3, longest, columns), own_values)
 }
 
 /// The mask of some of a text's `count` tokens, computed on the device: each sees itself and those before it, `window`
 /// at most: `[1, rows, count]`.
-pub(super) fn causal(
+pub(super) fn causal_mask(
     rows: Range<usize>,
     count: usize,
     window: usize,
     device: &Device,
 ) -> Tensor<3> {
     let size = [1, rows.len(), count];
-    let numbers = |range: Range<usize>| {
+    let indices = |range: Range<usize>| {
         Tensor::<1, Int>::arange(range.start as i64..range.end as i64, device)
     };
-    let columns = numbers(0..count).reshape([1, 1, count]).expand(size);
-    let rows = numbers(rows).reshape([1, size[1], 1]).expand(size);
+    let columns = indices(0..count).reshape([1, 1, count]).expand(size);
+    let rows = indices(rows).reshape([1, size[1], 1]).expand(size);
     let later = columns.clone().greater(rows.clone()).float();
     let hidden = if window < count {
         later + columns.lower_equal(rows - window as i32).float()

@@ -1,7 +1,7 @@
 //! A decoder as a Burn module.
 
 use super::activation::activate;
-use super::attention::{self, KeysValues, Prefix, causal};
+use super::attention::{self, KeysValues, Prefix, causal_mask};
 use super::products::{ProductPrecision, to_f32};
 use super::rope::{Rope, rotate};
 use super::steps::Steps;
@@ -174,8 +174,8 @@ impl Decoder {
     /// The same decoder with other parameters, in the order of [`DecoderShape::parameters`]: `next` gives each,
     /// `[count]`, for its number of elements, or one number for all of them, `[1]`.
     pub(crate) fn with_parameters(self, next: impl FnMut(usize) -> Tensor<1>) -> Self {
-        struct Fill<F>(F);
-        impl<F: FnMut(usize) -> Tensor<1>> ModuleMapper for Fill<F> {
+        struct Filler<F>(F);
+        impl<F: FnMut(usize) -> Tensor<1>> ModuleMapper for Filler<F> {
             fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
                 let (id, value, _) = param.consume();
                 let dims = value.dims();
@@ -187,7 +187,7 @@ impl Decoder {
                 Param::initialized(id, value)
             }
         }
-        self.map(&mut Fill(next))
+        self.map(&mut Filler(next))
     }
 
     /// Frees the memory of the parameters, whose values are unspecified then.
@@ -260,12 +260,12 @@ impl Decoder {
         &self.shape
     }
 
-    /// The normed result of the last layer for a stream of vectors, `[batch, num_steps, hidden_size]`, and the keys and
-    /// values of each layer.
+    /// Computes the normed result of the last layer for a stream of vectors, `[batch, num_steps, hidden_size]`, and the
+    /// keys and values of each layer.
     ///
     /// `starts`, `[batch, num_steps]`, and `memory` are as in [`Model::sequence`](crate::model::Model::sequence);
     /// without a memory nothing is remembered.
-    pub fn hidden(
+    pub fn forward_hidden(
         &self,
         x: Tensor<3>,
         starts: Tensor<2>,
@@ -275,8 +275,8 @@ impl Decoder {
         let rotations = self.rotations(steps.positions.clone().int());
         let mut caches = Vec::with_capacity(self.layers.len());
         let x = self.run_layers(x, &rotations, None, |i, queries, keys_values| {
-            let remembered = memory.map(|memory| self.remembered(memory, i));
-            let attended = steps.attend(queries, &keys_values, remembered.as_ref());
+            let cached = memory.map(|memory| self.cached_keys_values(memory, i));
+            let attended = steps.attend(queries, &keys_values, cached.as_ref());
             caches.push(keys_values);
             attended
         });
@@ -304,22 +304,22 @@ impl Decoder {
             let norms = layer.norms(self.shape.norm_placement);
             let rotations = &rotations[self.shape.rope_table_index(i)];
             let head_norms = layer.head_norms();
-            let input = self.norm_if(norms.before_attention, x.clone());
+            let input = self.apply_optional_norm(norms.before_attention, x.clone());
             // A separate product: values are cached, and a buffer of all three would keep the others alive.
-            let values = self.heads(apply(Projection::Value, input.clone()));
+            let values = self.split_heads(apply(Projection::Value, input.clone()));
             let [queries, keys] = self.apply_all(adapters, i, Projection::QUERY_AND_KEY, input);
-            let queries = rotate(self.normed_heads(head_norms.query, queries), rotations);
-            let keys = rotate(self.normed_heads(head_norms.key, keys), rotations);
+            let queries = rotate(self.norm_heads(head_norms.query, queries), rotations);
+            let keys = rotate(self.norm_heads(head_norms.key, keys), rotations);
             let attended = attend(i, queries, [keys, values]);
             let output = apply(Projection::Output, attended);
-            x = x + self.norm_if(norms.after_attention, output);
-            let input = self.norm_if(norms.before_mlp, x.clone());
+            x = x + self.apply_optional_norm(norms.after_attention, output);
+            let input = self.apply_optional_norm(norms.before_mlp, x.clone());
             let [gate, up] = self.apply_all(adapters, i, Projection::MLP_INPUTS, input);
             let inner = activate(gate, self.shape.activation) * up;
             let output = apply(Projection::Down, inner);
-            x = x + self.norm_if(norms.after_mlp, output);
+            x = x + self.apply_optional_norm(norms.after_mlp, output);
         }
-        self.norm(&self.norm, x)
+        self.apply_norm(&self.norm, x)
     }
 
     /// The product with a matrix of a layer, its adapter included.
@@ -343,7 +343,7 @@ impl Decoder {
         x: Tensor<3>,
     ) -> [Tensor<3>; N] {
         let linears = projections.map(|projection| self.layers[layer].linear(projection));
-        let mut all = self.products.linears(linears, x.clone());
+        let mut all = self.products.apply_linears(linears, x.clone());
         if let Some(adapters) = adapters {
             for (y, projection) in all.iter_mut().zip(projections) {
                 *y = adapters.add(self.products, (layer, projection), x.clone(), y.clone());
@@ -361,35 +361,39 @@ impl Decoder {
     }
 
     /// Norms vectors, `[.., size]`.
-    fn norm<const D: usize>(&self, norm: &RmsNorm, x: Tensor<D>) -> Tensor<D> {
+    fn apply_norm<const D: usize>(&self, norm: &RmsNorm, x: Tensor<D>) -> Tensor<D> {
         let square = x.clone() * x.clone();
         let root = (square.mean_dim(D - 1) + self.shape.rms_norm_eps).sqrt();
         x / root * self.norm_weights(norm).unsqueeze()
     }
 
-    fn norm_if<const D: usize>(&self, norm: Option<&RmsNorm>, x: Tensor<D>) -> Tensor<D> {
+    fn apply_optional_norm<const D: usize>(
+        &self,
+        norm: Option<&RmsNorm>,
+        x: Tensor<D>,
+    ) -> Tensor<D> {
         match norm {
-            Some(norm) => self.norm(norm, x),
+            Some(norm) => self.apply_norm(norm, x),
             None => x,
         }
     }
 
-    /// Vectors as heads: `[batch, num_steps, heads, head_dim]`.
-    fn heads(&self, x: Tensor<3>) -> Tensor<4> {
+    /// Splits vectors into heads: `[batch, num_steps, heads, head_dim]`.
+    fn split_heads(&self, x: Tensor<3>) -> Tensor<4> {
         let [batch, steps, size] = x.dims();
         x.reshape([batch, steps, size / self.shape.head_dim, self.shape.head_dim])
     }
 
-    /// Queries or keys as heads, normed where there is a norm.
-    fn normed_heads(&self, norm: Option<&RmsNorm>, x: Tensor<3>) -> Tensor<4> {
+    /// Splits queries or keys into heads, normed where there is a norm.
+    fn norm_heads(&self, norm: Option<&RmsNorm>, x: Tensor<3>) -> Tensor<4> {
         match self.shape.qk_norm {
-            QkNorm::AllHeads => self.heads(self.norm_if(norm, x)),
-            QkNorm::PerHead | QkNorm::None => self.norm_if(norm, self.heads(x)),
+            QkNorm::AllHeads => self.split_heads(self.apply_optional_norm(norm, x)),
+            QkNorm::PerHead | QkNorm::None => self.apply_optional_norm(norm, self.split_heads(x)),
         }
     }
 
     /// The keys and values of a layer in memory.
-    pub(crate) fn remembered(&self, memory: &Tensor<2>, layer: usize) -> KeysValues {
+    pub(crate) fn cached_keys_values(&self, memory: &Tensor<2>, layer: usize) -> KeysValues {
         let (shape, batch) = (&self.shape, memory.dims()[0]);
         let (start, count) = (shape.cache_start(layer), shape.cache_size());
         [start, start + count].map(|start| {
@@ -407,9 +411,9 @@ impl Decoder {
         memory: &Tensor<2>,
     ) -> (Tensor<3>, Vec<KeysValues>) {
         let input = self.input.as_ref().expect("observations enter, not tokens");
-        let input = self.products.linear(input, obs);
-        let (hidden, caches) = self.hidden(input, starts, Some(memory));
-        (self.head(hidden), caches)
+        let input = self.products.apply_linear(input, obs);
+        let (hidden, caches) = self.forward_hidden(input, starts, Some(memory));
+        (self.logits(hidden), caches)
     }
 
     /// Logits `[batch, num_tokens, vocabulary]` of the token after each of `tokens`, `[batch, num_tokens]`, each row a
@@ -425,7 +429,7 @@ impl Decoder {
         let hidden = self.run_layers(self.embed(tokens), &rotations, None, |i, queries, own| {
             self.attend(i, queries, &own, &masks, None)
         });
-        self.head(hidden)
+        self.logits(hidden)
     }
 
     /// Masks of some of a text's `count` tokens, one for each window: `[1, rows, count]` each.
@@ -436,7 +440,7 @@ impl Decoder {
         device: &Device,
     ) -> Vec<Tensor<3>> {
         let windows = self.shape.windows().into_iter();
-        windows.map(|window| causal(rows.clone(), count, window, device)).collect()
+        windows.map(|window| causal_mask(rows.clone(), count, window, device)).collect()
     }
 
     /// The result of a layer's attention, as [`attention::attend`], with one of `masks`, one for each window.
@@ -450,7 +454,7 @@ impl Decoder {
     ) -> Tensor<3> {
         let mask = masks[self.shape.window_index(layer)].clone();
         let scale = self.shape.head_shape().scale;
-        attention::attend((self.products, scale), queries, own, mask, prefix)
+        attention::attend(self.products, scale, queries, own, mask, prefix)
     }
 
     /// The embeddings of tokens: `[batch, num_tokens, hidden_size]`.
@@ -483,9 +487,9 @@ impl Decoder {
     }
 
     /// Logits of normed vectors.
-    pub(super) fn head(&self, hidden: Tensor<3>) -> Tensor<3> {
+    pub(super) fn logits(&self, hidden: Tensor<3>) -> Tensor<3> {
         match (&self.lm_head, &self.embed_tokens) {
-            (Some(head), _) => self.products.linear(head, hidden),
+            (Some(head), _) => self.products.apply_linear(head, hidden),
             (None, Some(table)) => {
                 self.products.matmul(hidden, table.weight.val().transpose().unsqueeze())
             }

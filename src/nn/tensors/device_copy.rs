@@ -17,12 +17,12 @@ pub struct DeviceCopy {
     /// The adapters, uploaded when first needed.
     adapters: Arc<OnceLock<DeviceAdapters>>,
     /// The trainable parameters, if the device has changed them after the host; downloaded when first needed.
-    newer: Option<Newer>,
+    newer: Option<NewerParameters>,
 }
 
 /// Trainable parameters that a device has changed, downloaded when first needed.
 #[derive(Clone, Debug)]
-enum Newer {
+enum NewerParameters {
     Weights(OnceLock<DecoderParams>),
     Adapters(OnceLock<Adapters>),
 }
@@ -34,11 +34,14 @@ impl DeviceCopy {
         Self { device, ..Self::default() }
     }
 
-    /// Drops the uploaded trainable parameters, because the host's have changed: the adapters if these are learnt, else
-    /// all weights.
-    pub(crate) fn invalidate(&mut self, are_adapters: bool) {
-        self.newer = None;
-        if are_adapters { self.adapters = Arc::default() } else { self.weights = Arc::default() }
+    /// Drops the uploaded adapters, which are learnt, because the host's change.
+    pub(crate) fn invalidate_adapters(&mut self) {
+        (self.newer, self.adapters) = (None, Arc::default());
+    }
+
+    /// Drops the uploaded weights, which are learnt, because the host's change.
+    pub(crate) fn invalidate_weights(&mut self) {
+        (self.newer, self.weights) = (None, Arc::default());
     }
 
     /// Bytes that [`DeviceCopy::get`] has yet to upload.
@@ -73,16 +76,20 @@ impl DeviceCopy {
         change: impl FnOnce(DeviceDecoder) -> DeviceDecoder,
     ) {
         // No second owner, so that tensors change in their own memory.
-        self.invalidate(present.adapters.is_some());
+        if present.adapters.is_some() {
+            self.invalidate_adapters();
+        } else {
+            self.invalidate_weights();
+        }
         let mut changed = change(present);
         match changed.adapters.take() {
             Some(adapters) => {
                 self.adapters = Arc::new(OnceLock::from(adapters));
-                self.newer = Some(Newer::Adapters(OnceLock::new()));
+                self.newer = Some(NewerParameters::Adapters(OnceLock::new()));
             }
             None => {
                 self.weights = Arc::new(OnceLock::from(changed));
-                self.newer = Some(Newer::Weights(OnceLock::new()));
+                self.newer = Some(NewerParameters::Weights(OnceLock::new()));
             }
         }
     }
@@ -90,7 +97,9 @@ impl DeviceCopy {
     /// The current weights in host memory; `host` are the last ones that the host had.
     pub(crate) fn params<'a>(&'a self, host: &'a DecoderParams) -> &'a DecoderParams {
         match (&self.newer, self.weights.get()) {
-            (Some(Newer::Weights(newer)), Some(on)) => newer.get_or_init(|| on.download().into()),
+            (Some(NewerParameters::Weights(newer)), Some(decoder)) => {
+                newer.get_or_init(|| decoder.download().into())
+            }
             _ => host,
         }
     }
@@ -98,8 +107,8 @@ impl DeviceCopy {
     /// The current adapters in host memory; `host` are the last ones that the host had.
     pub(crate) fn adapters<'a>(&'a self, host: &'a Adapters) -> &'a Adapters {
         match (&self.newer, self.adapters.get()) {
-            (Some(Newer::Adapters(newer)), Some(on)) => {
-                newer.get_or_init(|| host.clone().with_params(on.download()))
+            (Some(NewerParameters::Adapters(newer)), Some(adapters)) => {
+                newer.get_or_init(|| host.clone().with_params(adapters.download()))
             }
             _ => host,
         }

@@ -9,7 +9,10 @@ pub struct DeviceCopy {}
 
 impl DeviceCopy {
     /// No-op: there is no uploaded copy.
-    pub(crate) fn invalidate(&mut self, _are_adapters: bool) {}
+    pub(crate) fn invalidate_adapters(&mut self) {}
+
+    /// No-op: there is no uploaded copy.
+    pub(crate) fn invalidate_weights(&mut self) {}
 
     /// The host's weights.
     pub(crate) fn params<'a>(&'a self, host: &'a DecoderParams) -> &'a DecoderParams {

@@ -2,7 +2,7 @@
 
 use super::product;
 pub(super) use crate::nn::buffers::has_kernels;
-use crate::nn::buffers::{cube_tensor, float_element};
+use crate::nn::buffers::{cube_tensor, float_element_type};
 use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::CheckpointStrategy};
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind, binary};
@@ -39,7 +39,9 @@ fn has_tf32(device: &Device) -> bool {
 
 /// Whether a device has matrix units that Grove's products of operands in half precision use.
 fn has_matrix_units(device: &Device, half: FloatDType) -> bool {
-    satisfies(device, |properties| product::matrix_units(properties, kind(Some(half))).is_some())
+    satisfies(device, |properties| {
+        product::matrix_plane_units(properties, operand_type(Some(half))).is_some()
+    })
 }
 
 /// Whether a device runs kernels and satisfies a condition.
@@ -51,13 +53,13 @@ fn satisfies(device: &Device, condition: impl Fn(&DeviceProperties) -> bool) -> 
 }
 
 /// The type that operands of products are rounded to.
-fn kind(half: Option<FloatDType>) -> ElemType {
-    float_element(half.map_or(DType::F32, DType::from))
+fn operand_type(half: Option<FloatDType>) -> ElemType {
+    float_element_type(half.map_or(DType::F32, DType::from))
 }
 
 /// The product `a b` of matrices, or of batches of them, on a device that runs kernels, by multiplications and
 /// additions of single-precision numbers, with autodiff or without.
-pub(crate) fn product<const D: usize>(a: Tensor<D>, b: Tensor<D>) -> Tensor<D> {
+pub(crate) fn matmul<const D: usize>(a: Tensor<D>, b: Tensor<D>) -> Tensor<D> {
     let product =
         <Dispatch as SingleProducts>::single_product(a.into_dispatch(), b.into_dispatch());
     Tensor::from_dispatch(product)
@@ -65,8 +67,8 @@ pub(crate) fn product<const D: usize>(a: Tensor<D>, b: Tensor<D>) -> Tensor<D> {
 
 /// The products `a b + bias` with several matrices, at most three, in one launch, without autodiff, of operands that
 /// are rounded to half precision if `half` is given. The results are in single precision, in `into` if it is given
-/// ([`product::products`]).
-pub(crate) fn products<const D: usize, const N: usize>(
+/// ([`product::matmul_all`]).
+pub(crate) fn matmul_all<const D: usize, const N: usize>(
     a: Tensor<D>,
     matrices: [Tensor<D>; N],
     biases: Option<[Tensor<1>; N]>,
@@ -76,7 +78,7 @@ pub(crate) fn products<const D: usize, const N: usize>(
     let tensor = |x: Tensor<D>| x.try_into_primitive::<Cube>().expect("a device that runs kernels");
     let biases = biases.map(|biases| biases.map(cube_tensor));
     let (a, matrices, into) = (tensor(a), matrices.map(tensor), into.map(cube_tensor));
-    let products = product::products(a, matrices, biases.as_ref(), kind(half), into);
+    let products = product::matmul_all(a, matrices, biases.as_ref(), operand_type(half), into);
     products.map(Tensor::from_primitive::<Cube>)
 }
 
@@ -96,7 +98,7 @@ pub(crate) trait SingleProducts: Backend {
 
 impl SingleProducts for Cube {
     fn single_product(a: CubeTensor, b: CubeTensor) -> CubeTensor {
-        let [product] = product::products(a, [b], None, kind(None), None);
+        let [product] = product::matmul_all(a, [b], None, operand_type(None), None);
         product
     }
 }
@@ -120,25 +122,29 @@ impl<B: SingleProducts, C: CheckpointStrategy> SingleProducts for Autodiff<B, C>
                 let [(a, a_shape), (b, b_shape)] = ops.state;
                 let a = a.map(|node| checkpointer.retrieve_node_output(node));
                 let b = b.map(|node| checkpointer.retrieve_node_output(node));
-                let transposed = |x: Option<B::FloatTensorPrimitive>| {
+                let transpose = |x: Option<B::FloatTensorPrimitive>| {
                     B::float_transpose(x.expect("kept for the gradient of the other"))
                 };
                 binary::<B, _, _>(
                     ops.parents,
                     ops.node,
                     gradients,
-                    |gradient| summed::<B>(B::single_product(gradient, transposed(b)), &a_shape),
-                    |gradient| summed::<B>(B::single_product(transposed(a), gradient), &b_shape),
+                    |gradient| {
+                        sum_repetitions::<B>(B::single_product(gradient, transpose(b)), &a_shape)
+                    },
+                    |gradient| {
+                        sum_repetitions::<B>(B::single_product(transpose(a), gradient), &b_shape)
+                    },
                 );
             }
         }
 
-        let kept = [a.is_tracked(), b.is_tracked()];
+        let [is_a_tracked, is_b_tracked] = [a.is_tracked(), b.is_tracked()];
         let shapes = [a.shape(), b.shape()];
         match Product.prepare::<C>([a.node(), b.node()]).compute_bound().stateful() {
             OpsKind::Tracked(mut prep) => {
-                let a_node = kept[1].then(|| prep.checkpoint(&a));
-                let b_node = kept[0].then(|| prep.checkpoint(&b));
+                let a_node = is_b_tracked.then(|| prep.checkpoint(&a));
+                let b_node = is_a_tracked.then(|| prep.checkpoint(&b));
                 let [a_shape, b_shape] = shapes;
                 let product = B::single_product(a.into_primitive(), b.into_primitive());
                 prep.finish([(a_node, a_shape), (b_node, b_shape)], product)
@@ -150,8 +156,8 @@ impl<B: SingleProducts, C: CheckpointStrategy> SingleProducts for Autodiff<B, C>
     }
 }
 
-/// The gradient of an operand whose batches of one were repeated: its sum over the repetitions.
-fn summed<B: Backend>(gradient: FloatTensor<B>, shape: &Shape) -> FloatTensor<B> {
+/// Sums the gradient of an operand whose batches of one were repeated over the repetitions.
+fn sum_repetitions<B: Backend>(gradient: FloatTensor<B>, shape: &Shape) -> FloatTensor<B> {
     (0..shape.num_dims()).fold(gradient, |gradient, dim| match shape[dim] {
         1 if gradient.shape()[dim] > 1 => B::float_sum_dim(gradient, dim),
         _ => gradient,
@@ -218,7 +224,7 @@ mod tests {
                 [[1, 5, 1100], [1, 1100, 6]],
             ];
             for shapes in shapes {
-                let got = with_gradients(shapes, &device, product);
+                let got = with_gradients(shapes, &device, matmul);
                 let want = with_gradients(shapes, &Device::flex(), Tensor::matmul);
                 for (got, want) in got.iter().zip(&want) {
                     assert_near(&format!("{shapes:?}"), got, want);
@@ -231,7 +237,7 @@ mod tests {
     fn transposed_operands_are_read_by_their_strides() {
         for device in adapters() {
             let [a, b] = [numbers(4, [31, 11], &device), numbers(5, [23, 31], &device)];
-            let got = floats(product(a.transpose(), b.transpose()));
+            let got = floats(matmul(a.transpose(), b.transpose()));
             let cpu = Device::flex();
             let [a, b] = [numbers(4, [31, 11], &cpu), numbers(5, [23, 31], &cpu)];
             let want = floats(a.transpose().matmul(b.transpose()));
@@ -257,8 +263,8 @@ mod tests {
                 let (a, b, a_swapped, b_swapped) = of(&device);
                 let (c, d, c_swapped, d_swapped) = of(&Device::flex());
                 let what = format!("{left:?} {right:?}");
-                assert_near(&what, &floats(product(a, b)), &floats(c.matmul(d)));
-                let [got, want] = [product(a_swapped, b_swapped), c_swapped.matmul(d_swapped)];
+                assert_near(&what, &floats(matmul(a, b)), &floats(c.matmul(d)));
+                let [got, want] = [matmul(a_swapped, b_swapped), c_swapped.matmul(d_swapped)];
                 assert_near(&what, &floats(got), &floats(want));
             }
         }
@@ -274,7 +280,7 @@ mod tests {
                     continue;
                 }
                 let bias = numbers(8, [20], &device);
-                let [got] = products(a.clone(), [b.clone()], Some([bias]), Some(half), None);
+                let [got] = matmul_all(a.clone(), [b.clone()], Some([bias]), Some(half), None);
                 let got = floats(got);
                 let [a, b] = [numbers(6, [40, 90], &cpu), numbers(7, [90, 20], &cpu)];
                 let rounded = |x: Tensor<2>| x.cast(half).cast(FloatDType::F32);
@@ -298,16 +304,16 @@ mod tests {
                 };
                 let (x, matrices, biases) = of(&device);
                 let (y, on_host, host_biases) = of(&Device::flex());
-                let got = products(x.clone(), matrices.clone(), Some(biases), None, None);
-                for (number, got) in got.into_iter().enumerate() {
-                    let want = y.clone().matmul(on_host[number].clone())
-                        + host_biases[number].clone().unsqueeze();
-                    let what = format!("{rows} rows, {inner}, matrix {number}");
+                let got = matmul_all(x.clone(), matrices.clone(), Some(biases), None, None);
+                for (index, got) in got.into_iter().enumerate() {
+                    let want = y.clone().matmul(on_host[index].clone())
+                        + host_biases[index].clone().unsqueeze();
+                    let what = format!("{rows} rows, {inner}, matrix {index}");
                     assert_near(&what, &floats(got), &floats(want));
                 }
                 let [_, second, third] = matrices;
                 for (got, matrix) in
-                    products(x, [second, third], None, None, None).into_iter().zip(1..)
+                    matmul_all(x, [second, third], None, None, None).into_iter().zip(1..)
                 {
                     let want = floats(y.clone().matmul(on_host[matrix].clone()));
                     assert_near(&format!("{rows} rows, {inner}, pair"), &floats(got), &want);

@@ -18,13 +18,13 @@ pub(super) fn uses_kernel<const D: usize>(
 }
 
 /// The product `a b` of matrices, or of batches of them.
-pub(crate) fn product<const D: usize>(a: Tensor<D>, b: Tensor<D>) -> Tensor<D> {
+pub(crate) fn matmul<const D: usize>(a: Tensor<D>, b: Tensor<D>) -> Tensor<D> {
     a.matmul(b)
 }
 
 /// The products `a b + bias` with several matrices without autodiff: never called, since no device of this build runs
 /// their kernel.
-pub(crate) fn products<const D: usize, const N: usize>(
+pub(crate) fn matmul_all<const D: usize, const N: usize>(
     _a: Tensor<D>,
     _matrices: [Tensor<D>; N],
     _biases: Option<[Tensor<1>; N]>,

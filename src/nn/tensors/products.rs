@@ -43,10 +43,10 @@ impl ProductPrecision {
     pub fn matmul<const D: usize>(self, a: Tensor<D>, b: Tensor<D>) -> Tensor<D> {
         let uses_kernel = self.uses_kernel(&a, &b);
         match self.half {
-            None if uses_kernel => kernel_products::product(a, b),
+            None if uses_kernel => kernel_products::matmul(a, b),
             None => a.matmul(b),
             Some(_) if uses_kernel => {
-                let [product] = kernel_products::products(a, [b], None, self.half, None);
+                let [product] = kernel_products::matmul_all(a, [b], None, self.half, None);
                 product
             }
             Some(half) => to_f32(a.cast(half).matmul(b.cast(half))),
@@ -62,20 +62,21 @@ impl ProductPrecision {
         matrices: [Tensor<D>; N],
         into: &mut Option<Tensor<1>>,
     ) -> [Tensor<D>; N] {
-        if matrices.iter().all(|matrix| self.is_joined(&a, matrix)) {
-            return kernel_products::products(a, matrices, None, self.half, into.take());
+        if matrices.iter().all(|matrix| self.can_share_launch(&a, matrix)) {
+            return kernel_products::matmul_all(a, matrices, None, self.half, into.take());
         }
         matrices.map(|matrix| self.matmul(a.clone(), matrix))
     }
 
-    /// The linear layer `x w + b`.
-    pub fn linear<const D: usize>(self, linear: &Linear, x: Tensor<D>) -> Tensor<D> {
-        let [y] = self.linears([linear], x);
+    /// Applies a linear layer: `x w + b`.
+    pub fn apply_linear<const D: usize>(self, linear: &Linear, x: Tensor<D>) -> Tensor<D> {
+        let [y] = self.apply_linears([linear], x);
         y
     }
 
-    /// Linear layers of one input, at most three: in one launch where the products are Grove's and need no autodiff.
-    pub fn linears<const D: usize, const N: usize>(
+    /// Applies linear layers, at most three, to one input: in one launch where the products are Grove's and need no
+    /// autodiff.
+    pub fn apply_linears<const D: usize, const N: usize>(
         self,
         linears: [&Linear; N],
         x: Tensor<D>,
@@ -85,10 +86,10 @@ impl ProductPrecision {
         }
         let weights = linears.map(|linear| linear.weight.val().unsqueeze());
         let biases = linears.map(|linear| linear.bias.as_ref().map(|bias| bias.val()));
-        let all_have_one = biases.iter().all(Option::is_some);
-        if all_have_one && weights.iter().all(|weight| self.is_joined(&x, weight)) {
+        let all_have_bias = biases.iter().all(Option::is_some);
+        if all_have_bias && weights.iter().all(|weight| self.can_share_launch(&x, weight)) {
             let biases = biases.map(|bias| bias.expect("all have one"));
-            return kernel_products::products(x, weights, Some(biases), self.half, None);
+            return kernel_products::matmul_all(x, weights, Some(biases), self.half, None);
         }
         let mut biases = biases.into_iter();
         self.matmul_all(x, weights, &mut None).map(|y| match biases.next().flatten() {
@@ -98,7 +99,7 @@ impl ProductPrecision {
     }
 
     /// Whether a product with a weight can be made in one launch with its bias, and with others.
-    fn is_joined<const D: usize>(self, x: &Tensor<D>, weight: &Tensor<D>) -> bool {
+    fn can_share_launch<const D: usize>(self, x: &Tensor<D>, weight: &Tensor<D>) -> bool {
         !has_autodiff(x, weight) && self.uses_kernel(x, weight)
     }
 
@@ -107,7 +108,7 @@ impl ProductPrecision {
         matches!(self.half, Some(FloatDType::F16))
     }
 
-    /// Casts numbers that only products read.
+    /// Casts a tensor that only products read.
     pub(crate) fn cast_operand<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
         match self.half {
             None => x,
@@ -126,7 +127,7 @@ pub(crate) fn to_f32<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     x.cast(FloatDType::F32)
 }
 
-/// The power of two that scales a gradient's `largest` number to about 1/16, within the range of f32; 1 if it is 0 or
+/// The power of two that scales a gradient's `largest` element to about 1/16, within the range of f32; 1 if it is 0 or
 /// not finite.
 pub(super) fn gradient_scale(largest: f32) -> f32 {
     if largest == 0.0 || !largest.is_finite() {

@@ -82,7 +82,7 @@ impl Steps {
                 keys_values = [after(0, keys), after(1, values)];
             }
             let queries = queries.clone().narrow(1, from, to - from);
-            attended.push(attend((self.products, self.scale), queries, &keys_values, mask, None));
+            attended.push(attend(self.products, self.scale, queries, &keys_values, mask, None));
         }
         if attended.len() == 1 { attended.remove(0) } else { Tensor::cat(attended, 1) }
     }

@@ -39,13 +39,13 @@ impl DeviceAdapters {
     /// Uploads adapters.
     pub fn new(adapters: &Adapters, device: &Device) -> Self {
         let packing = Arc::new(Packing::new(adapters.parameters(), device));
-        let mut arenas = Arenas::zeros(packing, device).upload(adapters.params(), uploaded(device));
+        let mut arenas = Arenas::zeros(packing, device).upload(adapters.params(), uploader(device));
         let r = adapters.config().r;
         let sizes = adapters.layouts.iter().map(|layout| {
             let layout = layout.as_ref()?;
             Some([[layout.a.len() / r, r], [r, layout.b.len() / r]])
         });
-        let tensors = low_rank(sizes, adapters.scale(), &mut arenas);
+        let tensors = view_adapters(sizes, adapters.scale(), &mut arenas);
         Self { tensors, arenas }
     }
 
@@ -55,8 +55,8 @@ impl DeviceAdapters {
     }
 }
 
-/// Adapters of matrices of these sizes, `a` and `b` of each that has them, in the memory of arenas.
-fn low_rank(
+/// Views adapters of these sizes, `a` and `b` of each matrix that has them, in the memory of arenas.
+fn view_adapters(
     sizes: impl Iterator<Item = Option<[[usize; 2]; 2]>>,
     scale: f32,
     arenas: &mut Arenas,
@@ -67,8 +67,8 @@ fn low_rank(
     AdapterTensors { pairs, scale }
 }
 
-/// The upload of a vector to a device.
-fn uploaded(device: &Device) -> impl Fn(Vec<f32>) -> Tensor<1> {
+/// A function that uploads a vector to a device.
+fn uploader(device: &Device) -> impl Fn(Vec<f32>) -> Tensor<1> {
     move |numbers| {
         let count = numbers.len();
         Tensor::from_data(TensorData::new(numbers, [count]), device)
@@ -77,7 +77,7 @@ fn uploaded(device: &Device) -> impl Fn(Vec<f32>) -> Tensor<1> {
 
 impl Decoder {
     /// Puts the parameters into the memory of arenas.
-    fn viewing(self, arenas: &mut Arenas) -> Self {
+    fn with_memory_of(self, arenas: &mut Arenas) -> Self {
         let mut views = arenas.views();
         self.with_parameters(|_| views.next().expect("every parameter"))
     }
@@ -91,14 +91,15 @@ pub struct PromptCaches {
     /// The tokens of each prompt: `[groups, 1]`.
     pub(crate) lengths: Tensor<2, Int>,
     /// The normed streams of their last tokens: `[groups, hidden_size]`.
-    pub last: Tensor<2>,
+    pub last_hidden: Tensor<2>,
 }
 
 impl PromptCaches {
-    /// The streams of [`PromptCaches::last`] for `rows` completions, equally many per prompt: `[rows, hidden_size]`.
-    pub(crate) fn last_for(&self, rows: usize) -> Tensor<2> {
-        let [groups, size] = self.last.dims();
-        let last = self.last.clone().reshape([groups, 1, size]);
+    /// The streams of [`PromptCaches::last_hidden`] for `rows` completions, equally many per prompt: `[rows,
+    /// hidden_size]`.
+    pub(crate) fn last_hidden_for(&self, rows: usize) -> Tensor<2> {
+        let [groups, size] = self.last_hidden.dims();
+        let last = self.last_hidden.clone().reshape([groups, 1, size]);
         last.expand([groups, rows / groups, size]).reshape([rows, size])
     }
 
@@ -115,8 +116,8 @@ pub struct CompletionCaches {
     pub(crate) keys_values: Vec<KeysValues>,
     /// Maximum number of tokens of a completion.
     max_tokens: usize,
-    /// Tokens so far.
-    pub(crate) count: usize,
+    /// Number of tokens so far.
+    pub(crate) num_tokens: usize,
 }
 
 /// The hidden states after a forward pass over texts.
@@ -131,7 +132,7 @@ pub struct HiddenStates {
 }
 
 impl HiddenStates {
-    /// The row of [`HiddenStates::hidden`] that predicts token number `at` of a completion of a text.
+    /// The row of [`HiddenStates::hidden`] that predicts the token with index `at` of a completion of a text.
     pub fn prediction(&self, completion: CompletionIndex, at: usize) -> usize {
         let CompletionIndex { text, completion } = completion;
         match at {
@@ -154,7 +155,7 @@ pub fn upload_integers(
 }
 
 /// Pads texts of different lengths: `[texts, longest]`.
-fn padded<'a>(texts: impl Iterator<Item = &'a [u32]>, longest: usize) -> Vec<i32> {
+fn pad<'a>(texts: impl Iterator<Item = &'a [u32]>, longest: usize) -> Vec<i32> {
     let row = |text: &'a [u32]| {
         let fill = std::iter::repeat_n(0, longest - text.len());
         text.iter().map(|token| *token as i32).chain(fill)
@@ -172,9 +173,9 @@ impl DeviceDecoder {
         precision: Precision,
     ) -> Self {
         let packing = Arc::new(Packing::new(&shape.parameters(), device));
-        let mut weights = Arenas::zeros(packing, device).upload(params, uploaded(device));
+        let mut weights = Arenas::zeros(packing, device).upload(params, uploader(device));
         let module = Decoder::placeholder(shape.clone(), device).in_precision(precision);
-        let module = module.viewing(&mut weights);
+        let module = module.with_memory_of(&mut weights);
         Self { module, weights, adapters: None }
     }
 
@@ -193,7 +194,7 @@ impl DeviceDecoder {
         self.adapters.as_ref().map_or(&self.weights, |adapters| &adapters.arenas)
     }
 
-    /// Replaces each arena of the trainable parameters, `[len]`, with the result of `change` for its number and the
+    /// Replaces each arena of the trainable parameters, `[len]`, with the result of `change` for its index and the
     /// arena. `change` owns the arena, so that the result can reuse its memory.
     pub(crate) fn map_trainable(
         mut self,
@@ -208,13 +209,13 @@ impl DeviceDecoder {
                 let sizes: Vec<_> = pairs.iter().map(dims).collect();
                 drop(pairs);
                 let mut arenas = arenas.map(change);
-                let tensors = low_rank(sizes.into_iter(), scale, &mut arenas);
+                let tensors = view_adapters(sizes.into_iter(), scale, &mut arenas);
                 self.with_adapters(Some(DeviceAdapters { tensors, arenas }))
             }
             None => {
                 let module = self.module.release_memory(self.weights.device());
                 let mut weights = self.weights.map(change);
-                Self { module: module.viewing(&mut weights), weights, ..self }
+                Self { module: module.with_memory_of(&mut weights), weights, ..self }
             }
         }
     }
@@ -224,28 +225,28 @@ impl DeviceDecoder {
         self.weights.download(floats)
     }
 
-    /// The factor of a gradient in the backward pass, given its first numbers: multiply the gradient by it, and divide
-    /// the result of the backward pass. If products are in f16 it is the power of two that makes the largest number
-    /// about 1/16 (loss scaling, Micikevicius et al. 2018), else 1.
-    pub fn loss_scale<'a>(&self, first: impl Iterator<Item = &'a f32>) -> f32 {
+    /// The factor of the gradients in the backward pass: multiply the gradient of the outputs by it, and divide the
+    /// result of the backward pass. If products are in f16 it is the power of two that makes the largest element of
+    /// `output_gradient` about 1/16 (loss scaling, Micikevicius et al. 2018), else 1.
+    pub fn loss_scale<'a>(&self, output_gradient: impl Iterator<Item = &'a f32>) -> f32 {
         if self.module.products.needs_scale() {
-            gradient_scale(first.fold(0.0f32, |max, x| max.max(x.abs())))
+            gradient_scale(output_gradient.fold(0.0f32, |max, x| max.max(x.abs())))
         } else {
             1.0
         }
     }
 
     /// Rounds the matrices to the precision of products, which round them to it each time otherwise.
-    pub fn rounded(self) -> Self {
+    pub fn round_matrices(self) -> Self {
         let products = self.module.products;
         if products.half.is_none() {
             return self;
         }
         let packing = self.weights.packing().clone();
-        let mut weights = self.weights.map(|number, arena| {
-            if packing.has_vectors(number) { arena } else { products.cast_operand(arena) }
+        let mut weights = self.weights.map(|index, arena| {
+            if packing.has_vectors(index) { arena } else { products.cast_operand(arena) }
         });
-        Self { module: self.module.viewing(&mut weights), weights, ..self }
+        Self { module: self.module.with_memory_of(&mut weights), weights, ..self }
     }
 
     /// Tokens in the vocabulary.
@@ -281,8 +282,8 @@ impl DeviceDecoder {
 
     /// The gradients of the trainable parameters by autodiff, on a device that runs no kernels.
     pub(crate) fn gradients(&self, autodiff: &mut Gradients) -> Arenas {
-        struct Collect<'a>(&'a mut Gradients, Vec<Option<Tensor<1>>>);
-        impl ModuleVisitor for Collect<'_> {
+        struct Collector<'a>(&'a mut Gradients, Vec<Option<Tensor<1>>>);
+        impl ModuleVisitor for Collector<'_> {
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
                 let gradient = param.val().grad_remove(self.0);
                 self.1.push(gradient.map(|x| x.flatten(0, D - 1)));
@@ -294,14 +295,14 @@ impl DeviceDecoder {
                 all.map(|x| x.grad_remove(autodiff).map(|x| x.flatten(0, 1))).collect()
             }
             None => {
-                let mut collect = Collect(autodiff, Vec::new());
-                self.module.visit(&mut collect);
-                collect.1
+                let mut collector = Collector(autodiff, Vec::new());
+                self.module.visit(&mut collector);
+                collector.1
             }
         };
         let mut gradients = self.trainable().zeros_like();
         for (parameter, gradient) in all.into_iter().enumerate() {
-            gradient.into_iter().for_each(|numbers| gradients.put_alone(parameter, numbers));
+            gradient.into_iter().for_each(|values| gradients.put_parameter(parameter, values));
         }
         gradients
     }
@@ -314,7 +315,7 @@ impl DeviceDecoder {
         let (groups, device) = (prompts.len(), self.device());
         let lengths: Vec<i32> = prompts.iter().map(|prompt| prompt.len() as i32).collect();
         let longest = prompts.iter().map(|prompt| prompt.len()).max().unwrap_or(0);
-        let tokens = padded(prompts.iter().copied(), longest);
+        let tokens = pad(prompts.iter().copied(), longest);
         let tokens = upload_integers(&tokens, [groups, longest], device);
         let columns = Tensor::<1, Int>::arange(0..longest as i64, device).reshape([1, longest]);
         let lengths = upload_integers(&lengths, [groups, 1], device);
@@ -333,8 +334,8 @@ impl DeviceDecoder {
         let size = hidden.dims()[2];
         let first = Tensor::<1, Int>::arange(0..groups as i64, device) * longest as i32;
         let rows = first + lengths.clone().reshape([groups]) - 1;
-        let last = hidden.reshape([groups * longest, size]).select(0, rows);
-        PromptCaches { keys_values, lengths, last }
+        let last_hidden = hidden.reshape([groups * longest, size]).select(0, rows);
+        PromptCaches { keys_values, lengths, last_hidden }
     }
 
     /// Memory for `rows` completions of `max_tokens` tokens each.
@@ -345,7 +346,7 @@ impl DeviceDecoder {
             [(); 2].map(|()| products.cast_operand(Tensor::<4>::zeros(size, self.device())))
         };
         let keys_values = (0..shape.num_layers).map(|_| zeros()).collect();
-        CompletionCaches { keys_values, max_tokens, count: 0 }
+        CompletionCaches { keys_values, max_tokens, num_tokens: 0 }
     }
 
     /// Runs all layers on the next token of each completion, `[rows]`; returns the normed streams, `[rows,
@@ -353,20 +354,20 @@ impl DeviceDecoder {
     pub fn step(
         &self,
         prompts: &PromptCaches,
-        all: &mut CompletionCaches,
+        completions: &mut CompletionCaches,
         tokens: Tensor<1, Int>,
     ) -> Tensor<2> {
-        let (rows, at) = (tokens.dims()[0], all.count);
+        let (rows, at) = (tokens.dims()[0], completions.num_tokens);
         let groups = prompts.lengths.dims()[0];
         let positions = (prompts.lengths.clone() + at as i32).expand([groups, rows / groups]);
         let rotations = self.module.rotations(positions.reshape([rows, 1]));
-        let own_masks = self.module.masks(at..at + 1, all.max_tokens, self.device());
+        let own_masks = self.module.masks(at..at + 1, completions.max_tokens, self.device());
         let prefix_masks = self.prefix_masks(prompts, at..at + 1);
         let products = self.module.products;
         let x = self.module.embed(tokens.reshape([rows, 1]));
         let adapters = self.adapter_tensors();
         let hidden = self.module.run_layers(x, &rotations, adapters, |i, queries, new| {
-            let [keys, values] = &mut all.keys_values[i];
+            let [keys, values] = &mut completions.keys_values[i];
             for (all, new) in [keys, values].into_iter().zip(new) {
                 let [_, _, heads, head_dim] = new.dims();
                 let here = [0..rows, at..at + 1, 0..heads, 0..head_dim];
@@ -374,9 +375,9 @@ impl DeviceDecoder {
                 *all = old.slice_assign(here, products.cast_operand(new));
             }
             let prefix = self.prefix(i, prompts, &prefix_masks);
-            self.module.attend(i, queries, &all.keys_values[i], &own_masks, Some(prefix))
+            self.module.attend(i, queries, &completions.keys_values[i], &own_masks, Some(prefix))
         });
-        all.count += 1;
+        completions.num_tokens += 1;
         let size = hidden.dims()[2];
         hidden.reshape([rows, size])
     }
@@ -392,7 +393,12 @@ impl DeviceDecoder {
             texts.iter().flat_map(|text| text.completions.iter().map(|tokens| tokens.len()));
         let steps = lengths.max().unwrap_or(1) - 1;
         if steps == 0 {
-            return HiddenStates { hidden: prompts.last, groups, completions_per_prompt, steps };
+            return HiddenStates {
+                hidden: prompts.last_hidden,
+                groups,
+                completions_per_prompt,
+                steps,
+            };
         }
         let rows = groups * completions_per_prompt;
         let completions = texts.iter().flat_map(|text| {
@@ -401,7 +407,7 @@ impl DeviceDecoder {
                 &tokens[..tokens.len().saturating_sub(1)]
             })
         });
-        let tokens = padded(completions, steps);
+        let tokens = pad(completions, steps);
         let columns = Tensor::<1, Int>::arange(0..steps as i64, device).reshape([1, 1, steps]);
         let lengths = prompts.lengths.clone().reshape([groups, 1, 1]);
         let positions = lengths.expand([groups, completions_per_prompt, steps])
@@ -416,13 +422,14 @@ impl DeviceDecoder {
             self.module.attend(i, queries, &own, &masks, Some(prefix))
         });
         let size = hidden.dims()[2];
-        let hidden = Tensor::cat(vec![prompts.last, hidden.reshape([rows * steps, size])], 0);
+        let hidden =
+            Tensor::cat(vec![prompts.last_hidden, hidden.reshape([rows * steps, size])], 0);
         HiddenStates { hidden, groups, completions_per_prompt, steps }
     }
 
     /// Logits of normed vectors: `[rows, vocabulary]`.
     pub fn logits(&self, hidden: Tensor<2>) -> Tensor<2> {
-        self.module.head(hidden.unsqueeze()).squeeze_dim(0)
+        self.module.logits(hidden.unsqueeze()).squeeze_dim(0)
     }
 
     /// Masks of the prompts' tokens for these steps of their completions, one for each window:
@@ -439,10 +446,10 @@ impl DeviceDecoder {
                 return padding.clone();
             }
             let count = steps.len();
-            let numbers = steps.start as i64..steps.end as i64;
-            let numbers = Tensor::<1, Int>::arange(numbers, self.device()).reshape([1, count, 1]);
+            let indices = steps.start as i64..steps.end as i64;
+            let indices = Tensor::<1, Int>::arange(indices, self.device()).reshape([1, count, 1]);
             let positions =
-                lengths.clone().expand([groups, count, 1]) + numbers.expand([groups, count, 1]);
+                lengths.clone().expand([groups, count, 1]) + indices.expand([groups, count, 1]);
             // The first token that each step sees.
             let firsts = (positions - (window as i32 - 1)).expand([groups, count, longest]);
             let columns = columns.clone().expand([groups, count, longest]);

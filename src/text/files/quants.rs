@@ -100,7 +100,7 @@ impl Format {
                 to[0] = f32::from_le_bytes([block[0], block[1], block[2], block[3]])
             }
             Encoding::Half(format) => {
-                to[0] = format.number(u16::from_le_bytes([block[0], block[1]]))
+                to[0] = format.decode(u16::from_le_bytes([block[0], block[1]]))
             }
             Encoding::Codes { format, group, unpack } => {
                 let mut scales = [[0.0; 2]; 16];
@@ -108,7 +108,7 @@ impl Format {
                 let groups = to.chunks_exact_mut(group).zip(codes.chunks_exact(group));
                 for ((to, codes), [scale, offset]) in groups.zip(scales) {
                     for (x, code) in to.iter_mut().zip(codes) {
-                        *x = format.number(*code) * scale + offset;
+                        *x = format.decode(*code) * scale + offset;
                     }
                 }
             }
@@ -134,7 +134,7 @@ impl Format {
         let row = |column: usize| &blocks[row(column) * width..][..width];
         match self.encoding {
             Encoding::Single => None,
-            Encoding::Half(format) => Some(StoredMatrix::halves(format, sizes, row)),
+            Encoding::Half(format) => Some(StoredMatrix::from_halves(format, sizes, row)),
             Encoding::Codes { format, group, unpack } => {
                 let fill = |column: usize, Column { codes, scales }: Column| {
                     let codes = codes.chunks_exact_mut(self.block_values);

@@ -194,7 +194,9 @@ impl ParameterSource for TensorBytes<'_> {
             Dtype::BF16 => NumberFormat::Bf16,
             _ => return None,
         };
-        Some(StoredMatrix::halves(format, sizes, |row| &self.bytes[2 * row * inner..][..2 * inner]))
+        Some(StoredMatrix::from_halves(format, sizes, |row| {
+            &self.bytes[2 * row * inner..][..2 * inner]
+        }))
     }
 }
 

@@ -215,12 +215,12 @@ impl Decode for TensorBatch<'_> {
     fn advance(&mut self) {
         let rows = self.rows;
         let hidden = if self.last_tokens.is_empty() {
-            self.prompts.last_for(rows)
+            self.prompts.last_hidden_for(rows)
         } else {
             let tokens = device::upload_indices(&self.last_tokens, self.decoder.device());
             self.decoder.step(&self.prompts, &mut self.completions, tokens)
         };
-        let draws = &self.draws[self.completions.count * rows..][..rows];
+        let draws = &self.draws[self.completions.num_tokens * rows..][..rows];
         let logits = self.decoder.logits(hidden);
         let [_, vocabulary] = logits.dims();
         let logits = device::fetch(logits.reshape([rows * vocabulary]));

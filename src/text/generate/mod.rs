@@ -18,7 +18,7 @@ pub use sample::{SampledToken, Sampling, Scratch, choose};
 use crate::rng::{draw, uniform};
 use crate::text::{
     Cache, CompletionIndex, DecodeBuffers, Parallelism, Pool, PrefixCache, Retention, Row,
-    TokenDecoder, region,
+    TokenDecoder, run_in_region,
 };
 use rayon::prelude::*;
 use std::collections::VecDeque;
@@ -110,7 +110,7 @@ impl Generator<'_> {
         }
         #[cfg(text_kernels)]
         if let Some(decoder) = crate::text::upload_decoder(self.decoder) {
-            return device::generate(self, &decoder.rounded(), prompts);
+            return device::generate(self, &decoder.round_matrices(), prompts);
         }
         let parallelism = self.decoder.parallelism();
         let num_workers = match parallelism {
@@ -128,7 +128,7 @@ impl Generator<'_> {
         };
         let finished = match num_workers {
             // A thread of the pool distributes work faster than one outside.
-            1 => rayon::scope(|_| region(parallelism, complete_prompts)),
+            1 => rayon::scope(|_| run_in_region(parallelism, complete_prompts)),
             _ => (0..num_workers).into_par_iter().flat_map_iter(|_| complete_prompts()).collect(),
         };
         for ActiveCompletion { index, completion, .. } in finished {
@@ -214,7 +214,7 @@ impl<'a> Worker<'a> {
                     let tokens = self.generator.sampling.max_new_tokens;
                     let prefix = PrefixCache {
                         index: self.slots.len() + active.prefilled_index,
-                        tokens: self.prefilled[active.prefilled_index].num_tokens,
+                        num_tokens: self.prefilled[active.prefilled_index].num_tokens,
                     };
                     let cache = &mut self.buffers.caches[slot];
                     self.generator.decoder.begin_cache(cache, tokens, Some(prefix));

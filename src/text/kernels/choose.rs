@@ -5,7 +5,7 @@ use super::progress::Progress;
 use super::rows::find_max_logit;
 use crate::device::buffers::Buffer;
 use crate::math::reduction::cube_sum;
-use crate::math::softmax::{MIN_THRESHOLD, logprob, normalizer, unnormalized};
+use crate::math::softmax::{MIN_THRESHOLD, compute_normalizer, logprob, unnormalized_prob};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
@@ -80,7 +80,7 @@ pub(crate) fn choose_kernel(
         let mut likeliest = vocabulary;
         for i in begin..end {
             let logit = logits[start + i] * inverse_temperature;
-            let weight = unnormalized(logit, row_max);
+            let weight = unnormalized_prob(logit, row_max);
             sum += weight;
             weighted_logit += weight * (logit - row_max);
             if logit == row_max && likeliest == vocabulary {
@@ -97,7 +97,7 @@ pub(crate) fn choose_kernel(
         for i in 0..UNITS {
             total += sums[i];
         }
-        let normalizer = normalizer(row_max, total);
+        let normalizer = compute_normalizer(row_max, total);
         let mut token = vocabulary - 1;
         // The unit in whose run the token is.
         let mut chosen_unit = UNITS.runtime();
@@ -126,7 +126,7 @@ pub(crate) fn choose_kernel(
             if unit == chosen_unit {
                 let mut is_found = false;
                 for i in begin..end {
-                    before += unnormalized(logits[start + i] * inverse_temperature, row_max);
+                    before += unnormalized_prob(logits[start + i] * inverse_temperature, row_max);
                     if !is_found && before > target {
                         is_found = true;
                         token = i;

@@ -2,7 +2,7 @@
 
 use super::UNITS;
 use super::rows::{AddNormForm, RowLayout, add_norm_kernel, gate_kernel};
-use crate::device::buffers::{argument, cube_tensor, element_of, grid, uninit, vector_size};
+use crate::device::buffers::{argument, cube_tensor, element_type_of, grid, uninit, vector_size};
 use crate::math::Activation;
 use crate::nn::arch::{DecoderShape, QkNorms};
 use crate::nn::tensors::decoder::{Decoder, RmsNorm};
@@ -73,7 +73,7 @@ pub(crate) fn add_norm(
             shape.rms_norm_eps,
             shape.norm_offset,
             form,
-            element_of(&normed),
+            element_type_of(&normed),
         );
     }
     (normed, sum)
@@ -102,7 +102,7 @@ pub(crate) fn apply_gate(
             count,
             vector,
             activation,
-            element_of(&gated),
+            element_type_of(&gated),
             vector,
         );
     }

@@ -11,7 +11,7 @@ use super::rows::{cube_max, find_max_logit};
 use crate::device::buffers::Buffer;
 use crate::math::ln;
 use crate::math::reduction::cube_sum;
-use crate::math::softmax::{MIN_THRESHOLD, unnormalized};
+use crate::math::softmax::{MIN_THRESHOLD, unnormalized_prob};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
@@ -377,7 +377,7 @@ fn compute_mask_word(logits: &[f32], row: &LogitRow, cut: &Cut, end: usize, word
     for bit in 0..TOKENS_PER_FLOAT_WORD {
         let i = word * TOKENS_PER_FLOAT_WORD + bit;
         if i < row.vocabulary {
-            let bits = u32::reinterpret(unnormalized(
+            let bits = u32::reinterpret(unnormalized_prob(
                 logits[row.start + i] * row.inverse_temperature,
                 row.max,
             ));
@@ -423,7 +423,7 @@ pub(crate) fn narrow_kernel(
         };
         for i in range_stepped(unit, vocabulary, UNITS) {
             scratch.weights[start + i] =
-                unnormalized(logits[start + i] * row.inverse_temperature, row.max);
+                unnormalized_prob(logits[start + i] * row.inverse_temperature, row.max);
         }
         let mut cut = Cut { bits: 0u32.runtime(), ties: vocabulary as f32 };
         cut_top_k(scratch, &mut row, &mut cut, narrowing.top_k);

@@ -3,7 +3,7 @@
 use super::UNITS;
 use super::rows::cube_max;
 use crate::math::reduction::cube_sum;
-use crate::math::softmax::{logprob, normalizer, unnormalized};
+use crate::math::softmax::{compute_normalizer, logprob, unnormalized_prob};
 use crate::text::EXCLUSION_OFFSET;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -46,7 +46,7 @@ fn load_logit(
 struct RowSums {
     /// The largest logit.
     max: f32,
-    /// Sum of [`unnormalized`] probabilities.
+    /// Sum of the [`unnormalized_prob`]s.
     weight: f32,
     /// Mean logit relative to the largest.
     mean: f32,
@@ -74,7 +74,7 @@ fn sum_row(
     let mut mean = 0.0f32;
     for i in range_stepped(unit, vocabulary, UNITS) {
         let x = load_logit(logits, masks, row, i, inverse_temperature, form);
-        let weight = unnormalized(x, row_max);
+        let weight = unnormalized_prob(x, row_max);
         sum += weight;
         mean += weight * (x - row_max);
     }
@@ -100,7 +100,7 @@ pub(crate) fn token_logprob_kernel(
     if row < rows {
         let sums = sum_row(logits, masks, row, inverse_temperature, form);
         if UNIT_POS == 0 {
-            let normalizer = normalizer(sums.max, sums.weight);
+            let normalizer = compute_normalizer(sums.max, sums.weight);
             let own =
                 load_logit(logits, masks, row, tokens[row] as usize, inverse_temperature, form);
             logprobs_and_entropies[row] = logprob(own, &normalizer);
@@ -127,7 +127,7 @@ pub(crate) fn logit_gradient_kernel(
     let row = CUBE_POS;
     if row < rows {
         let sums = sum_row(logits, masks, row, inverse_temperature, form);
-        let normalizer = normalizer(sums.max, sums.weight);
+        let normalizer = compute_normalizer(sums.max, sums.weight);
         let entropy = normalizer.log_sum - sums.mean;
         let (d_logprob, entropy_weight) = (derivatives[row], derivatives[rows + row]);
         let token = tokens[row] as usize;
@@ -135,7 +135,7 @@ pub(crate) fn logit_gradient_kernel(
         sync_cube();
         for i in range_stepped(UNIT_POS as usize, comptime!(form.vocabulary), UNITS) {
             let x = load_logit(logits, masks, row, i, inverse_temperature, form);
-            let prob = unnormalized(x, sums.max) * normalizer.inverse_sum;
+            let prob = unnormalized_prob(x, sums.max) * normalizer.inverse_sum;
             let mut d =
                 entropy_weight * prob * (logprob(x, &normalizer) + entropy) - d_logprob * prob;
             if i == token {

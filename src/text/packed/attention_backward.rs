@@ -3,7 +3,7 @@
 use super::backward::{sum_columns, weight_name};
 use super::forward::{Activations, KeyBlocks, PackedPass, RowBlocks, as_rows};
 use super::gradients::Gradients;
-use crate::device::buffers::{argument, cube_tensor, element_of, grid, uninit, vector_size};
+use crate::device::buffers::{argument, cube_tensor, element_type_of, grid, uninit, vector_size};
 use crate::nn::arch::Projection;
 use crate::text::kernels::UNITS;
 use crate::text::kernels::launch::head_norm_weights;
@@ -70,7 +70,7 @@ impl PackedPass<'_> {
                 rows,
                 self.shape().head_shape().scale,
                 heads,
-                element_of(&unrotated[0]),
+                element_type_of(&unrotated[0]),
             );
         }
         unrotated
@@ -175,7 +175,7 @@ impl Attention<'_> {
                 count,
                 heads.dim / vector,
                 vector,
-                element_of(attended),
+                element_type_of(attended),
                 vector,
             );
         }
@@ -204,7 +204,7 @@ impl Attention<'_> {
                 self.window,
                 heads,
                 tiles,
-                element_of(keys),
+                element_type_of(keys),
             );
         }
         d_queries
@@ -238,7 +238,7 @@ impl Attention<'_> {
                 self.window,
                 heads,
                 tiles,
-                element_of(keys),
+                element_type_of(keys),
             );
         }
         [key_parts, value_parts]
@@ -264,7 +264,7 @@ impl Attention<'_> {
                 self.pass.blocks.key_gradient.row_parts_start,
                 count,
                 size,
-                element_of(&d_values),
+                element_type_of(&d_values),
             );
         }
         [d_keys, d_values]

@@ -4,7 +4,7 @@ use super::forward::{Activations, LayerPass, PackedPass, as_rows, forward_bytes}
 use super::gradients::{AdapterMatrix, Gradients};
 use super::head::scatter_add;
 use super::layout::{MAX_PARTS, ScatterPlan};
-use crate::device::buffers::{argument, cube_tensor, element_of, grid, uninit, vector_size};
+use crate::device::buffers::{argument, cube_tensor, element_type_of, grid, uninit, vector_size};
 use crate::nn::arch::{DecoderShape, Projection};
 use crate::nn::tensors::decoder::RmsNorm;
 use crate::text::kernels::UNITS;
@@ -41,7 +41,7 @@ pub(super) fn sum_columns(matrix: &CubeTensor, into: &mut Option<Tensor<1>>) -> 
             argument(&sums),
             rows,
             width,
-            element_of(matrix),
+            element_type_of(matrix),
         );
     }
     Tensor::<1>::from_primitive::<Cube>(sums)
@@ -310,7 +310,7 @@ impl PackedPass<'_> {
                 count,
                 vector,
                 self.shape().activation,
-                element_of(&d_gate),
+                element_type_of(&d_gate),
                 vector,
             );
         }

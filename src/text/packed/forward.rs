@@ -2,7 +2,7 @@
 
 use super::layout::Layout;
 use crate::device::buffers::{
-    ALIGNMENT, argument, cube_ints, cube_tensor, element_of, grid, uninit,
+    ALIGNMENT, argument, cube_ints, cube_tensor, element_type_of, grid, uninit,
 };
 use crate::device::upload_indices;
 use crate::nn::arch::{DecoderShape, Projection};
@@ -380,7 +380,7 @@ impl<'a> PackedPass<'a> {
                 shape.head_shape().scale,
                 shape.rms_norm_eps,
                 self.heads,
-                element_of(&rotated_keys),
+                element_type_of(&rotated_keys),
             );
         }
         [rotated_queries, rotated_keys]
@@ -413,7 +413,7 @@ impl<'a> PackedPass<'a> {
                 self.shape().window(layer),
                 heads,
                 tiles,
-                element_of(keys),
+                element_type_of(keys),
             );
         }
         (attended, lse_and_delta)
@@ -459,8 +459,8 @@ pub(crate) fn prefill(decoder: &DeviceDecoder, prompts: &[&[u32]]) -> PromptCach
     let keys_values = all.into_iter().map(|layer| layer.map(pad)).collect();
     let ends: Vec<i32> = prompt_rows.iter().map(|rows| rows.end as i32 - 1).collect();
     let lengths: Vec<i32> = prompts.iter().map(|prompt| prompt.len() as i32).collect();
-    let last = pass.hidden().select(0, upload(&ends));
-    PromptCaches { keys_values, lengths: upload(&lengths).reshape([groups, 1]), last }
+    let last_hidden = pass.hidden().select(0, upload(&ends));
+    PromptCaches { keys_values, lengths: upload(&lengths).reshape([groups, 1]), last_hidden }
 }
 
 #[cfg(test)]

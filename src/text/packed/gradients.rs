@@ -106,7 +106,7 @@ impl Gradients {
         make: impl FnOnce(&mut Option<Tensor<1>>) -> [Tensor<D>; N],
     ) {
         let are_new = parameters.iter().all(|index| !self.has_gradient[*index]);
-        let mut memory = if are_new { self.all.joined(&parameters) } else { None };
+        let mut memory = if are_new { self.all.joint_view(&parameters) } else { None };
         let is_given = memory.is_some();
         let gradients = make(&mut memory);
         let is_filled = is_given && memory.is_none();

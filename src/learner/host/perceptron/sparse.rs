@@ -1,7 +1,7 @@
 //! Sparse products for observations that are mostly zeros, such as boards.
 
 use super::operands::Rows;
-use crate::math::{any_nonzero, at_least, mul_add};
+use crate::math::{at_least, has_nonzero, mul_add};
 use crate::model::MIN_SPARSE_FEATURES;
 use multiversion::multiversion;
 
@@ -62,7 +62,7 @@ fn list_nonzeros(
         };
         let (chunks, rest) = row.as_chunks::<CHUNK>();
         for (c, chunk) in chunks.iter().enumerate() {
-            if any_nonzero(chunk) {
+            if has_nonzero(chunk) {
                 chunk.iter().enumerate().for_each(|(i, x)| add(c * CHUNK + i, *x));
             }
         }

@@ -65,7 +65,7 @@ trait DevicePass<'a> {
 /// then read half as much memory.
 fn decoder_for_passes(decoder: &TokenDecoder) -> Option<DeviceDecoder> {
     let decoder = upload_decoder(decoder)?;
-    Some(if device::has_kernels(decoder.device()) { decoder.rounded() } else { decoder })
+    Some(if device::has_kernels(decoder.device()) { decoder.round_matrices() } else { decoder })
 }
 
 /// Log-probabilities of all tokens, by group, sample and token; `None` if the decoder is on the CPU.

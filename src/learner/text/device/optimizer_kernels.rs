@@ -119,7 +119,7 @@ impl Portions {
         let firsts: Vec<usize> = firsts.collect();
         let table = |arena: usize| {
             let mut table = Vec::new();
-            for (parameter, place) in packing.of_arena(arena) {
+            for (parameter, place) in packing.ranges_in(arena) {
                 for (start, index) in place.clone().step_by(PORTION).zip(firsts[parameter]..) {
                     let end = (start + PORTION).min(place.end);
                     table.extend([start, end, index].map(|x| x as i32));
@@ -246,7 +246,7 @@ mod tests {
 
     /// Steps parameters in arenas of at most `max_len` elements. Returns them, their moments and the norm.
     fn step_arenas(max_len: usize, device: &Device) -> [Vec<f32>; 4] {
-        let packing = Arc::new(Packing::within(&parameters(), max_len));
+        let packing = Arc::new(Packing::with_max_len(&parameters(), max_len));
         let count: usize = packing.counts().sum();
         let random_arenas = |key: u32, offset: f32| {
             let values: Vec<f32> =

@@ -5,11 +5,11 @@
 //! the tokens and in f32, whatever the batch and the cache's number format.
 
 use super::HeadShape;
-use super::products::{compare, gather};
+use super::products::{add_weighted_values, score_keys};
 pub use super::words::CacheFormat;
-use super::words::with_number;
+use super::words::with_element;
 use crate::math::{LANES, exp, ln};
-use crate::nn::ops::largest;
+use crate::nn::ops::maximum;
 use multiversion::multiversion;
 use std::cell::RefCell;
 
@@ -23,16 +23,16 @@ thread_local! {
 pub struct PrefixCache {
     /// Index of the cache among all.
     pub index: usize,
-    /// Tokens in it.
-    pub tokens: usize,
+    /// Number of tokens in it.
+    pub num_tokens: usize,
 }
 
 /// The token and layer whose queries attend to a cache.
 #[derive(Clone, Copy, Debug)]
 pub struct QueryPlace {
-    /// Number of the layer.
+    /// Index of the layer.
     pub layer: usize,
-    /// Number of the token in its segment.
+    /// Index of the token in its segment.
     pub token: usize,
     /// Maximum number of tokens that a query sees, its own included.
     pub window: usize,
@@ -42,7 +42,7 @@ pub struct QueryPlace {
 #[derive(Clone, Debug, Default)]
 pub struct Cache {
     /// Layers that are stored: all, or 1 that every layer overwrites (a training pass).
-    layers: usize,
+    num_layers: usize,
     /// Tokens that fit: a multiple of [`LANES`].
     capacity: usize,
     format: CacheFormat,
@@ -54,36 +54,42 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Replaces the segment of text and allocates `tokens` tokens in each of `layers` layers: all layers, or one that
-    /// each layer overwrites.
+    /// Replaces the segment of text and allocates `num_tokens` tokens in each of `num_layers` layers: all layers, or
+    /// one that each layer overwrites.
     pub fn begin(
         &mut self,
         shape: &HeadShape,
         format: CacheFormat,
-        layers: usize,
-        tokens: usize,
+        num_layers: usize,
+        num_tokens: usize,
         prefix: Option<PrefixCache>,
     ) {
-        let capacity = tokens.next_multiple_of(LANES).max(self.capacity);
-        if (layers, capacity, format) != (self.layers, self.capacity, self.format) {
-            (self.layers, self.capacity, self.format) = (layers, capacity, format);
-            let words = layers * shape.kv_heads * self.head_words(shape);
+        let capacity = num_tokens.next_multiple_of(LANES).max(self.capacity);
+        if (num_layers, capacity, format) != (self.num_layers, self.capacity, self.format) {
+            (self.num_layers, self.capacity, self.format) = (num_layers, capacity, format);
+            let words = num_layers * shape.kv_heads * self.head_words(shape);
             self.keys = vec![0; words];
             self.values = vec![0; words];
         }
         self.prefix = prefix;
     }
 
-    /// The position in the whole text of token number `at` of this segment.
-    pub fn position(&self, at: usize) -> usize {
-        self.prefix.map_or(0, |prefix| prefix.tokens) + at
+    /// The position in the whole text of the token with this index in the segment.
+    pub fn position(&self, token: usize) -> usize {
+        self.prefix.map_or(0, |prefix| prefix.num_tokens) + token
     }
 
-    /// Stores the keys and values of token number `at`, `[kv_size]` each.
-    pub fn write(&mut self, shape: &HeadShape, layer: usize, at: usize, keys_values: [&[f32]; 2]) {
+    /// Stores the keys and values of the token with this index in the segment, `[kv_size]` each.
+    pub fn write(
+        &mut self,
+        shape: &HeadShape,
+        layer: usize,
+        token: usize,
+        keys_values: [&[f32]; 2],
+    ) {
         match self.format {
-            CacheFormat::F32 => self.write_words::<1>(shape, layer, at, keys_values),
-            CacheFormat::Bf16 => self.write_words::<2>(shape, layer, at, keys_values),
+            CacheFormat::F32 => self.write_words::<1>(shape, layer, token, keys_values),
+            CacheFormat::Bf16 => self.write_words::<2>(shape, layer, token, keys_values),
         }
     }
 
@@ -91,34 +97,34 @@ impl Cache {
         &mut self,
         shape: &HeadShape,
         layer: usize,
-        at: usize,
+        token: usize,
         [keys, values]: [&[f32]; 2],
     ) {
         let dim = shape.dim;
         let heads = keys.chunks_exact(dim).zip(values.chunks_exact(dim)).enumerate();
         for (head, (key, value)) in heads {
-            let start = self.start(shape, layer, head);
-            let block = start + at / LANES * dim.div_ceil(N) * LANES + at % LANES;
+            let start = self.head_start(shape, layer, head);
+            let block = start + token / LANES * dim.div_ceil(N) * LANES + token % LANES;
             for (row, key) in key.chunks(N).enumerate() {
-                let numbers = key.iter().enumerate();
+                let elements = key.iter().enumerate();
                 self.keys[block + row * LANES] =
-                    numbers.fold(0, |word, (n, x)| with_number::<N>(word, n, *x));
+                    elements.fold(0, |word, (n, x)| with_element::<N>(word, n, *x));
             }
-            let row = &mut self.values[start + at / N * dim..][..dim];
+            let row = &mut self.values[start + token / N * dim..][..dim];
             for (word, x) in row.iter_mut().zip(value) {
-                *word = with_number::<N>(*word, at % N, *x);
+                *word = with_element::<N>(*word, token % N, *x);
             }
         }
     }
 
     /// The words of a head's keys, and of its values.
     fn head_words(&self, shape: &HeadShape) -> usize {
-        self.capacity * shape.dim.div_ceil(self.format.numbers())
+        self.capacity * shape.dim.div_ceil(self.format.elements_per_word())
     }
 
     /// The offset of a head's keys, and of its values.
-    fn start(&self, shape: &HeadShape, layer: usize, head: usize) -> usize {
-        (layer % self.layers * shape.kv_heads + head) * self.head_words(shape)
+    fn head_start(&self, shape: &HeadShape, layer: usize, head: usize) -> usize {
+        (layer % self.num_layers * shape.kv_heads + head) * self.head_words(shape)
     }
 
     /// The tokens `first..end` of a head.
@@ -128,7 +134,7 @@ impl Cache {
         [layer, head]: [usize; 2],
         [first, end]: [usize; 2],
     ) -> CacheSegment<'_> {
-        let (start, n) = (self.start(shape, layer, head), self.format.numbers());
+        let (start, n) = (self.head_start(shape, layer, head), self.format.elements_per_word());
         // Whole blocks, so that a window changes no sum.
         let [block, block_end] = [first / LANES * LANES, end.next_multiple_of(LANES)];
         let keys = [block, block_end].map(|token| start + token * shape.dim.div_ceil(n));
@@ -175,14 +181,14 @@ impl Cache {
             let layer_head = [layer, head];
             let to = [output, log_sum_exps];
             match self.prefix {
-                Some(PrefixCache { index, tokens }) if first < tokens => {
+                Some(PrefixCache { index, num_tokens }) if first < num_tokens => {
                     assert_eq!(all[index].format, self.format, "one number format for a text");
-                    let prefix = all[index].segment(shape, layer_head, [first, tokens]);
+                    let prefix = all[index].segment(shape, layer_head, [first, num_tokens]);
                     let segments = [prefix, self.segment(shape, layer_head, [0, token + 1])];
                     attend_group::<N>(queries, shape, &segments, &mut scores, to);
                 }
                 prefix => {
-                    let first = first - prefix.map_or(0, |prefix| prefix.tokens);
+                    let first = first - prefix.map_or(0, |prefix| prefix.num_tokens);
                     let own = self.segment(shape, layer_head, [first, token + 1]);
                     attend_group::<N>(queries, shape, &[own], &mut scores, to);
                 }
@@ -211,9 +217,9 @@ fn attend_group<const N: usize>(
         let (to, output_after) = output.split_at_mut(some.len());
         let (own, log_sum_exps_after) = log_sum_exps.split_at_mut(count);
         match count {
-            1 => attend::<1, N>(some, shape.scale, segments, scores, [to, own]),
-            2 => attend::<2, N>(some, shape.scale, segments, scores, [to, own]),
-            _ => attend::<3, N>(some, shape.scale, segments, scores, [to, own]),
+            1 => attend_queries::<1, N>(some, shape.scale, segments, scores, [to, own]),
+            2 => attend_queries::<2, N>(some, shape.scale, segments, scores, [to, own]),
+            _ => attend_queries::<3, N>(some, shape.scale, segments, scores, [to, own]),
         }
         (queries, output, log_sum_exps) = (after, output_after, log_sum_exps_after);
     }
@@ -229,7 +235,7 @@ struct CacheSegment<'a> {
 
 /// Fills the results of attention for `Q` queries over segments in order, and the log-sum-exps of their
 /// scores.
-fn attend<const Q: usize, const N: usize>(
+fn attend_queries<const Q: usize, const N: usize>(
     queries: &[f32],
     scale: f32,
     segments: &[CacheSegment],
@@ -243,7 +249,7 @@ fn attend<const Q: usize, const N: usize>(
     let mut start = 0;
     for segment in segments {
         let (keys, _) = segment.keys.as_chunks::<LANES>();
-        compare::<Q, N>(queries, keys, scale, &mut scores[start..], length);
+        score_keys::<Q, N>(queries, keys, scale, &mut scores[start..], length);
         let next = start + tokens(segment);
         for scores in scores.chunks_exact_mut(length) {
             scores[start..start + segment.first].fill(f32::NEG_INFINITY);
@@ -263,7 +269,7 @@ fn attend<const Q: usize, const N: usize>(
     let mut start = 0;
     for segment in segments {
         let values = &segment.values[..segment.end.div_ceil(N) * dim];
-        gather::<Q, N>(&scores[start..], length, values, segment.end, output);
+        add_weighted_values::<Q, N>(&scores[start..], length, values, segment.end, output);
         start += tokens(segment);
     }
     for (output, sum) in output.chunks_exact_mut(dim).zip(sums) {
@@ -276,7 +282,7 @@ fn attend<const Q: usize, const N: usize>(
 /// score and the sum of the weights.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn softmax(scores: &mut [f32]) -> (f32, f32) {
-    let max = largest(scores);
+    let max = maximum(scores);
     let (blocks, _) = scores.as_chunks_mut::<LANES>();
     let mut sum = [0.0f32; LANES];
     for block in blocks {
@@ -307,7 +313,7 @@ mod tests {
     ) -> [Vec<f32>; 2] {
         let mut caches = vec![Cache::default(); 2];
         caches[0].begin(shape, format, 1, prefix.max(1), None);
-        let before = PrefixCache { index: 0, tokens: prefix };
+        let before = PrefixCache { index: 0, num_tokens: prefix };
         caches[1].begin(shape, format, 1, mask.rows - prefix, (prefix > 0).then_some(before));
         let (size, kv) = (shape.query_size(), shape.kv_size());
         let (mut output, mut log_sum_exps) =
@@ -330,14 +336,16 @@ mod tests {
         let mut draws = Draws::new(11);
         for round in 0..24 {
             let format = [CacheFormat::F32, CacheFormat::Bf16][round / 12];
-            let (kv_heads, group, dim) = (draws.size(2), draws.size(3), draws.size(70));
+            let (kv_heads, group, dim) =
+                (draws.next_size(2), draws.next_size(3), draws.next_size(70));
             let shape = HeadShape { heads: kv_heads * group, kv_heads, dim, scale: 0.4 };
-            let rows = draws.size(40);
-            let prefix = if round % 3 == 0 { 0 } else { draws.size(rows) - 1 };
-            let window = if round % 2 == 0 { usize::MAX } else { draws.size(20) };
-            let queries = draws.numbers(rows * shape.query_size());
-            let [mut keys, mut values] = [(); 2].map(|()| draws.numbers(rows * shape.kv_size()));
-            let mask = AttentionMask { rows, prefix: 0, starts: &[], window };
+            let rows = draws.next_size(40);
+            let prefix = if round % 3 == 0 { 0 } else { draws.next_size(rows) - 1 };
+            let window = if round % 2 == 0 { usize::MAX } else { draws.next_size(20) };
+            let queries = draws.next_numbers(rows * shape.query_size());
+            let [mut keys, mut values] =
+                [(); 2].map(|()| draws.next_numbers(rows * shape.kv_size()));
+            let mask = AttentionMask { rows, prefix_len: 0, starts: &[], window };
             let heads = Heads { queries: &queries, keys: &keys, values: &values };
             let got = attend(&shape, format, heads, &mask, prefix);
             if format == CacheFormat::Bf16 {

@@ -3,43 +3,43 @@
 //! Each sum runs in one order, that of a head's elements or of the tokens, whichever queries are side by side
 //! and whatever the instruction set.
 
-use super::words::{Words, number};
+use super::words::{Words, element};
 use crate::math::{LANES, map_array, mul_add};
 use multiversion::multiversion;
 
-/// Fills `scores` of `Q` queries, `[Q, dim]`, with `blocks` blocks of keys, `[blocks, dim / N, LANES]` words of `N`
-/// elements, times `scale`. `length` is the stride between the scores of successive queries.
+/// Fills `scores` with the products of `Q` queries, `[Q, dim]`, and blocks of keys, `[blocks, dim / N, LANES]` words of
+/// `N` elements, times `scale`. `query_stride` is the stride between the scores of successive queries.
 ///
 /// # Panics
 /// If a length does not match.
-pub fn compare<const Q: usize, const N: usize>(
+pub fn score_keys<const Q: usize, const N: usize>(
     queries: &[f32],
     keys: &[Words],
     scale: f32,
     scores: &mut [f32],
-    length: usize,
+    query_stride: usize,
 ) {
     let dim = queries.len() / Q;
     let rows = dim.div_ceil(N);
     let blocks = keys.len() / rows;
     assert!(keys.len() == blocks * rows && queries.len() == Q * dim, "whole blocks and queries");
-    assert!((Q - 1) * length + blocks * LANES <= scores.len(), "room for the scores");
+    assert!((Q - 1) * query_stride + blocks * LANES <= scores.len(), "room for the scores");
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx512f") {
         // SAFETY: the processor has the instructions, and the lengths were checked above.
-        return unsafe { avx512::compare::<Q, N>(queries, keys, scale, scores, length) };
+        return unsafe { avx512::score_keys::<Q, N>(queries, keys, scale, scores, query_stride) };
     }
-    plain_compare::<Q, N>(queries, keys, scale, scores, length);
+    score_keys_plain::<Q, N>(queries, keys, scale, scores, query_stride);
 }
 
 /// Adds to `output`, `[Q, dim]`, the values of `tokens` tokens, `[tokens / N, dim]` words of `N` elements, times each
-/// query's weights. `length` is the stride between the weights of successive queries.
+/// query's weights. `query_stride` is the stride between the weights of successive queries.
 ///
 /// # Panics
 /// If a length does not match.
-pub fn gather<const Q: usize, const N: usize>(
+pub fn add_weighted_values<const Q: usize, const N: usize>(
     weights: &[f32],
-    length: usize,
+    query_stride: usize,
     values: &[u32],
     tokens: usize,
     output: &mut [f32],
@@ -47,26 +47,29 @@ pub fn gather<const Q: usize, const N: usize>(
     let dim = output.len() / Q;
     let rows = tokens.div_ceil(N);
     assert!(values.len() == rows * dim && output.len() == Q * dim, "whole rows and queries");
-    assert!((Q - 1) * length + tokens <= weights.len(), "a weight for each token");
+    assert!((Q - 1) * query_stride + tokens <= weights.len(), "a weight for each token");
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx512f") {
         // SAFETY: the processor has the instructions, and the lengths were checked above.
-        return unsafe { avx512::gather::<Q, N>(weights, length, values, tokens, output) };
+        return unsafe {
+            avx512::add_weighted_values::<Q, N>(weights, query_stride, values, tokens, output)
+        };
     }
-    match dim.is_multiple_of(LANES) {
-        true => plain_gather::<Q, N, LANES>(weights, length, values, tokens, output),
-        false => plain_gather::<Q, N, 1>(weights, length, values, tokens, output),
+    if dim.is_multiple_of(LANES) {
+        add_weighted_values_plain::<Q, N, LANES>(weights, query_stride, values, tokens, output);
+    } else {
+        add_weighted_values_plain::<Q, N, 1>(weights, query_stride, values, tokens, output);
     }
 }
 
-/// The form of [`compare`] in plain Rust, for [`LANES`] tokens at a time.
+/// The form of [`score_keys`] in plain Rust, for [`LANES`] tokens at a time.
 #[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
-fn plain_compare<const Q: usize, const N: usize>(
+fn score_keys_plain<const Q: usize, const N: usize>(
     queries: &[f32],
     keys: &[Words],
     scale: f32,
     scores: &mut [f32],
-    length: usize,
+    query_stride: usize,
 ) {
     let dim = queries.len() / Q;
     for (block, keys) in keys.chunks_exact(dim.div_ceil(N)).enumerate() {
@@ -76,7 +79,7 @@ fn plain_compare<const Q: usize, const N: usize>(
                 if at == dim {
                     break;
                 }
-                let key = map_array(*words, |word| number::<N>(word, n));
+                let key = map_array(*words, |word| element::<N>(word, n));
                 for (q, sums) in sums.iter_mut().enumerate() {
                     let x = queries[q * dim + at];
                     for (sum, key) in sums.iter_mut().zip(&key) {
@@ -86,17 +89,17 @@ fn plain_compare<const Q: usize, const N: usize>(
             }
         }
         for (q, sums) in sums.iter().enumerate() {
-            let scores = &mut scores[q * length + block * LANES..][..LANES];
+            let scores = &mut scores[q * query_stride + block * LANES..][..LANES];
             scores.iter_mut().zip(sums).for_each(|(score, sum)| *score = sum * scale);
         }
     }
 }
 
-/// The form of [`gather`] in plain Rust, for `V` columns at a time.
+/// The form of [`add_weighted_values`] in plain Rust, for `V` columns at a time.
 #[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
-fn plain_gather<const Q: usize, const N: usize, const V: usize>(
+fn add_weighted_values_plain<const Q: usize, const N: usize, const V: usize>(
     weights: &[f32],
-    length: usize,
+    query_stride: usize,
     values: &[u32],
     tokens: usize,
     output: &mut [f32],
@@ -113,9 +116,9 @@ fn plain_gather<const Q: usize, const N: usize, const V: usize>(
                 if at == tokens {
                     break;
                 }
-                let value = map_array(*words, |word| number::<N>(word, n));
+                let value = map_array(*words, |word| element::<N>(word, n));
                 for (q, sums) in sums.iter_mut().enumerate() {
-                    let weight = weights[q * length + at];
+                    let weight = weights[q * query_stride + at];
                     for (sum, x) in sums.iter_mut().zip(&value) {
                         *sum = mul_add(weight, *x, *sum);
                     }
@@ -139,10 +142,10 @@ mod avx512 {
         _mm512_slli_epi32, _mm512_storeu_ps,
     };
 
-    /// The elements in row `n` of some words, as [`super::number`].
+    /// The elements in row `n` of some words, as [`super::element`].
     #[inline]
     #[target_feature(enable = "avx512f")]
-    fn numbers<const N: usize>(words: __m512i, n: usize) -> __m512 {
+    fn elements<const N: usize>(words: __m512i, n: usize) -> __m512 {
         _mm512_castsi512_ps(match (N, n) {
             (1, _) => words,
             (_, 0) => _mm512_slli_epi32::<16>(words),
@@ -151,14 +154,14 @@ mod avx512 {
     }
 
     /// # Safety
-    /// The processor has AVX-512, and the lengths are those that [`super::compare`] checks.
+    /// The processor has AVX-512, and the lengths are those that [`super::score_keys`] checks.
     #[target_feature(enable = "avx512f")]
-    pub unsafe fn compare<const Q: usize, const N: usize>(
+    pub unsafe fn score_keys<const Q: usize, const N: usize>(
         queries: &[f32],
         keys: &[Words],
         scale: f32,
         scores: &mut [f32],
-        length: usize,
+        query_stride: usize,
     ) {
         let blocks = keys.len() / (queries.len() / Q).div_ceil(N);
         let mut block = 0;
@@ -166,9 +169,13 @@ mod avx512 {
             // SAFETY: at least this number of blocks is left.
             block += unsafe {
                 match blocks - block {
-                    4.. => some_blocks::<Q, N, 4>(queries, keys, scale, scores, length, block),
-                    2.. => some_blocks::<Q, N, 2>(queries, keys, scale, scores, length, block),
-                    _ => some_blocks::<Q, N, 1>(queries, keys, scale, scores, length, block),
+                    4.. => {
+                        score_blocks::<Q, N, 4>(queries, keys, scale, scores, query_stride, block)
+                    }
+                    2.. => {
+                        score_blocks::<Q, N, 2>(queries, keys, scale, scores, query_stride, block)
+                    }
+                    _ => score_blocks::<Q, N, 1>(queries, keys, scale, scores, query_stride, block),
                 }
             };
         }
@@ -177,15 +184,15 @@ mod avx512 {
     /// Fills the scores of blocks `first..first + B`; returns `B`.
     ///
     /// # Safety
-    /// As for [`compare`]; the blocks exist.
+    /// As for [`score_keys`]; the blocks exist.
     #[inline]
     #[target_feature(enable = "avx512f")]
-    unsafe fn some_blocks<const Q: usize, const N: usize, const B: usize>(
+    unsafe fn score_blocks<const Q: usize, const N: usize, const B: usize>(
         queries: &[f32],
         keys: &[Words],
         scale: f32,
         scores: &mut [f32],
-        length: usize,
+        query_stride: usize,
         first: usize,
     ) -> usize {
         let dim = queries.len() / Q;
@@ -204,7 +211,7 @@ mod avx512 {
                 }
                 let mut key = [_mm512_setzero_ps(); B];
                 for (key, words) in key.iter_mut().zip(words) {
-                    *key = numbers::<N>(words, n);
+                    *key = elements::<N>(words, n);
                 }
                 for (q, sums) in sums.iter_mut().enumerate() {
                     // SAFETY: there are Q queries of `dim` numbers.
@@ -221,7 +228,7 @@ mod avx512 {
             for (b, sum) in sums.into_iter().enumerate() {
                 // SAFETY: the caller checked that there is room for all blocks of all queries.
                 unsafe {
-                    let to = scores.as_mut_ptr().add(q * length + (first + b) * LANES);
+                    let to = scores.as_mut_ptr().add(q * query_stride + (first + b) * LANES);
                     _mm512_storeu_ps(to, _mm512_mul_ps(sum, scale));
                 }
             }
@@ -230,25 +237,45 @@ mod avx512 {
     }
 
     /// # Safety
-    /// The processor has AVX-512, and the lengths are those that [`super::gather`] checks.
+    /// The processor has AVX-512, and the lengths are those that [`super::add_weighted_values`] checks.
     #[target_feature(enable = "avx512f")]
-    pub unsafe fn gather<const Q: usize, const N: usize>(
+    pub unsafe fn add_weighted_values<const Q: usize, const N: usize>(
         weights: &[f32],
-        length: usize,
+        query_stride: usize,
         values: &[u32],
         tokens: usize,
         output: &mut [f32],
     ) {
         let dim = output.len() / Q;
-        let product = (weights, length, values, tokens);
         let mut from = 0;
         while from < dim {
             // SAFETY: elements of a head from `from` on.
             from += unsafe {
                 match (dim - from).div_ceil(LANES) {
-                    4.. => some_elements::<Q, N, 4>(product, output, from),
-                    2.. => some_elements::<Q, N, 2>(product, output, from),
-                    _ => some_elements::<Q, N, 1>(product, output, from),
+                    4.. => add_weighted_elements::<Q, N, 4>(
+                        weights,
+                        query_stride,
+                        values,
+                        tokens,
+                        output,
+                        from,
+                    ),
+                    2.. => add_weighted_elements::<Q, N, 2>(
+                        weights,
+                        query_stride,
+                        values,
+                        tokens,
+                        output,
+                        from,
+                    ),
+                    _ => add_weighted_elements::<Q, N, 1>(
+                        weights,
+                        query_stride,
+                        values,
+                        tokens,
+                        output,
+                        from,
+                    ),
                 }
             };
         }
@@ -258,11 +285,14 @@ mod avx512 {
     /// elements fit in them.
     ///
     /// # Safety
-    /// As for [`gather`]; the last vector begins within the head.
+    /// As for [`add_weighted_values`]; the last vector begins within the head.
     #[inline]
     #[target_feature(enable = "avx512f")]
-    unsafe fn some_elements<const Q: usize, const N: usize, const V: usize>(
-        (weights, length, values, tokens): (&[f32], usize, &[u32], usize),
+    unsafe fn add_weighted_elements<const Q: usize, const N: usize, const V: usize>(
+        weights: &[f32],
+        query_stride: usize,
+        values: &[u32],
+        tokens: usize,
         output: &mut [f32],
         from: usize,
     ) -> usize {
@@ -292,11 +322,11 @@ mod avx512 {
                 }
                 let mut value = [_mm512_setzero_ps(); V];
                 for (value, words) in value.iter_mut().zip(words) {
-                    *value = numbers::<N>(words, n);
+                    *value = elements::<N>(words, n);
                 }
                 for (q, sums) in sums.iter_mut().enumerate() {
                     // SAFETY: the caller checked that each query has a weight for each token.
-                    let weight = unsafe { *weights.get_unchecked(q * length + at) };
+                    let weight = unsafe { *weights.get_unchecked(q * query_stride + at) };
                     let weight = _mm512_set1_ps(weight);
                     for (sum, value) in sums.iter_mut().zip(value) {
                         *sum = _mm512_fmadd_ps(weight, value, *sum);

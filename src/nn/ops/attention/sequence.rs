@@ -6,7 +6,7 @@ use crate::math::{LANES, exp, ln};
 use crate::nn::ops::matmul::{
     PackedMatrix, STRIP_COLUMNS, Strips, Target, View, matmul, matmul_packed,
 };
-use crate::nn::ops::{Parallelism, WriteMode, largest};
+use crate::nn::ops::{Parallelism, WriteMode, maximum};
 use multiversion::multiversion;
 
 /// Queries of a tile: as many as a strip of keys.
@@ -14,13 +14,13 @@ const TILE_QUERIES: usize = STRIP_COLUMNS;
 
 /// The keys that each row of a sequence sees: an interval that ends with the row's own key.
 ///
-/// Keys are those of `prefix` earlier rows, then the sequence's own.
+/// Keys are those of `prefix_len` earlier rows, then the sequence's own.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionMask<'a> {
     /// Rows of the sequence.
     pub rows: usize,
     /// Keys before the first row.
-    pub prefix: usize,
+    pub prefix_len: usize,
     /// The first key of each row's episode: `[rows]`, or empty if all rows see the prefix's first key.
     pub starts: &'a [usize],
     /// Maximum number of keys that a row sees, its own included.
@@ -31,11 +31,11 @@ impl AttentionMask<'_> {
     /// The first key that a row sees.
     fn first(&self, row: usize) -> usize {
         let start = self.starts.get(row).copied().unwrap_or(0);
-        start.max((self.prefix + row + 1).saturating_sub(self.window))
+        start.max((self.prefix_len + row + 1).saturating_sub(self.window))
     }
 }
 
-/// Queries, `[rows, query_size]`, and the keys and values of the prefix and the rows, `[prefix + rows, kv_size]`.
+/// Queries, `[rows, query_size]`, and the keys and values of the prefix and the rows, `[prefix_len + rows, kv_size]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Heads<'a> {
     /// The queries.
@@ -75,13 +75,15 @@ struct Tile {
     num_keys: usize,
 }
 
+/// The tiles of a sequence, in order.
 fn tiles<'a>(mask: &AttentionMask<'a>) -> impl Iterator<Item = Tile> + use<'a> {
     let mask = *mask;
     (0..mask.rows).step_by(TILE_QUERIES).map(move |first_query| {
         let end_query = (first_query + TILE_QUERIES).min(mask.rows);
         let first_key = mask.first(first_query) / STRIP_COLUMNS * STRIP_COLUMNS;
-        let end_key =
-            (mask.prefix + end_query).next_multiple_of(STRIP_COLUMNS).min(mask.prefix + mask.rows);
+        let end_key = (mask.prefix_len + end_query)
+            .next_multiple_of(STRIP_COLUMNS)
+            .min(mask.prefix_len + mask.rows);
         Tile {
             first_query,
             num_queries: end_query - first_query,
@@ -112,7 +114,7 @@ impl<'a> Head<'a> {
 }
 
 /// Fills `to` with the products of a tile's rows of `a` with its columns of `b`.
-fn compare(a: View, b: Strips, tile: &Tile, to: &mut Vec<f32>) {
+fn multiply_tile(a: View, b: Strips, tile: &Tile, to: &mut Vec<f32>) {
     to.resize(tile.num_queries * tile.num_keys, 0.0);
     let target = Target { values: to, row_stride: tile.num_keys, mode: WriteMode::Overwrite };
     let b = b.strips_from(tile.first_key / STRIP_COLUMNS, tile.num_keys);
@@ -127,7 +129,7 @@ pub fn forward(
     [output, log_sum_exps]: [&mut [f32]; 2],
     scratch: &mut Scratch,
 ) {
-    let (dim, num_keys) = (shape.dim, mask.prefix + mask.rows);
+    let (dim, num_keys) = (shape.dim, mask.prefix_len + mask.rows);
     for head_index in 0..shape.heads {
         let head = Head::new(shape, heads, head_index);
         if head_index % shape.group_size() == 0 {
@@ -136,10 +138,11 @@ pub fn forward(
         }
         for tile in tiles(mask) {
             let weights = &mut scratch.weights;
-            compare(head.queries, scratch.key_columns.strips(), &tile, weights);
+            multiply_tile(head.queries, scratch.key_columns.strips(), &tile, weights);
             for (q, weights) in weights.chunks_exact_mut(tile.num_keys).enumerate() {
                 let t = tile.first_query + q;
-                let visible = mask.first(t) - tile.first_key..mask.prefix + t + 1 - tile.first_key;
+                let visible =
+                    mask.first(t) - tile.first_key..mask.prefix_len + t + 1 - tile.first_key;
                 log_sum_exps[t * shape.heads + head_index] = softmax(weights, visible, shape.scale);
             }
             let target = Target {
@@ -162,40 +165,40 @@ pub fn backward(
     to: [&mut [f32]; 3],
     scratch: &mut Scratch,
 ) {
-    let (dim, size, kv) = (shape.dim, shape.query_size(), shape.kv_size());
+    let (dim, query_size, kv_size) = (shape.dim, shape.query_size(), shape.kv_size());
     let [d_queries, d_keys, d_values] = to;
     for head_index in 0..shape.heads {
         let head = Head::new(shape, heads, head_index);
         let column = head_index * dim;
         let kv_start = head_index / shape.group_size() * dim;
         let gradient =
-            View { values: &pass.gradient[column..], row_stride: size, column_stride: 1 };
+            View { values: &pass.gradient[column..], row_stride: query_size, column_stride: 1 };
         let Scratch { weights, d_weights, key_columns, value_columns, rows } = scratch;
         if head_index % shape.group_size() == 0 {
-            let num_keys = mask.prefix + mask.rows;
+            let num_keys = mask.prefix_len + mask.rows;
             key_columns.pack(Parallelism::Sequential, head.keys.transpose(), dim, num_keys);
             value_columns.pack(Parallelism::Sequential, head.values.transpose(), dim, num_keys);
             rows.pack(Parallelism::Sequential, head.keys, num_keys, dim);
         }
         for tile in tiles(mask) {
             let Tile { first_query, num_queries, first_key, num_keys } = tile;
-            compare(head.queries, key_columns.strips(), &tile, weights);
-            compare(gradient, value_columns.strips(), &tile, d_weights);
+            multiply_tile(head.queries, key_columns.strips(), &tile, weights);
+            multiply_tile(gradient, value_columns.strips(), &tile, d_weights);
             let rows_of =
                 weights.chunks_exact_mut(num_keys).zip(d_weights.chunks_exact_mut(num_keys));
             for (t, (weights, d_weights)) in (first_query..).zip(rows_of) {
-                let row = t * size + column..t * size + column + dim;
+                let row = t * query_size + column..t * query_size + column + dim;
                 let products = pass.output[row.clone()].iter().zip(&pass.gradient[row]);
                 let mean: f32 = products.map(|(x, y)| x * y).sum();
-                let visible = mask.first(t) - first_key..mask.prefix + t + 1 - first_key;
+                let visible = mask.first(t) - first_key..mask.prefix_len + t + 1 - first_key;
                 let log_sum_exp = pass.log_sum_exps[t * shape.heads + head_index];
-                softmax_backward(weights, d_weights, visible, [shape.scale, log_sum_exp, mean]);
+                softmax_backward(weights, d_weights, visible, shape.scale, log_sum_exp, mean);
             }
             let (weights, d_weights) =
                 (View::rows(weights, num_keys), View::rows(d_weights, num_keys));
             let target = Target {
-                values: &mut d_values[first_key * kv + kv_start..],
-                row_stride: kv,
+                values: &mut d_values[first_key * kv_size + kv_start..],
+                row_stride: kv_size,
                 mode: WriteMode::Accumulate,
             };
             matmul(
@@ -205,8 +208,8 @@ pub fn backward(
                 [num_keys, num_queries, dim],
             );
             let target = Target {
-                values: &mut d_keys[first_key * kv + kv_start..],
-                row_stride: kv,
+                values: &mut d_keys[first_key * kv_size + kv_start..],
+                row_stride: kv_size,
                 mode: WriteMode::Accumulate,
             };
             matmul(
@@ -216,8 +219,8 @@ pub fn backward(
                 [num_keys, num_queries, dim],
             );
             let target = Target {
-                values: &mut d_queries[first_query * size + column..],
-                row_stride: size,
+                values: &mut d_queries[first_query * query_size + column..],
+                row_stride: query_size,
                 mode: WriteMode::Overwrite,
             };
             matmul_packed(d_weights, rows.strips().rows(first_key, num_keys), target, num_queries);
@@ -231,7 +234,7 @@ fn softmax(scores: &mut [f32], visible: std::ops::Range<usize>, scale: f32) -> f
     scores[..visible.start].fill(0.0);
     scores[visible.end..].fill(0.0);
     let scores = &mut scores[visible];
-    let max = largest(scores) * scale;
+    let max = maximum(scores) * scale;
     let (vectors, rest) = scores.as_chunks_mut::<LANES>();
     let mut sum = [0.0f32; LANES];
     for vector in vectors {
@@ -250,13 +253,16 @@ fn softmax(scores: &mut [f32], visible: std::ops::Range<usize>, scale: f32) -> f
     max + ln(sum)
 }
 
-/// Turns scores into weights again, and `d_weights`, the gradients of the weights, into those of the unscaled scores.
+/// Turns scores into weights again, and `d_weights`, the gradients of the weights, whose mean under the weights is
+/// `mean`, into those of the unscaled scores.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn softmax_backward(
     scores: &mut [f32],
     d_weights: &mut [f32],
     visible: std::ops::Range<usize>,
-    [scale, log_sum_exp, mean]: [f32; 3],
+    scale: f32,
+    log_sum_exp: f32,
+    mean: f32,
 ) {
     for values in [&mut *scores, &mut *d_weights] {
         values[..visible.start].fill(0.0);
@@ -271,27 +277,29 @@ fn softmax_backward(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nn::ops::check::{Draws, assert_gradient, weighted};
+    use crate::nn::ops::check::{Draws, assert_gradient, weighted_sum};
 
     #[test]
     fn gradients_are_finite_differences() {
         let mut draws = Draws::new(10);
         for round in 0..8 {
-            let (kv_heads, group, dim) = (draws.size(2), draws.size(2), 2 * draws.size(3));
+            let (kv_heads, group, dim) =
+                (draws.next_size(2), draws.next_size(2), 2 * draws.next_size(3));
             // Some sequences are longer than a tile.
-            let rows = if round == 0 { TILE_QUERIES + 5 } else { draws.size(9) };
-            let (prefix, window) = (draws.size(5) - 1, draws.size(12));
+            let rows = if round == 0 { TILE_QUERIES + 5 } else { draws.next_size(9) };
+            let (prefix_len, window) = (draws.next_size(5) - 1, draws.next_size(12));
             let starts: Vec<usize> = match round % 2 {
                 0 => Vec::new(),
                 _ => (0..rows)
-                    .map(|row| if row < rows / 2 { 0 } else { prefix + rows / 2 })
+                    .map(|row| if row < rows / 2 { 0 } else { prefix_len + rows / 2 })
                     .collect(),
             };
-            let mask = AttentionMask { rows, prefix, starts: &starts, window };
+            let mask = AttentionMask { rows, prefix_len, starts: &starts, window };
             let shape = HeadShape { heads: kv_heads * group, kv_heads, dim, scale: 0.7 };
-            let queries = draws.numbers(rows * shape.query_size());
-            let [keys, values] = [(); 2].map(|()| draws.numbers((prefix + rows) * shape.kv_size()));
-            let gradient = draws.numbers(queries.len());
+            let queries = draws.next_numbers(rows * shape.query_size());
+            let [keys, values] =
+                [(); 2].map(|()| draws.next_numbers((prefix_len + rows) * shape.kv_size()));
+            let gradient = draws.next_numbers(queries.len());
             let run = |queries: &[f32], keys: &[f32], values: &[f32]| {
                 let (mut output, mut log_sum_exps) =
                     (vec![0.0; queries.len()], vec![0.0; rows * shape.heads]);
@@ -307,7 +315,7 @@ mod tests {
                 AttentionPass { output: &output, log_sum_exps: &log_sum_exps, gradient: &gradient };
             let to = d.each_mut().map(|d| &mut d[..]);
             backward(&shape, heads, &mask, pass, to, &mut Scratch::default());
-            let loss = |q: &[f32], k: &[f32], v: &[f32]| weighted(&run(q, k, v).0, &gradient);
+            let loss = |q: &[f32], k: &[f32], v: &[f32]| weighted_sum(&run(q, k, v).0, &gradient);
             assert_gradient("queries", &queries, &d[0], |x| loss(x, &keys, &values));
             assert_gradient("keys", &keys, &d[1], |x| loss(&queries, x, &values));
             assert_gradient("values", &values, &d[2], |x| loss(&queries, &keys, x));

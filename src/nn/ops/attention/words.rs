@@ -21,7 +21,7 @@ pub enum CacheFormat {
 
 impl CacheFormat {
     /// Number of elements in a word.
-    pub fn numbers(self) -> usize {
+    pub fn elements_per_word(self) -> usize {
         match self {
             Self::F32 => 1,
             Self::Bf16 => 2,
@@ -31,7 +31,7 @@ impl CacheFormat {
 
 /// The element in row `n` of a word.
 #[inline(always)]
-pub fn number<const N: usize>(word: u32, n: usize) -> f32 {
+pub fn element<const N: usize>(word: u32, n: usize) -> f32 {
     f32::from_bits(match (N, n) {
         (1, _) => word,
         (_, 0) => word << 16,
@@ -41,7 +41,7 @@ pub fn number<const N: usize>(word: u32, n: usize) -> f32 {
 
 /// A word with `x` in row `n`, rounded if there are two rows.
 #[inline(always)]
-pub fn with_number<const N: usize>(word: u32, n: usize, x: f32) -> u32 {
+pub fn with_element<const N: usize>(word: u32, n: usize, x: f32) -> u32 {
     match (N, n) {
         (1, _) => x.to_bits(),
         (_, 0) => word & 0xffff_0000 | u32::from(to_bf16(x)),

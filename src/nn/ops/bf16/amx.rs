@@ -70,25 +70,32 @@ pub unsafe fn multiply(
     let configuration = CONFIGURATION;
     // SAFETY: the processor has the instructions, and the configuration is a valid one.
     unsafe { asm!("ldtilecfg [{}]", in(reg) &configuration, options(nostack)) };
-    let deep = a.strip(rows.start).len();
-    let depth = deep.div_ceil(deep.div_ceil(MAX_BLOCK_TILES));
+    let num_tiles = a.strip(rows.start).len();
+    let block_tiles = num_tiles.div_ceil(num_tiles.div_ceil(MAX_BLOCK_TILES));
     for j in columns.clone().step_by(2) {
         // Beyond the last strip, it is multiplied again.
         let right = [j, (j + 1).min(columns.end - 1)].map(|j| b.strip(j));
-        for first in (0..deep).step_by(depth) {
-            let block = first..(first + depth).min(deep);
+        for first in (0..num_tiles).step_by(block_tiles) {
+            let block = first..(first + block_tiles).min(num_tiles);
             let right = right.map(|strip| &strip[block.clone()]);
             let start = if first > 0 || to.accumulates() { Start::Present } else { Start::Zero };
             for i in rows.clone().step_by(2) {
                 // The columns of the first rows come from memory: prefetch the next ones meanwhile.
                 let ahead = match (i - rows.start) / 2 {
-                    strip @ 0..2 => Some((2 + strip) * deep * size_of::<Tile>()),
+                    strip @ 0..2 => Some((2 + strip) * num_tiles * size_of::<Tile>()),
                     _ => None,
                 };
                 let left = [i, (i + 1).min(rows.end - 1)].map(|i| &a.strip(i)[block.clone()]);
                 // SAFETY: tiles are configured; the four tiles of the output are this thread's.
                 unsafe {
-                    square_of([left, right], [i, j], [rows.end, columns.end], (start, ahead), to)
+                    multiply_square(
+                        [left, right],
+                        [i, j],
+                        [rows.end, columns.end],
+                        start,
+                        ahead,
+                        to,
+                    )
                 };
             }
         }
@@ -109,42 +116,44 @@ enum Start {
 ///
 /// # Safety
 /// Tiles are configured, all strips have one length, not 0, and no other thread accesses these tiles of `to`.
-unsafe fn square_of(
+unsafe fn multiply_square(
     [left, right]: [[&[Tile]; 2]; 2],
     [i, j]: [usize; 2],
     ends: [usize; 2],
-    (start, ahead): (Start, Option<usize>),
+    start: Start,
+    ahead: Option<usize>,
     to: &Output,
 ) {
     let is_single = i + 1 == ends[0];
     let is_whole = !is_single && j + 1 < ends[1];
     // SAFETY: as this function demands; destinations in the matrix are within it, others are tiles of their own.
     unsafe {
-        if let Some((first, row)) = to.place([i, j]).filter(|_| is_whole) {
-            let below = first.add(TILE_SIDE * row);
-            let places = [first, first.add(TILE_SIDE), below, below.add(TILE_SIDE)];
-            return square(left, right, places, row, (start, ahead));
+        if let Some((first, row_stride)) = to.square([i, j]).filter(|_| is_whole) {
+            let below = first.add(TILE_SIDE * row_stride);
+            let targets = [first, first.add(TILE_SIDE), below, below.add(TILE_SIDE)];
+            return multiply_square_to(left, right, targets, row_stride, start, ahead);
         }
         let mut sums = [const { Sums([[0.0; TILE_SIDE]; TILE_SIDE]) }; 4];
-        let each = |number: usize| {
-            let [i, j] = [i + number / 2, j + number % 2];
+        let tile_at = |index: usize| {
+            let [i, j] = [i + index / 2, j + index % 2];
             (i < ends[0] && j < ends[1]).then_some([i, j])
         };
         if start == Start::Present {
-            for (number, sums) in sums.iter_mut().enumerate() {
-                if let Some(place) = each(number) {
-                    to.get(place, sums);
+            for (index, sums) in sums.iter_mut().enumerate() {
+                if let Some(tile) = tile_at(index) {
+                    to.load(tile, sums);
                 }
             }
         }
-        let places = sums.each_mut().map(|sums| sums.0.as_mut_ptr().cast());
-        match is_single {
-            true => pair(left[0], right, [places[0], places[1]]),
-            false => square(left, right, places, TILE_SIDE, (Start::Present, ahead)),
+        let targets = sums.each_mut().map(|sums| sums.0.as_mut_ptr().cast());
+        if is_single {
+            multiply_pair_to(left[0], right, [targets[0], targets[1]]);
+        } else {
+            multiply_square_to(left, right, targets, TILE_SIDE, Start::Present, ahead);
         }
-        for (number, sums) in sums.iter().enumerate() {
-            if let Some(place) = each(number) {
-                to.set(place, sums);
+        for (index, sums) in sums.iter().enumerate() {
+            if let Some(tile) = tile_at(index) {
+                to.overwrite(tile, sums);
             }
         }
     }
@@ -183,21 +192,22 @@ macro_rules! products {
     };
 }
 
-/// The product of two strips of rows by two of columns; `row` is the row stride of the destination. The strip `ahead`
-/// bytes after the first one of columns is prefetched.
+/// Multiplies two strips of rows by two of columns into the tiles at `to`, which have this row stride. The strip
+/// `ahead` bytes after the first one of columns is prefetched.
 ///
 /// # Safety
 /// Tiles are configured, all strips have the same length, which is not 0, and each destination has 16 rows of 16
 /// numbers.
 #[inline]
-unsafe fn square(
+unsafe fn multiply_square_to(
     a: [&[Tile]; 2],
     b: [&[Tile]; 2],
     to: [*mut f32; 4],
-    row: usize,
-    (start, ahead): (Start, Option<usize>),
+    row_stride: usize,
+    start: Start,
+    ahead: Option<usize>,
 ) {
-    let row = row * size_of::<f32>();
+    let row_bytes = row_stride * size_of::<f32>();
     // SAFETY: the strips are read from their start to their end, and the destinations read and written to theirs.
     unsafe {
         match start {
@@ -209,15 +219,15 @@ unsafe fn square(
                 options(nostack, nomem),
             ),
             Start::Present => asm!(
-                "tileloadd tmm0, [{c0} + {row}*1]",
-                "tileloadd tmm1, [{c1} + {row}*1]",
-                "tileloadd tmm2, [{c2} + {row}*1]",
-                "tileloadd tmm3, [{c3} + {row}*1]",
+                "tileloadd tmm0, [{c0} + {row_bytes}*1]",
+                "tileloadd tmm1, [{c1} + {row_bytes}*1]",
+                "tileloadd tmm2, [{c2} + {row_bytes}*1]",
+                "tileloadd tmm3, [{c3} + {row_bytes}*1]",
                 c0 = in(reg) to[0],
                 c1 = in(reg) to[1],
                 c2 = in(reg) to[2],
                 c3 = in(reg) to[3],
-                row = in(reg) row,
+                row_bytes = in(reg) row_bytes,
                 options(nostack, readonly),
             ),
         }
@@ -248,15 +258,15 @@ unsafe fn square(
             ),
         }
         asm!(
-            "tilestored [{c0} + {row}*1], tmm0",
-            "tilestored [{c1} + {row}*1], tmm1",
-            "tilestored [{c2} + {row}*1], tmm2",
-            "tilestored [{c3} + {row}*1], tmm3",
+            "tilestored [{c0} + {row_bytes}*1], tmm0",
+            "tilestored [{c1} + {row_bytes}*1], tmm1",
+            "tilestored [{c2} + {row_bytes}*1], tmm2",
+            "tilestored [{c3} + {row_bytes}*1], tmm3",
             c0 = in(reg) to[0],
             c1 = in(reg) to[1],
             c2 = in(reg) to[2],
             c3 = in(reg) to[3],
-            row = in(reg) row,
+            row_bytes = in(reg) row_bytes,
             options(nostack),
         );
     }
@@ -265,10 +275,10 @@ unsafe fn square(
 /// Adds the product of one strip of rows by two of columns to two tiles.
 ///
 /// # Safety
-/// As [`square`].
+/// As [`multiply_square_to`].
 #[inline]
-unsafe fn pair(a: &[Tile], b: [&[Tile]; 2], to: [*mut f32; 2]) {
-    // SAFETY: as in `square`.
+unsafe fn multiply_pair_to(a: &[Tile], b: [&[Tile]; 2], to: [*mut f32; 2]) {
+    // SAFETY: as in `multiply_square_to`.
     unsafe {
         asm!(
             "tileloadd tmm0, [{c0} + {stride}*1]",

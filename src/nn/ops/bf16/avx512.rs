@@ -32,15 +32,15 @@ pub unsafe fn multiply(
     to: &Output,
 ) {
     assert!(is_available());
-    let few = a.outer() - rows.start * TILE_SIDE;
+    let num_rows = a.outer() - rows.start * TILE_SIDE;
     // SAFETY: the processor has the instructions; this part of the output is this thread's.
     unsafe {
-        match few {
-            0..=1 => strips::<1, 4>(a, b, [rows, columns], to),
-            2 => strips::<2, 4>(a, b, [rows, columns], to),
-            3..=4 => strips::<4, 4>(a, b, [rows, columns], to),
-            5..=8 => strips::<8, 2>(a, b, [rows, columns], to),
-            _ => strips::<TILE_SIDE, 1>(a, b, [rows, columns], to),
+        match num_rows {
+            0..=1 => multiply_strips::<1, 4>(a, b, [rows, columns], to),
+            2 => multiply_strips::<2, 4>(a, b, [rows, columns], to),
+            3..=4 => multiply_strips::<4, 4>(a, b, [rows, columns], to),
+            5..=8 => multiply_strips::<8, 2>(a, b, [rows, columns], to),
+            _ => multiply_strips::<TILE_SIDE, 1>(a, b, [rows, columns], to),
         }
     }
 }
@@ -50,7 +50,7 @@ pub unsafe fn multiply(
 /// # Safety
 /// The processor has the instructions, and no other thread writes to this part of `to`.
 #[target_feature(enable = "avx512f,avx512bf16")]
-unsafe fn strips<const R: usize, const C: usize>(
+unsafe fn multiply_strips<const R: usize, const C: usize>(
     a: &TiledMatrix,
     b: &TiledMatrix,
     [rows, columns]: [Range<usize>; 2],
@@ -60,14 +60,14 @@ unsafe fn strips<const R: usize, const C: usize>(
     let mut sums = [const { Sums([[0.0; TILE_SIDE]; TILE_SIDE]) }; C];
     for j in columns.clone().step_by(C) {
         // Beyond the last strip, it is multiplied again.
-        let some: [usize; C] = std::array::from_fn(|c| (j + c).min(columns.end - 1));
-        let right = map_array(some, |j| b.strip(j));
+        let strips: [usize; C] = std::array::from_fn(|c| (j + c).min(columns.end - 1));
+        let right = map_array(strips, |j| b.strip(j));
         for i in rows.clone() {
             // SAFETY: as this function demands.
             unsafe {
-                block::<R, C>(a.strip(i), right, &mut sums);
+                fill_sums::<R, C>(a.strip(i), right, &mut sums);
                 for (j, sums) in (j..columns.end).zip(&sums) {
-                    to.put([i, j], sums);
+                    to.write([i, j], sums);
                 }
             }
         }
@@ -80,7 +80,11 @@ unsafe fn strips<const R: usize, const C: usize>(
 /// The processor has the instructions.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bf16")]
-unsafe fn block<const R: usize, const C: usize>(a: &[Tile], b: [&[Tile]; C], to: &mut [Sums; C]) {
+unsafe fn fill_sums<const R: usize, const C: usize>(
+    a: &[Tile],
+    b: [&[Tile]; C],
+    to: &mut [Sums; C],
+) {
     let mut sums: [[__m512; C]; R] = [[_mm512_setzero_ps(); C]; R];
     for (at, a) in a.iter().enumerate() {
         let b = map_array(b, |b| &b[at]);

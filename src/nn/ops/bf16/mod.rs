@@ -19,10 +19,10 @@ mod portable;
 mod tiled;
 mod tiles;
 
-pub use tiles::{Side, TiledMatrix, rounded, to_bf16};
+pub use tiles::{Side, TiledMatrix, round_to_bf16, to_bf16};
 
 use super::matmul::View;
-use super::{Parallelism, WriteMode, by_rows};
+use super::{Parallelism, WriteMode, divide_rows};
 use multiversion::multiversion;
 use std::sync::OnceLock;
 
@@ -138,12 +138,12 @@ pub fn weight_grads<const N: usize>(
 
 /// Rounds the elements of some rows to bf16.
 pub fn round(parallelism: Parallelism, rows: usize, values: &mut [f32]) {
-    by_rows(parallelism, rows, [], [values], &|[], [values]| round_all(values));
+    divide_rows(parallelism, rows, [], [values], &|[], [values]| round_all(values));
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn round_all(values: &mut [f32]) {
-    values.iter_mut().for_each(|x| *x = rounded(*x));
+    values.iter_mut().for_each(|x| *x = round_to_bf16(*x));
 }
 
 #[cfg(test)]
@@ -154,7 +154,7 @@ mod tests {
     const BOTH: [Parallelism; 2] = [Parallelism::Sequential, Parallelism::Parallel];
 
     fn widen(x: f32) -> f64 {
-        f64::from(rounded(x))
+        f64::from(round_to_bf16(x))
     }
 
     fn pack(values: &[f32], width: usize) -> TiledMatrix {
@@ -177,8 +177,8 @@ mod tests {
         for [rows, inner, columns] in
             [[1, 1, 1], [2, 33, 65], [3, 64, 17], [7, 5, 90], [16, 32, 16], [37, 95, 130]]
         {
-            let (x, w) = (draws.numbers(rows * inner), draws.numbers(inner * columns));
-            let before = draws.numbers(rows * columns);
+            let (x, w) = (draws.next_numbers(rows * inner), draws.next_numbers(inner * columns));
+            let before = draws.next_numbers(rows * columns);
             for kernel in Kernel::available() {
                 for (parallelism, mode) in
                     BOTH.into_iter().zip([WriteMode::Overwrite, WriteMode::Accumulate])
@@ -204,8 +204,8 @@ mod tests {
     fn gradients_of_weights_are_sums_of_rounded_products() {
         let mut draws = Draws::new(32);
         for [rows, inputs, outputs] in [[1, 1, 1], [33, 17, 40], [70, 64, 19]] {
-            let (x, dy) = (draws.numbers(rows * inputs), draws.numbers(rows * outputs));
-            let before = draws.numbers(inputs * outputs);
+            let (x, dy) = (draws.next_numbers(rows * inputs), draws.next_numbers(rows * outputs));
+            let before = draws.next_numbers(inputs * outputs);
             for kernel in Kernel::available() {
                 for parallelism in BOTH {
                     let mut gradient = before.clone();
@@ -224,7 +224,7 @@ mod tests {
     fn a_row_has_the_same_bytes_alone_and_among_others() {
         let mut draws = Draws::new(33);
         let (rows, inner, columns) = (41, 70, 150);
-        let (x, w) = (draws.numbers(rows * inner), draws.numbers(inner * columns));
+        let (x, w) = (draws.next_numbers(rows * inner), draws.next_numbers(inner * columns));
         let w = pack(&w, columns);
         for kernel in Kernel::available() {
             let product = |parallelism, x: &[f32]| {

@@ -20,7 +20,7 @@ pub struct Output<'a> {
     matrix: PhantomData<&'a mut [f32]>,
 }
 
-// SAFETY: the matrix is borrowed mutably, and threads write to disjoint tiles of it (`put`, `place`).
+// SAFETY: the matrix is borrowed mutably, and threads write to disjoint tiles of it (`write`, `square`).
 unsafe impl Sync for Output<'_> {}
 
 impl<'a> Output<'a> {
@@ -38,30 +38,30 @@ impl<'a> Output<'a> {
     /// # Safety
     /// No other thread accesses this tile.
     #[inline]
-    pub unsafe fn put(&self, place: [usize; 2], sums: &Sums) {
+    pub unsafe fn write(&self, tile: [usize; 2], sums: &Sums) {
         // SAFETY: as this function demands.
         unsafe {
             match self.mode {
-                WriteMode::Accumulate => self.each_row(place, sums, |y, x| *y += x),
-                WriteMode::Overwrite => self.set(place, sums),
+                WriteMode::Accumulate => self.each_row(tile, sums, |y, x| *y += x),
+                WriteMode::Overwrite => self.overwrite(tile, sums),
             }
         }
     }
 
-    /// Writes the sums of a tile, as [`Output::put`].
+    /// Writes the sums of a tile, as [`Output::write`].
     ///
     /// # Safety
-    /// As for [`Output::put`].
+    /// As for [`Output::write`].
     #[inline]
-    pub unsafe fn set(&self, place: [usize; 2], sums: &Sums) {
+    pub unsafe fn overwrite(&self, tile: [usize; 2], sums: &Sums) {
         // SAFETY: as this function demands.
-        unsafe { self.each_row(place, sums, |y, x| *y = *x) }
+        unsafe { self.each_row(tile, sums, |y, x| *y = *x) }
     }
 
     /// Calls `change` with each element of a tile and its sum, row by row.
     ///
     /// # Safety
-    /// As for [`Output::put`].
+    /// As for [`Output::write`].
     #[inline(always)]
     unsafe fn each_row(&self, [i, j]: [usize; 2], sums: &Sums, change: impl Fn(&mut f32, &f32)) {
         let (i, j) = (i * TILE_SIDE, j * TILE_SIDE);
@@ -90,7 +90,7 @@ impl<'a> Output<'a> {
     /// # Safety
     /// No other thread accesses this tile.
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-    pub unsafe fn get(&self, [i, j]: [usize; 2], sums: &mut Sums) {
+    pub unsafe fn load(&self, [i, j]: [usize; 2], sums: &mut Sums) {
         let (i, j) = (i * TILE_SIDE, j * TILE_SIDE);
         let width = TILE_SIDE.min(self.columns - j);
         for (row, sums) in sums.0[..TILE_SIDE.min(self.rows - i)].iter_mut().enumerate() {
@@ -103,9 +103,9 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// The place of a square of 2 by 2 tiles, and the stride between its rows, if the square is within the matrix.
+    /// The start of the square of 2 by 2 tiles at a tile, and the stride between its rows, if it is within the matrix.
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-    pub fn place(&self, [i, j]: [usize; 2]) -> Option<(*mut f32, usize)> {
+    pub fn square(&self, [i, j]: [usize; 2]) -> Option<(*mut f32, usize)> {
         let (i, j) = (i * TILE_SIDE, j * TILE_SIDE);
         let is_within = i + 2 * TILE_SIDE <= self.rows && j + 2 * TILE_SIDE <= self.columns;
         // `wrapping_add` stays within the matrix where the square does.

@@ -1,10 +1,10 @@
 //! Products in bf16 by operands widened to f32, on any processor.
 
-use super::tiles::{TiledMatrix, rounded};
+use super::tiles::{TiledMatrix, round_to_bf16};
 use crate::math::{LANES, Lanes};
 use crate::nn::ops::matmul;
 use crate::nn::ops::stored::{self, Bf16, Expand, StoredStrips, Strip};
-use crate::nn::ops::{Parallelism, WriteMode, by_rows};
+use crate::nn::ops::{Parallelism, WriteMode, divide_rows};
 use multiversion::multiversion;
 use std::cell::RefCell;
 
@@ -27,7 +27,7 @@ pub fn forward(
     round(parallelism, x, &mut rows);
     for (w, y) in products {
         let strips = StoredStrips::new(*w, [w.inner(), w.outer()]);
-        matmul::forward(parallelism, (&rows, w.inner()), strips, y, mode);
+        matmul::forward(parallelism, &rows, w.inner(), strips, y, mode);
     }
     ROUNDED.set([rows, other]);
 }
@@ -50,36 +50,36 @@ pub fn weight_grads<const N: usize>(
 
 impl TiledMatrix {
     /// A strip of 16 columns.
-    fn columns(&self, number: usize) -> Strip<'_, Bf16> {
-        Strip { pairs: self.pairs(number), scales: UNSCALED }
+    fn column_strip(&self, index: usize) -> Strip<'_, Bf16> {
+        Strip { pairs: self.pairs(index), scales: UNSCALED }
     }
 
     /// Rows that share a scale: all.
-    fn group(&self) -> usize {
+    fn group_size(&self) -> usize {
         self.inner().next_multiple_of(2)
     }
 }
 
 impl Expand for TiledMatrix {
     fn expand(&self, strip: usize, to: &mut [Lanes], step: usize) {
-        stored::expand(self.columns(strip), self.group(), to, step);
+        stored::expand(self.column_strip(strip), self.group_size(), to, step);
     }
 
-    fn multiply(&self, [first, columns]: [usize; 2], x: &[f32], y: &mut [f32], mode: WriteMode) {
-        let sizes = [self.inner(), self.group()];
-        stored::multiply(sizes, |number| self.columns(first + number), columns, x, y, mode);
+    fn multiply(&self, first: usize, columns: usize, x: &[f32], y: &mut [f32], mode: WriteMode) {
+        let sizes = [self.inner(), self.group_size()];
+        stored::multiply(sizes, |index| self.column_strip(first + index), columns, x, y, mode);
     }
 }
 
 /// Fills `to` with the numbers rounded to bf16.
 fn round(parallelism: Parallelism, numbers: &[f32], to: &mut Vec<f32>) {
     to.resize(numbers.len(), 0.0);
-    by_rows(parallelism, numbers.len(), [numbers], [to], &|[x], [to]| round_part(x, to));
+    divide_rows(parallelism, numbers.len(), [numbers], [to], &|[x], [to]| round_part(x, to));
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn round_part(numbers: &[f32], to: &mut [f32]) {
     for (to, x) in to.iter_mut().zip(numbers) {
-        *to = rounded(*x);
+        *to = round_to_bf16(*x);
     }
 }

@@ -61,17 +61,17 @@ fn multiply(
     products: &mut [(&TiledMatrix, &mut [f32])],
     mode: WriteMode,
 ) {
-    let rows = a.strips();
-    let down = rows.div_ceil((PART_BYTES / a.strip_bytes().max(1)).max(2));
-    let height = rows.div_ceil(down.max(1)).max(1).next_multiple_of(2);
-    let strips: usize = products.iter().map(|(b, _)| b.strips()).sum();
-    let across = match parallelism {
+    let row_strips = a.num_strips();
+    let parts_down = row_strips.div_ceil((PART_BYTES / a.strip_bytes().max(1)).max(2));
+    let height = row_strips.div_ceil(parts_down.max(1)).max(1).next_multiple_of(2);
+    let column_strips: usize = products.iter().map(|(b, _)| b.num_strips()).sum();
+    let parts_across = match parallelism {
         Parallelism::Parallel => {
-            (PARTS_PER_THREAD * rayon::current_num_threads()).div_ceil(down.max(1))
+            (PARTS_PER_THREAD * rayon::current_num_threads()).div_ceil(parts_down.max(1))
         }
         Parallelism::Sequential => 1,
     };
-    let width = strips.div_ceil(across).max(1).next_multiple_of(MAX_STRIPS);
+    let width = column_strips.div_ceil(parts_across).max(1).next_multiple_of(MAX_STRIPS);
     let mut parts = Vec::new();
     let outputs: Vec<(&TiledMatrix, Output)> = products
         .iter_mut()
@@ -80,17 +80,18 @@ fn multiply(
             (*b, Output::new(y, [a.outer(), b.outer()], mode))
         })
         .collect();
-    for i in (0..rows).step_by(height) {
+    for i in (0..row_strips).step_by(height) {
         for (index, (b, _)) in outputs.iter().enumerate() {
-            let columns = b.strips();
-            let ends = move |j: usize| [i..(i + height).min(rows), j..(j + width).min(columns)];
-            parts.extend((0..columns).step_by(width).map(|j| (index, ends(j))));
+            let end = b.num_strips();
+            let part_from =
+                move |j: usize| [i..(i + height).min(row_strips), j..(j + width).min(end)];
+            parts.extend((0..end).step_by(width).map(|j| (index, part_from(j))));
         }
     }
     parallelism.each(parts.len(), |at| {
         let (index, part) = &parts[at];
         let (b, to) = &outputs[*index];
-        // SAFETY: parts are apart, and each is one thread's.
+        // SAFETY: parts are disjoint, and each is one thread's.
         unsafe {
             match kernel {
                 #[cfg(target_os = "linux")]

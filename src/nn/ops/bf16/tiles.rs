@@ -49,14 +49,14 @@ impl TiledMatrix {
         let blocks = inner.div_ceil(DEPTH);
         self.tiles.resize(outer.div_ceil(TILE_SIDE) * blocks, Tile([[0; TILE_SIDE]; TILE_SIDE]));
         // Strips of columns are packed side by side, since a cache line of the matrix reaches over several.
-        let group = if matrix.row_stride == 1 { PACKED_STRIPS } else { 1 };
+        let group_strips = if matrix.row_stride == 1 { PACKED_STRIPS } else { 1 };
         let parallelism =
             if self.tiles.len() > 2 * TILE_SIDE { parallelism } else { Parallelism::Sequential };
-        let groups = [(&mut self.tiles[..], (group * blocks).max(1))];
-        parallelism.each_chunk(groups, |number, [tiles]| {
+        let groups = [(&mut self.tiles[..], (group_strips * blocks).max(1))];
+        parallelism.each_chunk(groups, |index, [tiles]| {
             for block in 0..blocks {
                 for (strip, tile) in tiles.iter_mut().skip(block).step_by(blocks).enumerate() {
-                    let (i, k) = ((number * group + strip) * TILE_SIDE, block * DEPTH);
+                    let (i, k) = ((index * group_strips + strip) * TILE_SIDE, block * DEPTH);
                     let values = &matrix.values[i * matrix.row_stride + k * matrix.column_stride..];
                     let sizes = [TILE_SIDE.min(outer - i), DEPTH.min(inner - k)];
                     pack_tile(View { values, ..matrix }, sizes, side, tile);
@@ -77,7 +77,7 @@ impl TiledMatrix {
 
     /// The number of strips.
     #[cfg(any(test, target_arch = "x86_64"))]
-    pub(super) fn strips(&self) -> usize {
+    pub(super) fn num_strips(&self) -> usize {
         self.outer.div_ceil(TILE_SIDE)
     }
 
@@ -88,14 +88,14 @@ impl TiledMatrix {
     }
 
     /// The tiles of a strip.
-    pub(super) fn strip(&self, number: usize) -> &[Tile] {
+    pub(super) fn strip(&self, index: usize) -> &[Tile] {
         let blocks = self.inner.div_ceil(DEPTH);
-        &self.tiles[number * blocks..][..blocks]
+        &self.tiles[index * blocks..][..blocks]
     }
 
     /// The rows of words of a strip of columns.
-    pub(super) fn pairs(&self, number: usize) -> &[Bf16] {
-        let tiles = self.strip(number);
+    pub(super) fn pairs(&self, index: usize) -> &[Bf16] {
+        let tiles = self.strip(index);
         const { assert!(size_of::<Tile>() == TILE_SIDE * size_of::<Bf16>() && TILE_SIDE == LANES) };
         // SAFETY: a tile is an array of 16 rows of 16 words without padding, and `Bf16` is such a row.
         unsafe { std::slice::from_raw_parts(tiles.as_ptr().cast(), tiles.len() * TILE_SIDE) }
@@ -111,14 +111,14 @@ pub fn to_bf16(x: f32) -> u16 {
     (if bits & 0x7fff_ffff > 0x7f80_0000 { nan } else { rounded }) as u16
 }
 
-/// The number rounded to bf16.
+/// Rounds a number to bf16.
 #[inline(always)]
-pub fn rounded(x: f32) -> f32 {
+pub fn round_to_bf16(x: f32) -> f32 {
     f32::from_bits(u32::from(to_bf16(x)) << 16)
 }
 
 #[inline(always)]
-fn pair(low: f32, high: f32) -> u32 {
+fn pack_pair(low: f32, high: f32) -> u32 {
     u32::from(to_bf16(low)) | u32::from(to_bf16(high)) << 16
 }
 
@@ -160,37 +160,43 @@ fn pack_tile(matrix: View, [outer, depth]: [usize; 2], side: Side, tile: &mut Ti
     }
 }
 
-/// Packs 16 rows of 32 elements, `row` apart: a row of words each.
+/// Packs 16 rows of 32 elements, `row_stride` apart: a row of words each.
 ///
 /// # Panics
 /// If `values` is too short.
-fn pack_rows(values: &[f32], row: usize, tile: &mut Tile) {
-    assert!((TILE_SIDE - 1) * row + DEPTH <= values.len(), "rows of a tile");
+fn pack_rows(values: &[f32], row_stride: usize, tile: &mut Tile) {
+    assert!((TILE_SIDE - 1) * row_stride + DEPTH <= values.len(), "rows of a tile");
     #[cfg(target_arch = "x86_64")]
     if crate::nn::ops::matmul::has_many_registers() {
         // SAFETY: the processor has AVX-512, and the length was checked above.
-        return unsafe { avx512::pack_rows(values, row, tile) };
+        return unsafe { avx512::pack_rows(values, row_stride, tile) };
     }
     for (i, words) in tile.0.iter_mut().enumerate() {
-        let from = &values[i * row..][..DEPTH];
-        words.iter_mut().zip(from.chunks_exact(2)).for_each(|(word, x)| *word = pair(x[0], x[1]));
+        let from = &values[i * row_stride..][..DEPTH];
+        words
+            .iter_mut()
+            .zip(from.chunks_exact(2))
+            .for_each(|(word, x)| *word = pack_pair(x[0], x[1]));
     }
 }
 
-/// Packs 32 rows of 16 elements, `row` apart: two rows in a row of words.
+/// Packs 32 rows of 16 elements, `row_stride` apart: two rows in a row of words.
 ///
 /// # Panics
 /// If `values` is too short.
-fn pack_columns(values: &[f32], row: usize, tile: &mut Tile) {
-    assert!((DEPTH - 1) * row + TILE_SIDE <= values.len(), "rows of a tile");
+fn pack_columns(values: &[f32], row_stride: usize, tile: &mut Tile) {
+    assert!((DEPTH - 1) * row_stride + TILE_SIDE <= values.len(), "rows of a tile");
     #[cfg(target_arch = "x86_64")]
     if crate::nn::ops::matmul::has_many_registers() {
         // SAFETY: the processor has AVX-512, and the length was checked above.
-        return unsafe { avx512::pack_columns(values, row, tile) };
+        return unsafe { avx512::pack_columns(values, row_stride, tile) };
     }
     for (k, words) in tile.0.iter_mut().enumerate() {
-        let [low, high] = [0, 1].map(|odd| &values[(2 * k + odd) * row..][..TILE_SIDE]);
-        words.iter_mut().zip(low.iter().zip(high)).for_each(|(word, (x, y))| *word = pair(*x, *y));
+        let [low, high] = [0, 1].map(|odd| &values[(2 * k + odd) * row_stride..][..TILE_SIDE]);
+        words
+            .iter_mut()
+            .zip(low.iter().zip(high))
+            .for_each(|(word, (x, y))| *word = pack_pair(*x, *y));
     }
 }
 
@@ -221,13 +227,13 @@ mod avx512 {
     }
 
     /// # Safety
-    /// The processor has AVX-512, and `values` 16 rows of 32 elements, `row` apart.
+    /// The processor has AVX-512, and `values` 16 rows of 32 elements, `row_stride` apart.
     #[target_feature(enable = "avx512f")]
-    pub unsafe fn pack_rows(values: &[f32], row: usize, tile: &mut Tile) {
+    pub unsafe fn pack_rows(values: &[f32], row_stride: usize, tile: &mut Tile) {
         for (i, words) in tile.0.iter_mut().enumerate() {
             // SAFETY: as this function demands; a row of words is 64 aligned bytes.
             unsafe {
-                let from = values.as_ptr().add(i * row);
+                let from = values.as_ptr().add(i * row_stride);
                 let halves =
                     [from, from.add(TILE_SIDE)].map(|from| _mm512_cvtepi32_epi16(round(from)));
                 let both = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(halves[0]), halves[1]);
@@ -237,14 +243,14 @@ mod avx512 {
     }
 
     /// # Safety
-    /// The processor has AVX-512, and `values` 32 rows of 16 elements, `row` apart.
+    /// The processor has AVX-512, and `values` 32 rows of 16 elements, `row_stride` apart.
     #[target_feature(enable = "avx512f")]
-    pub unsafe fn pack_columns(values: &[f32], row: usize, tile: &mut Tile) {
+    pub unsafe fn pack_columns(values: &[f32], row_stride: usize, tile: &mut Tile) {
         for (k, words) in tile.0.iter_mut().enumerate() {
             // SAFETY: as this function demands; a row of words is 64 aligned bytes.
             unsafe {
-                let from = values.as_ptr().add(2 * k * row);
-                let high = _mm512_slli_epi32::<16>(round(from.add(row)));
+                let from = values.as_ptr().add(2 * k * row_stride);
+                let high = _mm512_slli_epi32::<16>(round(from.add(row_stride)));
                 _mm512_store_si512(words.as_mut_ptr().cast(), _mm512_or_si512(round(from), high));
             }
         }
@@ -260,7 +266,7 @@ mod tests {
     fn whole_and_partial_tiles_are_packed_alike() {
         let mut draws = Draws::new(34);
         let (rows, inner) = (TILE_SIDE + 3, DEPTH + 5);
-        let mut values = draws.numbers(rows * inner);
+        let mut values = draws.next_numbers(rows * inner);
         (values[3], values[inner + 7]) = (f32::NAN, f32::NEG_INFINITY);
         let turned: Vec<f32> =
             (0..rows * inner).map(|at| values[at % rows * inner + at / rows]).collect();
@@ -269,7 +275,7 @@ mod tests {
             for view in views {
                 let mut operand = TiledMatrix::default();
                 operand.pack(Parallelism::Sequential, view, [rows, inner], side);
-                for i in 0..operand.strips() * TILE_SIDE {
+                for i in 0..operand.num_strips() * TILE_SIDE {
                     for k in 0..inner.div_ceil(DEPTH) * DEPTH {
                         let tile = &operand.strip(i / TILE_SIDE)[k / DEPTH];
                         let [row, word] = match side {
@@ -297,6 +303,6 @@ mod tests {
             assert_eq!(to_bf16(f32::from_bits(bits + 0x8001)), half + 1);
         }
         assert_eq!(to_bf16(f32::INFINITY), 0x7f80);
-        assert!(rounded(f32::from_bits(0x7f80_0001)).is_nan());
+        assert!(round_to_bf16(f32::from_bits(0x7f80_0001)).is_nan());
     }
 }

@@ -50,6 +50,11 @@ impl<'a> View<'a> {
     pub fn rows_from(self, row: usize) -> Self {
         Self { values: &self.values[row * self.row_stride..], ..self }
     }
+
+    /// The columns from index `column` on.
+    pub fn columns_from(self, column: usize) -> Self {
+        Self { values: &self.values[column * self.column_stride..], ..self }
+    }
 }
 
 /// The destination of a product: row `i` begins at `values[i * row_stride]`.
@@ -105,11 +110,11 @@ pub trait WeightColumns: Copy + Send + Sync {
     /// `y = x w`, or `y += x w`, with `x` `[rows, inner]` and `y` `[rows, columns]`.
     fn multiply(self, x: &[f32], y: &mut [f32], mode: WriteMode);
 
-    /// The number of strips of a block of about `elements` elements, which is expanded at a time.
-    fn strips_of_block(self, elements: usize) -> usize;
+    /// The number of strips in a block of about `elements` elements, which is expanded at a time.
+    fn strips_per_block(self, elements: usize) -> usize;
 
-    /// The columns packed in f32, in `memory` unless they are already.
-    fn expanded<'a>(self, parallelism: Parallelism, memory: &'a mut PackedMatrix) -> Strips<'a>
+    /// Packs the columns in f32 into `memory`, unless they are already.
+    fn expand_into<'a>(self, parallelism: Parallelism, memory: &'a mut PackedMatrix) -> Strips<'a>
     where
         Self: 'a;
 }
@@ -122,8 +127,8 @@ impl WeightColumns for Strips<'_> {
     fn parts(self, strips: usize) -> impl Iterator<Item = Self> {
         let columns = strips * STRIP_COLUMNS;
         self.lanes.chunks((strips * STRIP_VECTORS * self.packed_rows).max(1)).enumerate().map(
-            move |(number, lanes)| {
-                let columns = columns.min(self.columns - number * columns);
+            move |(index, lanes)| {
+                let columns = columns.min(self.columns - index * columns);
                 Self { lanes, columns, ..self }
             },
         )
@@ -134,11 +139,11 @@ impl WeightColumns for Strips<'_> {
         matmul_packed(View::rows(x, self.inner), self, target, x.len() / self.inner);
     }
 
-    fn strips_of_block(self, _: usize) -> usize {
+    fn strips_per_block(self, _: usize) -> usize {
         self.columns.div_ceil(STRIP_COLUMNS)
     }
 
-    fn expanded<'a>(self, _: Parallelism, _: &'a mut PackedMatrix) -> Strips<'a>
+    fn expand_into<'a>(self, _: Parallelism, _: &'a mut PackedMatrix) -> Strips<'a>
     where
         Self: 'a,
     {
@@ -169,10 +174,10 @@ impl PackedMatrix {
     /// Packs `b`, `[inner, columns]`, into this operand's memory.
     pub fn pack(&mut self, parallelism: Parallelism, b: View, inner: usize, columns: usize) {
         let sizes = [inner, columns];
-        self.fill(parallelism, sizes, |number, strip| pack_strip(b, number, strip, sizes));
+        self.fill(parallelism, sizes, |index, strip| pack_strip(b, index, strip, sizes));
     }
 
-    /// Makes this an operand `[inner, columns]` whose strips `fill` writes, given the number of each and its memory,
+    /// Makes this an operand `[inner, columns]` whose strips `fill` writes, given the index of each and its memory,
     /// `[inner, vectors]`.
     pub fn fill(
         &mut self,
@@ -183,7 +188,7 @@ impl PackedMatrix {
         (self.inner, self.columns) = (inner, columns);
         self.lanes.resize(columns.div_ceil(LANES) * inner, [0.0; LANES]);
         let strips = [(&mut self.lanes[..], (STRIP_VECTORS * inner).max(1))];
-        parallelism.each_chunk(strips, |number, [strip]| fill(number, strip));
+        parallelism.each_chunk(strips, |index, [strip]| fill(index, strip));
     }
 
     /// The number of rows: the inner dimension of a product.
@@ -199,9 +204,9 @@ impl PackedMatrix {
 }
 
 /// Packs the columns of one strip.
-fn pack_strip(b: View, number: usize, strip: &mut [Lanes], [inner, columns]: [usize; 2]) {
-    let (vectors, j) = (strip.len() / inner, number * STRIP_COLUMNS);
-    let b = View { values: &b.values[j * b.column_stride..], ..b };
+fn pack_strip(b: View, index: usize, strip: &mut [Lanes], [inner, columns]: [usize; 2]) {
+    let (vectors, j) = (strip.len() / inner, index * STRIP_COLUMNS);
+    let b = b.columns_from(j);
     match vectors {
         1 => pack_rows_of::<1>(b, strip, columns - j),
         2 => pack_rows_of::<2>(b, strip, columns - j),
@@ -231,9 +236,9 @@ fn pack_rows_of<const V: usize>(b: View, strip: &mut [Lanes], columns: usize) {
             let columns: [&[f32]; LANES] =
                 std::array::from_fn(|lane| &columns[lane * b.column_stride..][..rows.len()]);
             let (blocks, rest) = rows.as_chunks_mut::<LANES>();
-            for (number, block) in blocks.iter_mut().enumerate() {
+            for (index, block) in blocks.iter_mut().enumerate() {
                 let square = map_array(columns, |column| {
-                    *column[number * LANES..].first_chunk().expect("a block")
+                    *column[index * LANES..].first_chunk().expect("a block")
                 });
                 for (row, lanes) in block.iter_mut().zip(tiles::transpose(&square)) {
                     row[vector] = lanes;
@@ -320,7 +325,7 @@ fn multiply_tile_rows<const R: usize>(
     // page: those would compete for the same few cache lines.
     let max_columns_in_place = MAX_STRIPS_IN_PLACE * STRIP_COLUMNS;
     let is_apart = |stride: usize| !stride.is_multiple_of(PAGE_FLOATS);
-    let in_place = match (a.row_stride, a.column_stride) {
+    let is_read_in_place = match (a.row_stride, a.column_stride) {
         (row, 1) => is_apart(row),
         (1, column) => b.columns <= max_columns_in_place && is_apart(column),
         _ => false,
@@ -329,12 +334,12 @@ fn multiply_tile_rows<const R: usize>(
     while rows - i >= R {
         let tiles = ((rows - i) / R).min(PACKED_ROWS / R);
         let c = Target { values: &mut c.values[i * c.row_stride..], ..*c };
-        if in_place && a.column_stride == 1 {
+        if is_read_in_place && a.column_stride == 1 {
             let rows = |t: usize| {
                 Strided::rows(&a.values[(i + t * R) * a.row_stride..], a.row_stride, inner)
             };
             multiply_panel::<R, _>(rows, tiles, b, c);
-        } else if in_place {
+        } else if is_read_in_place {
             let columns =
                 |t: usize| Strided::columns(&a.values[i + t * R..], a.column_stride, inner);
             multiply_panel::<R, _>(columns, tiles, b, c);
@@ -359,8 +364,8 @@ fn multiply_panel<const R: usize, A: LeftRows<R>>(
     b: Strips,
     c: Target,
 ) {
-    for (number, strip) in b.lanes.chunks((STRIP_VECTORS * b.packed_rows).max(1)).enumerate() {
-        let (j, vectors) = (number * STRIP_COLUMNS, strip.len() / b.packed_rows);
+    for (index, strip) in b.lanes.chunks((STRIP_VECTORS * b.packed_rows).max(1)).enumerate() {
+        let (j, vectors) = (index * STRIP_COLUMNS, strip.len() / b.packed_rows);
         let strip = &strip[b.first_row * vectors..][..b.inner * vectors];
         let c = Target { values: &mut c.values[j..], ..c };
         let width = (b.columns - j).min(STRIP_COLUMNS);
@@ -383,7 +388,7 @@ fn multiply_strip<const R: usize, const V: usize, A: LeftRows<R>>(
 ) {
     for t in 0..tiles {
         let c = Target { values: &mut c.values[t * R * c.row_stride..], ..c };
-        tiles::tile::<R, V>(left(t), strip, c, width);
+        tiles::multiply_tile::<R, V>(left(t), strip, c, width);
     }
 }
 

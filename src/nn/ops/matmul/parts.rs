@@ -28,38 +28,40 @@ thread_local! {
 /// `y = x w`, or `y += x w`, with `x` `[rows, inner]` and `y` `[rows, columns]`.
 pub fn forward(
     parallelism: Parallelism,
-    (x, inner): (&[f32], usize),
+    x: &[f32],
+    inner: usize,
     w: impl WeightColumns,
     y: &mut [f32],
     mode: WriteMode,
 ) {
     if x.len() / inner >= PART_ROWS {
-        by_rows(parallelism, (x, inner), w, y, mode);
+        multiply_by_rows(parallelism, x, inner, w, y, mode);
     } else if parallelism == Parallelism::Sequential {
         w.multiply(x, y, mode);
     } else {
-        by_columns((x, inner), w, y, mode);
+        multiply_by_columns(x, inner, w, y, mode);
     }
 }
 
 /// Computes parts of the rows in parallel, block by block of a weight that has to be expanded.
-fn by_rows(
+fn multiply_by_rows(
     parallelism: Parallelism,
-    (x, inner): (&[f32], usize),
+    x: &[f32],
+    inner: usize,
     w: impl WeightColumns,
     y: &mut [f32],
     mode: WriteMode,
 ) {
-    let (all, columns) = (x.len() / inner, w.columns());
-    let rows = match parallelism {
-        Parallelism::Sequential => all,
-        Parallelism::Parallel => rows_of_part(all),
+    let (num_rows, columns) = (x.len() / inner, w.columns());
+    let part_rows = match parallelism {
+        Parallelism::Sequential => num_rows,
+        Parallelism::Parallel => rows_per_part(num_rows),
     };
     let (mut memory, mut from) = (OPERAND.take(), 0);
-    for block in w.parts(w.strips_of_block(BLOCK_ELEMENTS)) {
-        let strips = block.expanded(parallelism, &mut memory);
-        parallelism.each_chunk([(&mut *y, rows * columns)], |number, [y]| {
-            let x = View::rows(&x[number * rows * inner..], inner);
+    for block in w.parts(w.strips_per_block(BLOCK_ELEMENTS)) {
+        let strips = block.expand_into(parallelism, &mut memory);
+        parallelism.each_chunk([(&mut *y, part_rows * columns)], |index, [y]| {
+            let x = View::rows(x, inner).rows_from(index * part_rows);
             let rows = y.len() / columns;
             let target = Target { values: &mut y[from..], row_stride: columns, mode };
             matmul_packed(x, strips, target, rows);
@@ -70,15 +72,21 @@ fn by_rows(
 }
 
 /// Computes parts of the columns in parallel, each in its own buffer, and copies them to the rows of the result.
-fn by_columns((x, inner): (&[f32], usize), w: impl WeightColumns, y: &mut [f32], mode: WriteMode) {
+fn multiply_by_columns(
+    x: &[f32],
+    inner: usize,
+    w: impl WeightColumns,
+    y: &mut [f32],
+    mode: WriteMode,
+) {
     let (rows, columns) = (x.len() / inner, w.columns());
     let mut scratch = PARTS.take();
     scratch.resize(scratch.len().max(rows * columns), 0.0);
     let mut rest = &mut scratch[..rows * columns];
     let mut parts = Vec::new();
-    let (all, threads) = (columns.div_ceil(STRIP_COLUMNS), rayon::current_num_threads());
-    let few = all.div_ceil(threads * all.div_ceil(threads * MAX_PART_STRIPS));
-    for part in w.parts(few) {
+    let (num_strips, threads) = (columns.div_ceil(STRIP_COLUMNS), rayon::current_num_threads());
+    let part_strips = num_strips.div_ceil(threads * num_strips.div_ceil(threads * MAX_PART_STRIPS));
+    for part in w.parts(part_strips) {
         let (y, after) = rest.split_at_mut(rows * part.columns());
         parts.push((part, y));
         rest = after;
@@ -96,32 +104,29 @@ fn by_columns((x, inner): (&[f32], usize), w: impl WeightColumns, y: &mut [f32],
     PARTS.set(scratch);
 }
 
-/// Rows of a part of many: all threads get the same number of parts, and parts fill tiles.
-fn rows_of_part(rows: usize) -> usize {
+/// The rows of a part of a product: all threads get the same number of parts, and parts fill tiles.
+fn rows_per_part(rows: usize) -> usize {
     let threads = rayon::current_num_threads();
     let parts = threads * rows.div_ceil(threads * PART_ROWS);
     rows.div_ceil(parts).next_multiple_of(MAX_TILE_ROWS)
 }
 
-/// The product of the columns of `x` from number `k` on, `depth` of its `inner`, and a weight `[depth, columns]`.
+/// `y = x w`, or `y += x w`, by all threads, with the first `depth` columns of `x`, `w` `[depth, columns]`, packed a
+/// block at a time, and `y` `[rows, columns]`, not empty.
 pub fn multiply_block(
-    (x, k): (&[f32], usize),
+    x: View,
     w: View,
-    [inner, columns, depth]: [usize; 3],
+    [depth, columns]: [usize; 2],
     y: &mut [f32],
     mode: WriteMode,
 ) {
-    if x.is_empty() {
-        return;
-    }
-    let rows = rows_of_part(x.len() / inner);
+    let part_rows = rows_per_part(y.len() / columns);
     let width = (BLOCK_ELEMENTS / depth).max(1).next_multiple_of(STRIP_COLUMNS);
     let mut block = OPERAND.take();
     for j in (0..columns).step_by(width) {
-        let view = View { values: &w.values[j * w.column_stride..], ..w };
-        block.pack(Parallelism::Parallel, view, depth, width.min(columns - j));
-        Parallelism::Parallel.each_chunk([(&mut *y, rows * columns)], |number, [y]| {
-            let x = View::rows(&x[number * rows * inner + k..], inner);
+        block.pack(Parallelism::Parallel, w.columns_from(j), depth, width.min(columns - j));
+        Parallelism::Parallel.each_chunk([(&mut *y, part_rows * columns)], |index, [y]| {
+            let x = x.rows_from(index * part_rows);
             let rows = y.len() / columns;
             let target = Target { values: &mut y[j..], row_stride: columns, mode };
             matmul_packed(x, block.strips(), target, rows);
@@ -141,8 +146,8 @@ pub fn weight_grad(
     let mut packed = OPERAND.take();
     for (x, dy) in x.chunks(SUMMED_ROWS * inputs).zip(dy.chunks(SUMMED_ROWS * outputs)) {
         packed.pack(parallelism, View::rows(dy, outputs), dy.len() / outputs, outputs);
-        parallelism.each_chunk([(&mut *gradient, PART_INPUTS * outputs)], |number, [gradient]| {
-            let x = View::rows(&x[number * PART_INPUTS..], inputs).transpose();
+        parallelism.each_chunk([(&mut *gradient, PART_INPUTS * outputs)], |index, [gradient]| {
+            let x = View::rows(x, inputs).columns_from(index * PART_INPUTS).transpose();
             let rows = gradient.len() / outputs;
             let target =
                 Target { values: gradient, row_stride: outputs, mode: WriteMode::Accumulate };

@@ -94,7 +94,7 @@ impl<const R: usize, const ROW_MAJOR: bool> LeftRows<R> for Strided<'_, R, ROW_M
 /// # Panics
 /// If the rows and the strip differ in length, or `c` is too short.
 #[inline]
-pub fn tile<const R: usize, const V: usize>(
+pub fn multiply_tile<const R: usize, const V: usize>(
     a: impl LeftRows<R>,
     strip: &[Lanes],
     c: Target,
@@ -110,12 +110,12 @@ pub fn tile<const R: usize, const V: usize>(
     #[cfg(target_arch = "x86_64")]
     if has_many_registers() {
         // SAFETY: the CPU has AVX-512, and the lengths were checked above.
-        return unsafe { avx512(a, strip, c, width) };
+        return unsafe { multiply_tile_avx512(a, strip, c, width) };
     }
     let mut sums = [[[0.0; LANES]; V]; R];
     for v in 0..V {
         // A vector at a time: other instruction sets have fewer or smaller registers.
-        plain(a, strip, v, &mut sums);
+        sum_vector(a, strip, v, &mut sums);
     }
     for (r, sums) in sums.iter().enumerate() {
         let row = &mut c.values[r * c.row_stride..][..width];
@@ -130,7 +130,7 @@ pub fn tile<const R: usize, const V: usize>(
 /// `c` must hold `R` rows of `width` elements, and the strip must have as many rows as `a` has columns.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
-unsafe fn avx512<const R: usize, const V: usize>(
+unsafe fn multiply_tile_avx512<const R: usize, const V: usize>(
     a: impl LeftRows<R>,
     strip: &[[Lanes; V]],
     c: Target,
@@ -176,7 +176,7 @@ unsafe fn avx512<const R: usize, const V: usize>(
 /// Computes the sums of vector `v`.
 #[cfg(not(target_family = "wasm"))]
 #[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
-fn plain<const R: usize, const V: usize>(
+fn sum_vector<const R: usize, const V: usize>(
     a: impl LeftRows<R>,
     strip: &[[Lanes; V]],
     v: usize,
@@ -201,19 +201,19 @@ fn plain<const R: usize, const V: usize>(
 /// Computes the sums of vector `v` on WebAssembly: half a vector at a time, since its sixteen registers hold
 /// four floats each.
 #[cfg(target_family = "wasm")]
-fn plain<const R: usize, const V: usize>(
+fn sum_vector<const R: usize, const V: usize>(
     a: impl LeftRows<R>,
     strip: &[[Lanes; V]],
     v: usize,
     to: &mut [[Lanes; V]; R],
 ) {
-    half::<R, V, 0>(a, strip, v, to);
-    half::<R, V, { LANES / 2 }>(a, strip, v, to);
+    sum_half_vector::<R, V, 0>(a, strip, v, to);
+    sum_half_vector::<R, V, { LANES / 2 }>(a, strip, v, to);
 }
 
 /// Computes the half of vector `v` that begins at lane `FIRST`.
 #[cfg(target_family = "wasm")]
-fn half<const R: usize, const V: usize, const FIRST: usize>(
+fn sum_half_vector<const R: usize, const V: usize, const FIRST: usize>(
     a: impl LeftRows<R>,
     strip: &[[Lanes; V]],
     v: usize,

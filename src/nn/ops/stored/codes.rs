@@ -16,21 +16,21 @@ pub enum NumberFormat {
 }
 
 impl NumberFormat {
-    /// The number of a code, before it is scaled.
-    pub fn number(self, code: u16) -> f32 {
+    /// The number that a code stands for, before it is scaled.
+    pub fn decode(self, code: u16) -> f32 {
         match self {
             Self::FourBit => f32::from(code),
             Self::EightBit => f32::from(code as i8),
             Self::Bf16 => f32::from_bits(u32::from(code) << 16),
-            Self::F16 => half_precision(code),
+            Self::F16 => f16_to_f32(code),
         }
     }
 }
 
 /// The codes of two adjacent rows of a strip of columns.
-pub trait Pair: Copy + Default + Send + Sync + 'static {
-    /// Whether a number is a code times a scale plus an offset, instead of the code's own.
-    const SCALED: bool;
+pub trait RowPair: Copy + Default + Send + Sync + 'static {
+    /// Whether a number is that of its code times a scale, plus an offset.
+    const HAS_SCALES: bool;
     /// Maximum number of rows for which weights are expanded as they are multiplied, with the registers of AVX-512; for
     /// more, strips are expanded to memory first.
     const MAX_FUSED_ROWS: usize;
@@ -38,15 +38,15 @@ pub trait Pair: Copy + Default + Send + Sync + 'static {
     /// Sets the code of row 0 or 1 in a column.
     fn set(&mut self, row: usize, lane: usize, code: u16);
 
-    /// The codes of both rows as numbers.
-    fn numbers(&self) -> [Lanes; 2];
+    /// The numbers that the codes of both rows stand for, before they are scaled.
+    fn decode(&self) -> [Lanes; 2];
 
     /// The numbers of both rows, given the columns' scales and offsets. Products of codes and scales are exact in the
     /// formats that have offsets, so it does not matter whether the sum is fused.
     #[inline(always)]
     fn expand(&self, [scales, offsets]: &[Lanes; 2]) -> [Lanes; 2] {
-        let mut numbers = self.numbers();
-        if Self::SCALED {
+        let mut numbers = self.decode();
+        if Self::HAS_SCALES {
             for row in &mut numbers {
                 for ((x, scale), offset) in row.iter_mut().zip(scales).zip(offsets) {
                     *x = mul_add(*x, *scale, *offset);
@@ -74,8 +74,8 @@ pub struct Bf16([u32; LANES]);
 #[derive(Clone, Copy, Debug, Default)]
 pub struct F16([[u16; LANES]; 2]);
 
-impl Pair for FourBit {
-    const SCALED: bool = true;
+impl RowPair for FourBit {
+    const HAS_SCALES: bool = true;
     const MAX_FUSED_ROWS: usize = 8;
 
     fn set(&mut self, row: usize, lane: usize, code: u16) {
@@ -83,7 +83,7 @@ impl Pair for FourBit {
     }
 
     #[inline(always)]
-    fn numbers(&self) -> [Lanes; 2] {
+    fn decode(&self) -> [Lanes; 2] {
         [
             map_array(self.0, |byte| f32::from(byte & 15)),
             map_array(self.0, |byte| f32::from(byte >> 4)),
@@ -91,8 +91,8 @@ impl Pair for FourBit {
     }
 }
 
-impl Pair for EightBit {
-    const SCALED: bool = true;
+impl RowPair for EightBit {
+    const HAS_SCALES: bool = true;
     const MAX_FUSED_ROWS: usize = 8;
 
     fn set(&mut self, row: usize, lane: usize, code: u16) {
@@ -100,13 +100,13 @@ impl Pair for EightBit {
     }
 
     #[inline(always)]
-    fn numbers(&self) -> [Lanes; 2] {
+    fn decode(&self) -> [Lanes; 2] {
         map_array(self.0, |row| map_array(row, f32::from))
     }
 }
 
-impl Pair for Bf16 {
-    const SCALED: bool = false;
+impl RowPair for Bf16 {
+    const HAS_SCALES: bool = false;
     // Two instructions expand two numbers.
     const MAX_FUSED_ROWS: usize = 128;
 
@@ -115,7 +115,7 @@ impl Pair for Bf16 {
     }
 
     #[inline(always)]
-    fn numbers(&self) -> [Lanes; 2] {
+    fn decode(&self) -> [Lanes; 2] {
         [
             map_array(self.0, |word| f32::from_bits(word << 16)),
             map_array(self.0, |word| f32::from_bits(word & 0xffff_0000)),
@@ -123,8 +123,8 @@ impl Pair for Bf16 {
     }
 }
 
-impl Pair for F16 {
-    const SCALED: bool = false;
+impl RowPair for F16 {
+    const HAS_SCALES: bool = false;
     const MAX_FUSED_ROWS: usize = 8;
 
     fn set(&mut self, row: usize, lane: usize, code: u16) {
@@ -132,15 +132,15 @@ impl Pair for F16 {
     }
 
     #[inline(always)]
-    fn numbers(&self) -> [Lanes; 2] {
-        map_array(self.0, |row| map_array(row, half_precision))
+    fn decode(&self) -> [Lanes; 2] {
+        map_array(self.0, |row| map_array(row, f16_to_f32))
     }
 }
 
 /// The number with these bits in half precision. The exponent's bias is 15 there and 127 in single precision, and a
 /// product with a power of two is exact, also where the number is subnormal in half precision.
 #[inline(always)]
-fn half_precision(bits: u16) -> f32 {
+fn f16_to_f32(bits: u16) -> f32 {
     let bits = u32::from(bits);
     let scale = f32::from_bits((127 + 127 - 15) << 23);
     let magnitude = f32::from_bits((bits & 0x7fff) << 13) * scale;
@@ -159,7 +159,7 @@ mod tests {
         for bits in 0..=u16::MAX {
             let want = [bf16::from_bits(bits).to_f32(), f16::from_bits(bits).to_f32()];
             for (got, want) in
-                [NumberFormat::Bf16.number(bits), half_precision(bits)].into_iter().zip(want)
+                [NumberFormat::Bf16.decode(bits), f16_to_f32(bits)].into_iter().zip(want)
             {
                 let is_same = got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan();
                 assert!(is_same, "{bits:04x}: {got}, not {want}");

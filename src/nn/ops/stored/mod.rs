@@ -13,8 +13,8 @@ pub use products::{Strip, expand, multiply};
 use super::matmul::{self, PackedMatrix, STRIP_COLUMNS, WeightColumns, transpose};
 use super::{Parallelism, WriteMode};
 use crate::math::{LANES, Lanes};
-use codes::{EightBit, F16, FourBit, Pair};
-use products::STRIPS;
+use codes::{EightBit, F16, FourBit, RowPair};
+use products::STRIPS_AT_A_TIME;
 use rayon::prelude::*;
 use std::fmt::{self, Debug};
 use std::sync::Arc;
@@ -37,34 +37,38 @@ pub struct Column<'a> {
 }
 
 impl StoredMatrix {
-    /// A matrix of these sizes, `[inner, columns]`, whose columns `fill` writes, given the number of each. A scale
-    /// holds for `group` rows.
+    /// A matrix of these sizes, `[inner, columns]`, whose columns `fill` writes, given the index of each. A scale
+    /// holds for `group_size` rows.
     ///
     /// # Panics
     /// If a size is 0, or the group has an odd number of rows.
     pub fn new(
         format: NumberFormat,
         sizes: [usize; 2],
-        group: usize,
+        group_size: usize,
         fill: impl Fn(usize, Column) + Sync,
     ) -> Self {
         let storage: Arc<dyn Storage> = match format {
-            NumberFormat::FourBit => Arc::new(Strips::<FourBit>::new(sizes, group, fill)),
-            NumberFormat::EightBit => Arc::new(Strips::<EightBit>::new(sizes, group, fill)),
-            NumberFormat::Bf16 => Arc::new(Strips::<Bf16>::new(sizes, group, fill)),
-            NumberFormat::F16 => Arc::new(Strips::<F16>::new(sizes, group, fill)),
+            NumberFormat::FourBit => {
+                Arc::new(StripStorage::<FourBit>::new(sizes, group_size, fill))
+            }
+            NumberFormat::EightBit => {
+                Arc::new(StripStorage::<EightBit>::new(sizes, group_size, fill))
+            }
+            NumberFormat::Bf16 => Arc::new(StripStorage::<Bf16>::new(sizes, group_size, fill)),
+            NumberFormat::F16 => Arc::new(StripStorage::<F16>::new(sizes, group_size, fill)),
         };
         Self { storage, sizes }
     }
 
     /// A matrix of half-precision numbers; `column` gives the bytes of each column, least significant byte first.
-    pub fn halves<'a>(
+    pub fn from_halves<'a>(
         format: NumberFormat,
         sizes: [usize; 2],
         column: impl Fn(usize) -> &'a [u8] + Sync,
     ) -> Self {
-        Self::new(format, sizes, sizes[0].next_multiple_of(2), |number, Column { codes, .. }| {
-            let halves = column(number).as_chunks().0;
+        Self::new(format, sizes, sizes[0].next_multiple_of(2), |index, Column { codes, .. }| {
+            let halves = column(index).as_chunks().0;
             codes.iter_mut().zip(halves).for_each(|(code, half)| *code = u16::from_le_bytes(*half));
         })
     }
@@ -79,23 +83,23 @@ impl StoredMatrix {
         self.sizes[1]
     }
 
-    /// The elements of a row: `[columns]`.
-    pub fn row(&self, number: usize, to: &mut [f32]) {
-        self.storage.row(number, to);
+    /// Expands a row: `[columns]`.
+    pub fn read_row(&self, index: usize, to: &mut [f32]) {
+        self.storage.read_row(index, to);
     }
 
-    /// The elements of a column: `[inner]`.
-    pub fn column(&self, number: usize, to: &mut [f32]) {
-        self.storage.column(number, to);
+    /// Expands a column: `[inner]`.
+    pub fn read_column(&self, index: usize, to: &mut [f32]) {
+        self.storage.read_column(index, to);
     }
 
     /// Expands columns `first..first + n` to `[n, inner]`, where `n = to.len() / inner` is [`LANES`] at most.
     ///
     /// # Panics
     /// If `first` is not a multiple of [`LANES`], or there is room for more columns.
-    pub fn columns_from(&self, first: usize, to: &mut [f32]) {
+    pub fn read_columns(&self, first: usize, to: &mut [f32]) {
         assert!(first.is_multiple_of(LANES) && to.len() <= LANES * self.inner(), "one strip");
-        self.storage.strip(first / LANES, to);
+        self.storage.read_strip(first / LANES, to);
     }
 
     /// Whether all elements are finite.
@@ -147,14 +151,14 @@ impl WeightColumns for StoredStrips<'_> {
     }
 
     fn multiply(self, x: &[f32], y: &mut [f32], mode: WriteMode) {
-        self.weight.multiply([self.first, self.columns], x, y, mode);
+        self.weight.multiply(self.first, self.columns, x, y, mode);
     }
 
-    fn strips_of_block(self, elements: usize) -> usize {
+    fn strips_per_block(self, elements: usize) -> usize {
         (elements / (self.inner * STRIP_COLUMNS)).max(1)
     }
 
-    fn expanded<'a>(
+    fn expand_into<'a>(
         self,
         parallelism: Parallelism,
         memory: &'a mut PackedMatrix,
@@ -163,8 +167,8 @@ impl WeightColumns for StoredStrips<'_> {
         Self: 'a,
     {
         let sizes @ [inner, _] = [self.inner, self.columns];
-        memory.fill(parallelism, sizes, |number, to| {
-            let (first, vectors) = (self.first + number * STRIPS, to.len() / inner);
+        memory.fill(parallelism, sizes, |index, to| {
+            let (first, vectors) = (self.first + index * STRIPS_AT_A_TIME, to.len() / inner);
             for v in 0..vectors {
                 self.weight.expand(first + v, &mut to[v..], vectors);
             }
@@ -178,91 +182,94 @@ pub trait Expand: Send + Sync {
     /// Expands a strip: a vector for each row, `step` apart.
     fn expand(&self, strip: usize, to: &mut [Lanes], step: usize);
 
-    /// The product with some columns: the first strip, and the number of columns.
-    fn multiply(&self, part: [usize; 2], x: &[f32], y: &mut [f32], mode: WriteMode);
+    /// `y = x w`, or `y += x w`, with `columns` columns from strip `first` on.
+    fn multiply(&self, first: usize, columns: usize, x: &[f32], y: &mut [f32], mode: WriteMode);
 }
 
 /// The elements of a matrix in one of the formats.
 trait Storage: Expand {
-    fn row(&self, number: usize, to: &mut [f32]);
-    fn column(&self, number: usize, to: &mut [f32]);
-    /// The first columns of a strip, one after the other.
-    fn strip(&self, number: usize, to: &mut [f32]);
+    fn read_row(&self, index: usize, to: &mut [f32]);
+    fn read_column(&self, index: usize, to: &mut [f32]);
+    /// Expands the first columns of a strip, one after the other.
+    fn read_strip(&self, index: usize, to: &mut [f32]);
     fn is_finite(&self) -> bool;
 }
 
 /// Strips of [`LANES`] columns, padded with columns of zeros.
-struct Strips<P> {
+struct StripStorage<P> {
     /// `[strips, inner / 2]`.
     pairs: Vec<P>,
     /// `[strips, groups]`: scales and offsets.
     scales: Vec<[Lanes; 2]>,
-    group: usize,
+    group_size: usize,
     inner: usize,
 }
 
-impl<P: Pair> Strips<P> {
+impl<P: RowPair> StripStorage<P> {
     fn new(
         [inner, columns]: [usize; 2],
-        group: usize,
+        group_size: usize,
         fill: impl Fn(usize, Column) + Sync,
     ) -> Self {
-        assert!(inner > 0 && columns > 0 && group > 0 && group.is_multiple_of(2), "sizes");
-        let (strips, groups) = (columns.div_ceil(LANES), inner.div_ceil(group));
+        assert!(
+            inner > 0 && columns > 0 && group_size > 0 && group_size.is_multiple_of(2),
+            "sizes"
+        );
+        let (strips, groups) = (columns.div_ceil(LANES), inner.div_ceil(group_size));
         let mut pairs = vec![P::default(); strips * inner.div_ceil(2)];
         let mut scales = vec![[[0.0; LANES]; 2]; strips * groups];
         let all = pairs.par_chunks_mut(inner.div_ceil(2)).zip(scales.par_chunks_mut(groups));
         all.enumerate().for_each(|(strip, (pairs, scales))| {
-            let (mut codes, mut of_column) = (vec![0; inner], vec![[0.0; 2]; groups]);
+            let (mut codes, mut column_scales) = (vec![0; inner], vec![[0.0; 2]; groups]);
             for lane in 0..LANES.min(columns - strip * LANES) {
-                let column = Column { codes: &mut codes, scales: &mut of_column };
+                let column = Column { codes: &mut codes, scales: &mut column_scales };
                 fill(strip * LANES + lane, column);
                 for (k, code) in codes.iter().enumerate() {
                     pairs[k / 2].set(k % 2, lane, *code);
                 }
-                for (to, [scale, offset]) in scales.iter_mut().zip(&of_column) {
+                for (to, [scale, offset]) in scales.iter_mut().zip(&column_scales) {
                     (to[0][lane], to[1][lane]) = (*scale, *offset);
                 }
             }
         });
-        Self { pairs, scales, group, inner }
+        Self { pairs, scales, group_size, inner }
     }
 
-    fn get(&self, number: usize) -> Strip<'_, P> {
-        let (pairs, groups) = (self.inner.div_ceil(2), self.inner.div_ceil(self.group));
+    fn strip(&self, index: usize) -> Strip<'_, P> {
+        let (pairs, groups) = (self.inner.div_ceil(2), self.inner.div_ceil(self.group_size));
         Strip {
-            pairs: &self.pairs[number * pairs..][..pairs],
-            scales: &self.scales[number * groups..][..groups],
+            pairs: &self.pairs[index * pairs..][..pairs],
+            scales: &self.scales[index * groups..][..groups],
         }
     }
 
-    /// The elements of two adjacent rows in a strip.
-    fn pair(&self, strip: usize, number: usize) -> [Lanes; 2] {
-        let strip = self.get(strip);
-        strip.pairs[number].expand(&strip.scales[2 * number / self.group])
+    /// Expands two adjacent rows of a strip.
+    fn expand_pair(&self, strip: usize, index: usize) -> [Lanes; 2] {
+        let strip = self.strip(strip);
+        strip.pairs[index].expand(&strip.scales[2 * index / self.group_size])
     }
 }
 
-impl<P: Pair> Storage for Strips<P> {
-    fn row(&self, number: usize, to: &mut [f32]) {
+impl<P: RowPair> Storage for StripStorage<P> {
+    fn read_row(&self, index: usize, to: &mut [f32]) {
         for (strip, to) in to.chunks_mut(LANES).enumerate() {
-            to.copy_from_slice(&self.pair(strip, number / 2)[number % 2][..to.len()]);
+            to.copy_from_slice(&self.expand_pair(strip, index / 2)[index % 2][..to.len()]);
         }
     }
 
-    fn column(&self, number: usize, to: &mut [f32]) {
+    fn read_column(&self, index: usize, to: &mut [f32]) {
         for (k, to) in to.chunks_mut(2).enumerate() {
-            let numbers = self.pair(number / LANES, k).map(|row| row[number % LANES]);
+            let numbers = self.expand_pair(index / LANES, k).map(|row| row[index % LANES]);
             to.copy_from_slice(&numbers[..to.len()]);
         }
     }
 
-    fn strip(&self, number: usize, to: &mut [f32]) {
+    fn read_strip(&self, index: usize, to: &mut [f32]) {
         for first in (0..self.inner).step_by(LANES) {
             let some = LANES.min(self.inner - first);
             let mut square = [[0.0; LANES]; LANES];
             for (k, rows) in square[..some].chunks_mut(2).enumerate() {
-                rows.copy_from_slice(&self.pair(number, first / 2 + k)[..rows.len()]);
+                rows.copy_from_slice(&self.expand_pair(index, first / 2 + k)[..rows.len()]);
             }
             for (column, to) in transpose(&square).iter().zip(to.chunks_exact_mut(self.inner)) {
                 to[first..first + some].copy_from_slice(&column[..some]);
@@ -272,9 +279,9 @@ impl<P: Pair> Storage for Strips<P> {
 
     fn is_finite(&self) -> bool {
         let strips = self.pairs.len() / self.inner.div_ceil(2);
-        (0..strips).into_par_iter().all(|number| {
-            let Strip { pairs, scales } = self.get(number);
-            pairs.chunks(self.group / 2).zip(scales).all(|(pairs, scales)| {
+        (0..strips).into_par_iter().all(|index| {
+            let Strip { pairs, scales } = self.strip(index);
+            pairs.chunks(self.group_size / 2).zip(scales).all(|(pairs, scales)| {
                 let is_finite = |x: &f32| x.is_finite();
                 pairs.iter().all(|pair| pair.expand(scales).as_flattened().iter().all(is_finite))
             })
@@ -282,13 +289,20 @@ impl<P: Pair> Storage for Strips<P> {
     }
 }
 
-impl<P: Pair> Expand for Strips<P> {
+impl<P: RowPair> Expand for StripStorage<P> {
     fn expand(&self, strip: usize, to: &mut [Lanes], step: usize) {
-        expand(self.get(strip), self.group, to, step);
+        expand(self.strip(strip), self.group_size, to, step);
     }
 
-    fn multiply(&self, [first, columns]: [usize; 2], x: &[f32], y: &mut [f32], mode: WriteMode) {
-        multiply([self.inner, self.group], |number| self.get(first + number), columns, x, y, mode);
+    fn multiply(&self, first: usize, columns: usize, x: &[f32], y: &mut [f32], mode: WriteMode) {
+        multiply(
+            [self.inner, self.group_size],
+            |index| self.strip(first + index),
+            columns,
+            x,
+            y,
+            mode,
+        );
     }
 }
 
@@ -302,16 +316,16 @@ mod tests {
     const FORMATS: [NumberFormat; 4] =
         [NumberFormat::FourBit, NumberFormat::EightBit, NumberFormat::Bf16, NumberFormat::F16];
 
-    /// A matrix in a format, and its elements, column by column.
-    fn stored(
+    /// Stores drawn numbers in a format; returns the matrix and its elements, column by column.
+    fn store(
         format: NumberFormat,
         [inner, columns]: [usize; 2],
-        group: usize,
+        group_size: usize,
     ) -> (StoredMatrix, Vec<f32>) {
         let mut draws = Draws::new(9);
-        let groups = inner.div_ceil(group);
-        let numbers = draws.numbers(inner * columns);
-        let scales = draws.numbers(2 * groups * columns);
+        let groups = inner.div_ceil(group_size);
+        let numbers = draws.next_numbers(inner * columns);
+        let scales = draws.next_numbers(2 * groups * columns);
         // As many bits as the scales of files have.
         let scales: Vec<f32> = scales.iter().map(|x| f16::from_f32(*x).to_f32()).collect();
         let code = |x: f32| match format {
@@ -320,17 +334,19 @@ mod tests {
             NumberFormat::Bf16 => bf16::from_f32(x).to_bits(),
             NumberFormat::F16 => f16::from_f32(x * 1e-5).to_bits(),
         };
-        let matrix = StoredMatrix::new(format, [inner, columns], group, |j, column| {
+        let matrix = StoredMatrix::new(format, [inner, columns], group_size, |j, column| {
             let from = &numbers[j * inner..][..inner];
             column.codes.iter_mut().zip(from).for_each(|(to, x)| *to = code(*x));
             let from = scales[2 * j * groups..][..2 * groups].chunks(2);
             column.scales.iter_mut().zip(from).for_each(|(to, x)| *to = [x[0], x[1]]);
         });
         let want = (0..inner * columns).map(|at| {
-            let (bits, group) = (code(numbers[at]), (at / inner * groups + at % inner / group) * 2);
+            let bits = code(numbers[at]);
+            let [scale, offset] =
+                [0, 1].map(|i| scales[2 * (at / inner * groups + at % inner / group_size) + i]);
             match format {
-                NumberFormat::FourBit => f32::from(bits) * scales[group] + scales[group + 1],
-                NumberFormat::EightBit => f32::from(bits as i8) * scales[group] + scales[group + 1],
+                NumberFormat::FourBit => f32::from(bits) * scale + offset,
+                NumberFormat::EightBit => f32::from(bits as i8) * scale + offset,
                 NumberFormat::Bf16 => bf16::from_bits(bits).to_f32(),
                 NumberFormat::F16 => f16::from_bits(bits).to_f32(),
             }
@@ -341,21 +357,21 @@ mod tests {
     #[test]
     fn rows_and_columns_are_the_numbers_of_the_format() {
         for format in FORMATS {
-            for [inner, columns, group] in [[64, 50, 32], [35, 3, 16], [2, 17, 32]] {
-                let (matrix, want) = stored(format, [inner, columns], group);
+            for [inner, columns, group_size] in [[64, 50, 32], [35, 3, 16], [2, 17, 32]] {
+                let (matrix, want) = store(format, [inner, columns], group_size);
                 let (mut column, mut row) = (vec![0.0; inner], vec![0.0; columns]);
                 for (j, want) in want.chunks(inner).enumerate() {
-                    matrix.column(j, &mut column);
+                    matrix.read_column(j, &mut column);
                     assert_eq!(column, want, "{format:?}");
                 }
                 for (strip, want) in want.chunks(16 * inner).enumerate() {
                     let mut some = vec![0.0; want.len()];
-                    matrix.columns_from(16 * strip, &mut some);
+                    matrix.read_columns(16 * strip, &mut some);
                     assert_eq!(some, want, "{format:?}");
                 }
                 assert!(matrix.is_finite());
                 for k in 0..inner {
-                    matrix.row(k, &mut row);
+                    matrix.read_row(k, &mut row);
                     assert!(row.iter().enumerate().all(|(j, x)| *x == want[j * inner + k]));
                 }
             }
@@ -365,19 +381,19 @@ mod tests {
     #[test]
     #[should_panic(expected = "one strip")]
     fn columns_within_a_strip_are_rejected() {
-        stored(NumberFormat::EightBit, [4, 20], 2).0.columns_from(1, &mut [0.0; 4]);
+        store(NumberFormat::EightBit, [4, 20], 2).0.read_columns(1, &mut [0.0; 4]);
     }
 
     #[test]
     fn products_are_those_of_expanded_weights_to_the_last_bit() {
         let mut draws = Draws::new(10);
         for format in FORMATS {
-            for [inner, columns, group] in [[64, 150, 32], [35, 49, 16], [96, 16, 32]] {
-                let (matrix, numbers) = stored(format, [inner, columns], group);
+            for [inner, columns, group_size] in [[64, 150, 32], [35, 49, 16], [96, 16, 32]] {
+                let (matrix, numbers) = store(format, [inner, columns], group_size);
                 for rows in [1, 2, 3, 4, 5, 9, 70] {
-                    let x = draws.numbers(rows * inner);
+                    let x = draws.next_numbers(rows * inner);
                     for mode in [WriteMode::Overwrite, WriteMode::Accumulate] {
-                        let mut want = draws.numbers(rows * columns);
+                        let mut want = draws.next_numbers(rows * columns);
                         let before = want.clone();
                         let target = Target { values: &mut want, row_stride: columns, mode };
                         let w = View::rows(&numbers, inner).transpose();

@@ -1,6 +1,6 @@
 //! Products with stored weights, which are expanded in registers for a few rows, else strip by strip in memory.
 
-use super::codes::Pair;
+use super::codes::RowPair;
 use crate::math::{LANES, Lanes, map_array, mul_add};
 use crate::nn::ops::matmul::{
     PackedMatrix, STRIP_COLUMNS, Target, View, has_many_registers, matmul_packed,
@@ -9,13 +9,13 @@ use crate::nn::ops::{Parallelism, WriteMode};
 use multiversion::multiversion;
 use std::cell::RefCell;
 
-/// Strips of columns that a product takes side by side.
-pub const STRIPS: usize = STRIP_COLUMNS / LANES;
+/// Strips of columns that are multiplied side by side.
+pub const STRIPS_AT_A_TIME: usize = STRIP_COLUMNS / LANES;
 /// Maximum number of rows that are multiplied side by side while weights are expanded. With fewer registers than
 /// AVX-512 has, the sums of two rows fill them; more pay only where an expansion costs more than the spills.
 const ROWS_AT_A_TIME: usize = 4;
-/// Maximum number of rows for which weights are expanded as they are multiplied, with few registers.
-const MAX_FUSED_ROWS: usize = 4;
+/// [`RowPair::MAX_FUSED_ROWS`] of all formats with fewer registers than AVX-512 has.
+const MAX_FUSED_ROWS_FEW_REGISTERS: usize = 4;
 
 thread_local! {
     /// The memory of expanded strips, for reuse.
@@ -32,9 +32,9 @@ pub struct Strip<'a, P> {
 }
 
 /// `y = x w`, or `y += x w`, with `x` `[rows, inner]`, `y` `[rows, columns]`, and `w` in strips of columns whose scales
-/// hold for `group` rows each.
-pub fn multiply<'a, P: Pair>(
-    [inner, group]: [usize; 2],
+/// hold for `group_size` rows each.
+pub fn multiply<'a, P: RowPair>(
+    [inner, group_size]: [usize; 2],
     strip: impl Fn(usize) -> Strip<'a, P> + Sync,
     columns: usize,
     x: &[f32],
@@ -43,16 +43,16 @@ pub fn multiply<'a, P: Pair>(
 ) {
     let rows = x.len() / inner;
     let has_many = has_many_registers();
-    let few = if has_many { P::MAX_FUSED_ROWS } else { MAX_FUSED_ROWS };
-    let by_two = !has_many && !P::SCALED;
+    let max_fused_rows = if has_many { P::MAX_FUSED_ROWS } else { MAX_FUSED_ROWS_FEW_REGISTERS };
+    let takes_two_rows = !has_many && !P::HAS_SCALES;
     let mut expanded = EXPANDED.take();
     for from in (0..columns).step_by(STRIP_COLUMNS) {
         let (first, width) = (from / LANES, STRIP_COLUMNS.min(columns - from));
         let vectors = width.div_ceil(LANES);
-        if rows > few {
+        if rows > max_fused_rows {
             expanded.fill(Parallelism::Sequential, [inner, width], |_, lanes| {
                 for v in 0..vectors {
-                    expand(strip(first + v), group, &mut lanes[v..], vectors);
+                    expand(strip(first + v), group_size, &mut lanes[v..], vectors);
                 }
             });
             let y = Target { values: &mut y[from..], row_stride: columns, mode };
@@ -66,28 +66,28 @@ pub fn multiply<'a, P: Pair>(
             let x = &x[done * inner..];
             let y = Target { values: &mut y[done * columns + from..], row_stride: columns, mode };
             done += match rows - done {
-                1 => fused::<P, 1>(strips, [inner, group], x, y, width),
-                rows if rows < ROWS_AT_A_TIME || by_two => {
-                    fused::<P, 2>(strips, [inner, group], x, y, width)
+                1 => multiply_fused::<P, 1>(strips, [inner, group_size], x, y, width),
+                rows if rows < ROWS_AT_A_TIME || takes_two_rows => {
+                    multiply_fused::<P, 2>(strips, [inner, group_size], x, y, width)
                 }
-                _ => fused::<P, ROWS_AT_A_TIME>(strips, [inner, group], x, y, width),
+                _ => multiply_fused::<P, ROWS_AT_A_TIME>(strips, [inner, group_size], x, y, width),
             };
         }
     }
     EXPANDED.set(expanded);
 }
 
-/// The first `width` columns of the product of the first `R` rows of `x` and some strips; returns `R`.
-fn fused<P: Pair, const R: usize>(
-    strips: [Strip<P>; STRIPS],
-    [inner, group]: [usize; 2],
+/// Computes the first `width` columns of the product of the first `R` rows of `x` and some strips; returns `R`.
+fn multiply_fused<P: RowPair, const R: usize>(
+    strips: [Strip<P>; STRIPS_AT_A_TIME],
+    [inner, group_size]: [usize; 2],
     x: &[f32],
     y: Target,
     width: usize,
 ) -> usize {
     let x = std::array::from_fn(|r| &x[r * inner..][..inner]);
-    let mut sums = [[[0.0; LANES]; STRIPS]; R];
-    add_up::<P, R>(strips, group, x, &mut sums);
+    let mut sums = [[[0.0; LANES]; STRIPS_AT_A_TIME]; R];
+    add_up::<P, R>(strips, group_size, x, &mut sums);
     for (r, sums) in sums.iter().enumerate() {
         let y_row = &mut y.values[r * y.row_stride..][..width];
         let sums = &sums.as_flattened()[..width];
@@ -102,21 +102,21 @@ fn fused<P: Pair, const R: usize>(
     "x86_64+avx2+fma",
     "aarch64+neon"
 ))]
-fn add_up<P: Pair, const R: usize>(
-    strips: [Strip<P>; STRIPS],
-    group: usize,
+fn add_up<P: RowPair, const R: usize>(
+    strips: [Strip<P>; STRIPS_AT_A_TIME],
+    group_size: usize,
     x: [&[f32]; R],
-    to: &mut [[Lanes; STRIPS]; R],
+    to: &mut [[Lanes; STRIPS_AT_A_TIME]; R],
 ) {
-    let mut sums = [[[0.0f32; LANES]; STRIPS]; R];
+    let mut sums = [[[0.0f32; LANES]; STRIPS_AT_A_TIME]; R];
     let inner = x[0].len();
-    for (number, first) in (0..inner).step_by(group).enumerate() {
-        let scales = map_array(strips, |strip| strip.scales[number]);
-        let count = group.min(inner - first);
+    for (index, first) in (0..inner).step_by(group_size).enumerate() {
+        let scales = map_array(strips, |strip| strip.scales[index]);
+        let count = group_size.min(inner - first);
         let x = map_array(x, |x| &x[first..][..count]);
         let pairs = map_array(strips, |strip| &strip.pairs[first / 2..][..count.div_ceil(2)]);
         for k in 0..count.div_ceil(2) {
-            let mut numbers = [[[0.0; LANES]; 2]; STRIPS];
+            let mut numbers = [[[0.0; LANES]; 2]; STRIPS_AT_A_TIME];
             for ((numbers, pairs), scales) in numbers.iter_mut().zip(pairs).zip(&scales) {
                 *numbers = pairs[k].expand(scales);
             }
@@ -144,9 +144,9 @@ fn add_up<P: Pair, const R: usize>(
     "x86_64+avx2+fma",
     "aarch64+neon"
 ))]
-pub fn expand<P: Pair>(strip: Strip<P>, group: usize, to: &mut [Lanes], step: usize) {
+pub fn expand<P: RowPair>(strip: Strip<P>, group_size: usize, to: &mut [Lanes], step: usize) {
     let mut rows = to.iter_mut().step_by(step);
-    for (pairs, scales) in strip.pairs.chunks(group / 2).zip(strip.scales) {
+    for (pairs, scales) in strip.pairs.chunks(group_size / 2).zip(strip.scales) {
         for pair in pairs {
             for (numbers, to) in pair.expand(scales).into_iter().zip(&mut rows) {
                 *to = numbers;

@@ -28,7 +28,7 @@ pub(super) fn product_kernel<A: Float, V: Size, B: Float, W: Size, I: Float>(
     #[define(V)] _left_vector: usize,
     #[define(B)] _right: ElemType,
     #[define(W)] _right_vector: usize,
-    #[define(I)] _rounded: ElemType,
+    #[define(I)] _operand_type: ElemType,
 ) {
     let work = Work::of_cube::<B, W>(rights, &sizes, tiling);
     if work.is_some {
@@ -37,14 +37,14 @@ pub(super) fn product_kernel<A: Float, V: Size, B: Float, W: Size, I: Float>(
                 a, rights, product, &work, sizes.rows, tiling,
             );
         } else {
-            by_units::<A, V, B, W, I>(a, rights, product, &work, sizes.rows, tiling);
+            multiply_on_units::<A, V, B, W, I>(a, rights, product, &work, sizes.rows, tiling);
         }
     }
 }
 
 /// Computes a tile by multiplications and additions of each unit.
 #[cube]
-fn by_units<A: Float, V: Size, B: Float, W: Size, I: Float>(
+fn multiply_on_units<A: Float, V: Size, B: Float, W: Size, I: Float>(
     a: &Operand<A, V>,
     rights: &RightOperands<B, W>,
     product: &mut [f32],
@@ -56,12 +56,12 @@ fn by_units<A: Float, V: Size, B: Float, W: Size, I: Float>(
     let (part_rows, part_columns) = comptime!((tiling.part[0], tiling.part[1]));
     let (depth, groups) = comptime!((tiling.depth, tiling.groups));
     let (a_layout, b_layout) = comptime!((tiling.layout(0), tiling.layout(1)));
-    let joined = comptime!(tiling.joined);
+    let num_rights = comptime!(tiling.num_rights);
     let group = UNIT_POS as usize / comptime!(tiling.group_units());
     let unit = UNIT_POS as usize % comptime!(tiling.group_units());
-    let staged = comptime!(tiling.staged().max(tiling.sums()));
+    let staged = comptime!(tiling.staged_elements().max(tiling.num_sums()));
     let mut shared = Shared::<[f32]>::new_aligned_slice(comptime!(groups * staged), 16usize);
-    let a_offset = group * comptime!(tiling.staged());
+    let a_offset = group * comptime!(tiling.staged_elements());
     let b_offset = a_offset + comptime!(a_layout.elements());
     let from_row = unit / comptime!(tiling.parts[1]) * part_rows;
     let from_column = unit % comptime!(tiling.parts[1]) * part_columns;
@@ -82,7 +82,7 @@ fn by_units<A: Float, V: Size, B: Float, W: Size, I: Float>(
     let (mut first, end) = (work.first, work.end);
     let from = first + group * depth;
     a_staged.read(a, &a_tile, from, a_layout);
-    b_staged.read_right(rights, work.block.number, &b_tile, from, b_layout, joined);
+    b_staged.read_right(rights, work.block.right_index, &b_tile, from, b_layout, num_rights);
     while first < end {
         sync_cube();
         a_staged.write::<I>(&mut shared, &a_tile, a_layout);
@@ -92,7 +92,7 @@ fn by_units<A: Float, V: Size, B: Float, W: Size, I: Float>(
         // Prefetches the next tiles while these are multiplied.
         let from = first + group * depth;
         a_staged.read(a, &a_tile, from, a_layout);
-        b_staged.read_right(rights, work.block.number, &b_tile, from, b_layout, joined);
+        b_staged.read_right(rights, work.block.right_index, &b_tile, from, b_layout, num_rights);
         #[unroll]
         for k in 0..depth {
             let a_at = a_offset + from_row + comptime!(k * a_layout.stride);

@@ -10,9 +10,13 @@ use burn::cubecl;
 use burn::cubecl::cmma::{self, Matrix, MatrixIdent, MatrixLayout};
 use burn::cubecl::prelude::*;
 
-/// The order of a tile in workgroup memory.
-fn matrix_order(inner_first: bool, by_rows: bool) -> MatrixLayout {
-    if inner_first == by_rows { MatrixLayout::RowMajor } else { MatrixLayout::ColMajor }
+/// The order of an operand's tile in workgroup memory.
+fn matrix_order(is_inner_near: bool, operand: MatrixIdent) -> MatrixLayout {
+    if is_inner_near == matches!(operand, MatrixIdent::A) {
+        MatrixLayout::RowMajor
+    } else {
+        MatrixLayout::ColMajor
+    }
 }
 
 /// Loads a fragment of an operand from its place in workgroup memory on.
@@ -43,7 +47,7 @@ pub(super) fn multiply_on_matrix_units<A: Float, V: Size, B: Float, W: Size, I: 
     let (part_rows, part_columns) = comptime!((tiling.part[0], tiling.part[1]));
     let (depth, groups) = comptime!((tiling.depth, tiling.groups));
     let (a_layout, b_layout) = comptime!((tiling.layout(0), tiling.layout(1)));
-    let joined = comptime!(tiling.joined);
+    let num_rights = comptime!(tiling.num_rights);
     let size = comptime!(FRAGMENT);
     let group = UNIT_POS as usize / comptime!(tiling.group_units());
     let unit = UNIT_POS as usize % comptime!(tiling.group_units());
@@ -53,7 +57,8 @@ pub(super) fn multiply_on_matrix_units<A: Float, V: Size, B: Float, W: Size, I: 
         Shared::<[Vector<I, V>]>::new_aligned_slice(comptime!(groups * a_vectors), 32usize);
     let mut b_all =
         Shared::<[Vector<I, W>]>::new_aligned_slice(comptime!(groups * b_vectors), 32usize);
-    let mut sums = Shared::<[f32]>::new_aligned_slice(comptime!(groups * tiling.sums()), 32usize);
+    let mut sums =
+        Shared::<[f32]>::new_aligned_slice(comptime!(groups * tiling.num_sums()), 32usize);
     let (a_offset, b_offset) = (group * a_vectors, group * b_vectors);
     let from_row = plane / comptime!(tiling.parts[1]) * part_rows;
     let from_column = plane % comptime!(tiling.parts[1]) * part_columns;
@@ -81,7 +86,7 @@ pub(super) fn multiply_on_matrix_units<A: Float, V: Size, B: Float, W: Size, I: 
     let (mut first, end) = (work.first, work.end);
     let from = first + group * depth;
     a_staged.read(a, &a_tile, from, a_layout);
-    b_staged.read_right(rights, work.block.number, &b_tile, from, b_layout, joined);
+    b_staged.read_right(rights, work.block.right_index, &b_tile, from, b_layout, num_rights);
     while first < end {
         sync_cube();
         a_staged.write_vectors::<I>(&mut a_all, &a_tile, a_layout);
@@ -91,7 +96,7 @@ pub(super) fn multiply_on_matrix_units<A: Float, V: Size, B: Float, W: Size, I: 
         // Prefetches the next tiles while these are multiplied.
         let from = first + group * depth;
         a_staged.read(a, &a_tile, from, a_layout);
-        b_staged.read_right(rights, work.block.number, &b_tile, from, b_layout, joined);
+        b_staged.read_right(rights, work.block.right_index, &b_tile, from, b_layout, num_rights);
         #[unroll]
         for k in 0..comptime!(depth / FRAGMENT) {
             let step = comptime!(k * FRAGMENT);
@@ -103,7 +108,7 @@ pub(super) fn multiply_on_matrix_units<A: Float, V: Size, B: Float, W: Size, I: 
                 right_fragments.push(load_fragment::<I, W>(
                     &b_all[at..b_all.len()],
                     MatrixIdent::B,
-                    comptime!(matrix_order(tiling.inner_first[1], false)),
+                    comptime!(matrix_order(tiling.is_inner_near[1], MatrixIdent::B)),
                     b_layout,
                 ));
             }
@@ -114,7 +119,7 @@ pub(super) fn multiply_on_matrix_units<A: Float, V: Size, B: Float, W: Size, I: 
                 let left = load_fragment::<I, V>(
                     &a_all[at..a_all.len()],
                     MatrixIdent::A,
-                    comptime!(matrix_order(tiling.inner_first[0], true)),
+                    comptime!(matrix_order(tiling.is_inner_near[0], MatrixIdent::A)),
                     a_layout,
                 );
                 #[unroll]
@@ -141,10 +146,10 @@ pub(super) fn multiply_on_matrix_units<A: Float, V: Size, B: Float, W: Size, I: 
                     MatrixLayout::RowMajor,
                 );
                 sync_cube();
-                let of_plane = unit % comptime!(tiling.units_per_part);
+                let plane_unit = unit % comptime!(tiling.units_per_part);
                 #[unroll]
                 for e in 0..comptime!(FRAGMENT * FRAGMENT / tiling.units_per_part) {
-                    let e = of_plane + comptime!(e * tiling.units_per_part);
+                    let e = plane_unit + comptime!(e * tiling.units_per_part);
                     let r = work.row + from_row + comptime!(i * FRAGMENT) + e / size;
                     let c = work.column + from_column + comptime!(j * FRAGMENT) + e % size;
                     let sum = sums[start + e];
@@ -154,10 +159,11 @@ pub(super) fn multiply_on_matrix_units<A: Float, V: Size, B: Float, W: Size, I: 
             } else {
                 let row = from_row + comptime!(i * FRAGMENT);
                 let column = from_column + comptime!(j * FRAGMENT);
-                let start =
-                    group * comptime!(tiling.sums()) + row * comptime!(tiling.columns()) + column;
+                let start = group * comptime!(tiling.num_sums())
+                    + row * comptime!(tiling.columns())
+                    + column;
                 cmma::store(
-                    &mut sums[start..comptime!(groups * tiling.sums())],
+                    &mut sums[start..comptime!(groups * tiling.num_sums())],
                     fragment,
                     comptime!(tiling.columns() as u32),
                     MatrixLayout::RowMajor,

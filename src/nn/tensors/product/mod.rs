@@ -12,7 +12,7 @@ mod operands;
 mod staging;
 mod tiles;
 
-use crate::nn::buffers::{ALIGNMENT, argument, element_of, grid, uninit, view};
+use crate::nn::buffers::{ALIGNMENT, argument, element_type_of, grid, uninit, view};
 use burn::backend::DType;
 use burn::cubecl::features::MmaConfig;
 use burn::cubecl::ir::{DeviceProperties, ElemType, FloatKind};
@@ -36,8 +36,8 @@ const UNITS: usize = 128;
 /// `into`, one after the other, each at a multiple of [`ALIGNMENT`], with unspecified values in between.
 ///
 /// # Panics
-/// If the right operands are more than [`MAX_JOINED`], or several with batches, or `into` has another size.
-pub(super) fn products<const N: usize>(
+/// If the right operands are more than [`MAX_RIGHT_OPERANDS`], or several with batches, or `into` has another size.
+pub(super) fn matmul_all<const N: usize>(
     a: CubeTensor,
     right: [CubeTensor; N],
     biases: Option<&[CubeTensor; N]>,
@@ -49,7 +49,7 @@ pub(super) fn products<const N: usize>(
     let Sizes { batches, elements, spans, .. } = launch.sizes;
     let len = batches * elements;
     let product = into.unwrap_or_else(|| uninit(&operands.left.tensor, &[len], DType::F32));
-    assert_eq!(product.meta.num_elements(), len, "numbers of the products");
+    assert_eq!(product.meta.num_elements(), len, "elements of the products");
     if spans == 1 {
         multiply(&operands, &launch, biases, operand_type, &product);
     } else {
@@ -57,12 +57,12 @@ pub(super) fn products<const N: usize>(
         multiply(&operands, &launch, biases, operand_type, &partials);
         add_spans(&launch.sizes, &partials, &product);
     }
-    std::array::from_fn(|number| {
-        view(&product, launch.blocks[number].place, operands.shape(number).into())
+    std::array::from_fn(|index| {
+        view(&product, launch.blocks[index].place, operands.shape(index).into())
     })
 }
 
-/// Start of a right operand's product: its first column tile and its place in the result.
+/// The start of the block of a right operand.
 #[derive(Clone, Copy)]
 struct BlockStart {
     /// First column tile.
@@ -81,16 +81,30 @@ struct ProductLaunch<const N: usize> {
 
 impl<const N: usize> ProductLaunch<N> {
     fn new(operands: &OperandTensors<N>, operand_type: ElemType, has_bias: bool) -> Self {
-        let tiling = tiling_of(operands, operand_type, has_bias);
+        let tiling = choose_tiling(operands, operand_type, has_bias);
         let &OperandTensors { count, rows, inner, columns, .. } = operands;
         let row_tiles = rows.div_ceil(tiling.rows());
         let column_tiles = columns.iter().map(|columns| columns.div_ceil(tiling.columns())).sum();
-        let spans = spans(count * row_tiles * column_tiles, inner, operands.is_narrow(), &tiling);
-        let span = inner.div_ceil(spans).next_multiple_of(tiling.depth * tiling.groups).max(1);
-        let spans = inner.div_ceil(span).max(1);
-        let (blocks, elements) = blocks(rows, columns, tiling.columns());
-        let sizes =
-            Sizes { batches: count, rows, elements, inner, span, spans, row_tiles, column_tiles };
+        let num_spans = choose_num_spans(
+            count * row_tiles * column_tiles,
+            inner,
+            operands.is_narrow(),
+            &tiling,
+        );
+        let span_steps =
+            inner.div_ceil(num_spans).next_multiple_of(tiling.depth * tiling.groups).max(1);
+        let spans = inner.div_ceil(span_steps).max(1);
+        let (blocks, elements) = place_blocks(rows, columns, tiling.columns());
+        let sizes = Sizes {
+            batches: count,
+            rows,
+            elements,
+            inner,
+            span_steps,
+            spans,
+            row_tiles,
+            column_tiles,
+        };
         Self { tiling, sizes, blocks }
     }
 }
@@ -105,18 +119,26 @@ fn multiply<const N: usize>(
 ) {
     let OperandTensors { left, right, columns, .. } = operands;
     let ProductLaunch { tiling, blocks, .. } = *launch;
-    let Sizes { batches, rows, elements, inner, span, spans, row_tiles, column_tiles } =
+    let Sizes { batches, rows, elements, inner, span_steps, spans, row_tiles, column_tiles } =
         launch.sizes;
-    let sizes =
-        SizesLaunch::new(batches, rows, elements, inner, span, spans, row_tiles, column_tiles);
+    let sizes = SizesLaunch::new(
+        batches,
+        rows,
+        elements,
+        inner,
+        span_steps,
+        spans,
+        row_tiles,
+        column_tiles,
+    );
     // Those beyond the last are not read.
-    let right_launch = |number: usize| {
-        let number = number.min(N - 1);
-        let BlockStart { tile, place } = blocks[number];
-        let operand = right[number].argument(tiling.layout(1));
+    let right_launch = |index: usize| {
+        let index = index.min(N - 1);
+        let BlockStart { tile, place } = blocks[index];
+        let operand = right[index].argument(tiling.layout(1));
         // The kernel does not read this buffer if there is no bias.
-        let bias = biases.map_or(&left.tensor, |biases| &biases[number]);
-        RightOperandLaunch::new(operand, columns[number], tile, place, argument(bias))
+        let bias = biases.map_or(&left.tensor, |biases| &biases[index]);
+        RightOperandLaunch::new(operand, columns[index], tile, place, argument(bias))
     };
     // SAFETY: accesses stay below the sizes, whose operands have these strides; all units of a cube reach its barriers.
     unsafe {
@@ -129,10 +151,10 @@ fn multiply<const N: usize>(
             argument(partials),
             sizes,
             tiling,
-            element_of(&left.tensor),
-            tiling.vectors[0],
-            element_of(&right[0].tensor),
-            tiling.vectors[1],
+            element_type_of(&left.tensor),
+            tiling.vector_sizes[0],
+            element_type_of(&right[0].tensor),
+            tiling.vector_sizes[1],
             operand_type,
         );
     }
@@ -156,8 +178,8 @@ fn add_spans(sizes: &Sizes, partials: &CubeTensor, product: &CubeTensor) {
     }
 }
 
-/// The blocks of the results, one for each right operand, and the number of elements of all blocks.
-fn blocks<const N: usize>(
+/// Places the blocks of the results, one for each right operand; also returns the number of elements of all blocks.
+fn place_blocks<const N: usize>(
     rows: usize,
     columns: [usize; N],
     tile: usize,
@@ -179,24 +201,24 @@ pub(super) fn is_narrow(rows: usize, columns: usize) -> bool {
 }
 
 /// The tiling for these operands: as many groups as have room, and the largest vectors that they can be read in.
-fn tiling_of<const N: usize>(
+fn choose_tiling<const N: usize>(
     operands: &OperandTensors<N>,
     operand_type: ElemType,
     has_bias: bool,
 ) -> Tiling {
     let properties = operands.left.tensor.client.properties();
-    let tiling = match matrix_units(properties, operand_type) {
+    let tiling = match matrix_plane_units(properties, operand_type) {
         Some(plane) => matrix_tiling(operands.rows, operands.all_columns(), plane),
-        None => tiling(operands.rows, operands.is_narrow()),
+        None => unit_tiling(operands.rows, operands.is_narrow()),
     };
-    let inner_first = operands.inner_first();
-    let tiling = Tiling { inner_first, has_bias, joined: N, ..tiling };
+    let is_inner_near = operands.is_inner_near();
+    let tiling = Tiling { is_inner_near, has_bias, num_rights: N, ..tiling };
     let tiling = tiling.within(properties.hardware.max_shared_memory_size);
-    Tiling { vectors: operands.vectors(&tiling), ..tiling }
+    Tiling { vector_sizes: operands.max_vector_sizes(&tiling), ..tiling }
 }
 
-/// Tiling of products of `rows` rows.
-fn tiling(rows: usize, is_narrow: bool) -> Tiling {
+/// Tiling of products of `rows` rows without matrix units.
+fn unit_tiling(rows: usize, is_narrow: bool) -> Tiling {
     let (part, parts, groups) = match rows {
         _ if !is_narrow => ([8, 8], [8, 8], 2),
         0..=16 => ([2, 4], [8, 4], 4),
@@ -232,7 +254,10 @@ fn matrix_tiling(rows: usize, columns: usize, plane: usize) -> Tiling {
 
 /// Units of a plane whose matrix units multiply numbers of this type, in fragments of [`FRAGMENT`] rows, columns and
 /// steps, with sums in single precision; `None` where there are none.
-pub(super) fn matrix_units(properties: &DeviceProperties, operand_type: ElemType) -> Option<usize> {
+pub(super) fn matrix_plane_units(
+    properties: &DeviceProperties,
+    operand_type: ElemType,
+) -> Option<usize> {
     let hardware = &properties.hardware;
     let size = FRAGMENT as u32;
     let form = MmaConfig {
@@ -248,8 +273,8 @@ pub(super) fn matrix_units(properties: &DeviceProperties, operand_type: ElemType
     (has_form && plane == hardware.plane_size_min).then_some(plane as usize)
 }
 
-/// The number of spans of the inner dimension: enough to occupy the device, but none shorter than `min_span`.
-fn spans(tiles: usize, inner: usize, is_narrow: bool, tiling: &Tiling) -> usize {
+/// Chooses the number of spans of the inner dimension: enough to occupy the device, but none shorter than `min_span`.
+fn choose_num_spans(tiles: usize, inner: usize, is_narrow: bool, tiling: &Tiling) -> usize {
     let (units, min_span) = match (is_narrow, tiling.has_matrix_units()) {
         (true, false) => (20 << 10, 192),
         (false, false) => (128 << 10, 512),
@@ -265,14 +290,14 @@ mod tests {
     #[test]
     fn fragments_begin_where_matrix_units_read_from() {
         for shape in [[5, 7], [30, 900], [64, 576], [64, 3072], [2056, 576], [2056, 1536]] {
-            for inner_first in [[false, false], [true, false], [false, true], [true, true]] {
-                let tiling = Tiling { inner_first, ..matrix_tiling(shape[0], shape[1], 32) };
+            for is_inner_near in [[false, false], [true, false], [false, true], [true, true]] {
+                let tiling = Tiling { is_inner_near, ..matrix_tiling(shape[0], shape[1], 32) };
                 assert!(tiling.has_matrix_units() && tiling.part.iter().all(|x| x % FRAGMENT == 0));
                 // 32 bytes, of operands in half precision and of sums.
                 for layout in [tiling.layout(0), tiling.layout(1)] {
                     assert_eq!((layout.elements() % 16, layout.stride % 8), (0, 0), "{tiling:?}");
                 }
-                assert_eq!(tiling.sums() % 8, 0, "{tiling:?}");
+                assert_eq!(tiling.num_sums() % 8, 0, "{tiling:?}");
                 // The smallest workgroup memory of devices with matrix units.
                 assert!(tiling.within(32 << 10).groups >= 1);
             }
@@ -282,11 +307,11 @@ mod tests {
     #[test]
     fn several_cubes_divide_an_inner_dimension_where_tiles_are_few() {
         let narrow = matrix_tiling(64, 576, 32);
-        assert_eq!(spans(36, 1536, true, &narrow), 3);
-        assert_eq!(spans(36, 576, true, &narrow), 1);
-        let wide = tiling(2056, false);
-        assert_eq!(spans(81, 2056, false, &wide), 4);
-        assert_eq!(spans(81, 100, false, &wide), 1);
-        assert_eq!(spans(0, 0, false, &wide), 1);
+        assert_eq!(choose_num_spans(36, 1536, true, &narrow), 3);
+        assert_eq!(choose_num_spans(36, 576, true, &narrow), 1);
+        let wide = unit_tiling(2056, false);
+        assert_eq!(choose_num_spans(81, 2056, false, &wide), 4);
+        assert_eq!(choose_num_spans(81, 100, false, &wide), 1);
+        assert_eq!(choose_num_spans(0, 0, false, &wide), 1);
     }
 }

@@ -1,7 +1,7 @@
 //! The operands of a product in the memory of a device, and the sizes that follow from them.
 
 use super::is_narrow;
-use super::operands::{MAX_JOINED, OperandLaunch};
+use super::operands::{MAX_RIGHT_OPERANDS, OperandLaunch};
 use super::staging::TileLayout;
 use super::tiles::Tiling;
 use crate::nn::buffers::vector_size;
@@ -30,29 +30,30 @@ pub(super) struct OperandTensors<const N: usize> {
 
 impl<const N: usize> OperandTensors<N> {
     /// # Panics
-    /// If the sizes do not match, or the right operands are more than [`MAX_JOINED`], or several with batches.
+    /// If the sizes do not match, or the right operands are more than [`MAX_RIGHT_OPERANDS`], or several with batches.
     pub fn new(a: CubeTensor, right: [CubeTensor; N]) -> Self {
         let dims = a.meta.shape().len();
         let batches: Vec<usize> =
             (0..dims - 2).map(|d| a.meta.shape()[d].max(right[0].meta.shape()[d])).collect();
-        let mut left = OperandTensor::new(matrices(a, &batches), [dims - 2, dims - 1]);
+        let mut left = OperandTensor::new(space_batches_evenly(a, &batches), [dims - 2, dims - 1]);
         let [result_rows, inner] = left.extents;
-        let right = right.map(|b| OperandTensor::new(matrices(b, &batches), [dims - 1, dims - 2]));
+        let right = right
+            .map(|b| OperandTensor::new(space_batches_evenly(b, &batches), [dims - 1, dims - 2]));
         let columns = right.each_ref().map(|b| {
             assert_eq!(inner, b.extents[1], "the inner dimensions of a product");
             b.extents[0]
         });
         let (mut rows, mut count) = (result_rows, batches.iter().product());
-        let is_one = right.iter().all(|b| b.batch == 0);
-        if is_one && (rows == 1 || left.batch == rows * left.outer) {
+        let is_one = right.iter().all(|b| b.batch_stride == 0);
+        if is_one && (rows == 1 || left.batch_stride == rows * left.outer_stride) {
             // One matrix for all rows of all batches.
             if rows == 1 {
-                left.outer = left.batch;
+                left.outer_stride = left.batch_stride;
             }
             (rows, count) = (count * rows, 1);
         }
         assert!(
-            N == 1 || (N <= MAX_JOINED && count == 1),
+            N == 1 || (N <= MAX_RIGHT_OPERANDS && count == 1),
             "several right operands have no batches"
         );
         left.extents[0] = rows;
@@ -70,57 +71,62 @@ impl<const N: usize> OperandTensors<N> {
     }
 
     /// Whether neighbours in memory differ in the inner index, for the left operand and the right ones.
-    pub fn inner_first(&self) -> [bool; 2] {
+    pub fn is_inner_near(&self) -> [bool; 2] {
         // A dimension of one element has no neighbours, whatever its stride.
-        [&self.left, &self.right[0]].map(|x| x.inner == 1 && x.outer != 1 && self.inner > 1)
+        [&self.left, &self.right[0]]
+            .map(|x| x.inner_stride == 1 && x.outer_stride != 1 && self.inner > 1)
     }
 
     /// Maximum number of elements that a unit can read at a time, of the left operand and of each right one.
-    pub fn vectors(&self, tiling: &Tiling) -> [usize; 2] {
-        let right = self.right.iter().map(|b| b.vector(tiling.layout(1)));
-        [self.left.vector(tiling.layout(0)), right.min().expect("a right operand")]
+    pub fn max_vector_sizes(&self, tiling: &Tiling) -> [usize; 2] {
+        let right = self.right.iter().map(|b| b.max_vector_size(tiling.layout(1)));
+        [self.left.max_vector_size(tiling.layout(0)), right.min().expect("a right operand")]
     }
 
     /// Shape of the product with a right operand.
-    pub fn shape(&self, number: usize) -> Vec<usize> {
-        let matrix = [self.result_rows, self.columns[number]];
+    pub fn shape(&self, index: usize) -> Vec<usize> {
+        let matrix = [self.result_rows, self.columns[index]];
         self.batches.iter().copied().chain(matrix).collect()
     }
 }
 
-/// An operand: matrices in batches one stride apart, and the distances between its elements.
+/// An operand: matrices in batches one stride apart, and the strides of its dimensions.
 pub(super) struct OperandTensor {
     pub tensor: CubeTensor,
     /// Extents of the outer and the inner dimension.
     extents: [usize; 2],
-    batch: usize,
-    outer: usize,
-    inner: usize,
+    batch_stride: usize,
+    outer_stride: usize,
+    inner_stride: usize,
 }
 
 impl OperandTensor {
-    /// A tensor from [`matrices`], whose outer and inner dimensions are these axes.
+    /// A tensor from [`space_batches_evenly`], whose outer and inner dimensions are these axes.
     fn new(tensor: CubeTensor, axes: [usize; 2]) -> Self {
         let (shape, strides) = (tensor.meta.shape(), tensor.meta.strides());
-        let batch = batch_stride(&tensor, strides.len() - 2).expect("even batches");
-        let ([outer, inner], extents) =
+        let batch_stride = batch_stride(&tensor, strides.len() - 2).expect("even batches");
+        let ([outer_stride, inner_stride], extents) =
             (axes.map(|axis| strides[axis]), axes.map(|axis| shape[axis]));
-        Self { tensor, extents, batch, outer, inner }
+        Self { tensor, extents, batch_stride, outer_stride, inner_stride }
     }
 
     /// Distances along the near and the far dimension of a tile.
-    fn near_and_far(&self, layout: TileLayout) -> [usize; 2] {
-        if layout.inner_first { [self.inner, self.outer] } else { [self.outer, self.inner] }
+    fn near_and_far_strides(&self, layout: TileLayout) -> [usize; 2] {
+        if layout.is_inner_near {
+            [self.inner_stride, self.outer_stride]
+        } else {
+            [self.outer_stride, self.inner_stride]
+        }
     }
 
     /// Maximum number of elements that a unit can read at a time: all in the matrix or none, and each vector in a place
     /// that is a multiple of its size.
-    fn vector(&self, layout: TileLayout) -> usize {
-        let [near, far] = self.near_and_far(layout);
-        let extent = self.extents[usize::from(layout.inner_first)];
+    fn max_vector_size(&self, layout: TileLayout) -> usize {
+        let [near, far] = self.near_and_far_strides(layout);
+        let extent = self.extents[usize::from(layout.is_inner_near)];
         vector_size(&[&self.tensor], |vector| {
             near == 1
-                && [extent, far, self.batch].iter().all(|part| part.is_multiple_of(vector))
+                && [extent, far, self.batch_stride].iter().all(|part| part.is_multiple_of(vector))
                 && layout.can_move(vector)
         })
     }
@@ -131,13 +137,18 @@ impl OperandTensor {
         let last: usize = (0..shape.len()).map(|d| (shape[d] - 1) * strides[d]).sum();
         // SAFETY: the buffer holds all elements up to the last.
         let elements = unsafe { BufferArg::from_raw_parts(self.tensor.handle.clone(), last + 1) };
-        let [near, far] = self.near_and_far(layout);
-        OperandLaunch::new(elements, self.batch / layout.vector, near, far / layout.vector)
+        let [near, far] = self.near_and_far_strides(layout);
+        OperandLaunch::new(
+            elements,
+            self.batch_stride / layout.vector_size,
+            near,
+            far / layout.vector_size,
+        )
     }
 }
 
-/// Makes the batches of a tensor one stride apart: by a copy, unless there is one batch or they already are.
-fn matrices(tensor: CubeTensor, batches: &[usize]) -> CubeTensor {
+/// Makes all batches of a tensor one stride apart: by a copy, unless there is one batch or they already are.
+fn space_batches_evenly(tensor: CubeTensor, batches: &[usize]) -> CubeTensor {
     let shape = tensor.meta.shape();
     let count: usize = shape.iter().take(batches.len()).product();
     if count == 1 {

@@ -9,7 +9,7 @@ use burn::cubecl;
 use burn::cubecl::prelude::*;
 
 /// Maximum number of right operands of a launch.
-pub(super) const MAX_JOINED: usize = 3;
+pub(super) const MAX_RIGHT_OPERANDS: usize = 3;
 
 /// An operand: a batch of matrices, read in vectors of `V` elements. Distances are counted in vectors.
 #[derive(CubeType, CubeLaunch)]
@@ -38,7 +38,7 @@ pub(super) struct RightOperand<N: Float, V: Size> {
     pub bias: Buffer<f32>,
 }
 
-/// The right operands of a launch; those beyond [`Tiling::joined`] are not read.
+/// The right operands of a launch; those beyond [`Tiling::num_rights`] are not read.
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct RightOperands<N: Float, V: Size> {
     pub first: RightOperand<N, V>,
@@ -49,8 +49,8 @@ pub(super) struct RightOperands<N: Float, V: Size> {
 /// The block of the result that a cube works on.
 #[derive(CubeType, Clone, Copy)]
 pub(super) struct Block {
-    /// Number of the right operand.
-    pub number: usize,
+    /// Index of the right operand.
+    pub right_index: usize,
     pub columns: usize,
     pub first_tile: usize,
     pub place: usize,
@@ -62,31 +62,31 @@ impl Block {
     pub fn at<N: Float, V: Size>(
         tile: usize,
         rights: &RightOperands<N, V>,
-        #[comptime] joined: usize,
+        #[comptime] num_rights: usize,
     ) -> Block {
         let right = &rights.first;
-        let mut number = 0usize;
+        let mut right_index = 0usize;
         let mut columns = right.columns;
         let mut first_tile = right.first_tile;
         let mut place = right.place;
-        if comptime!(joined > 1) {
+        if comptime!(num_rights > 1) {
             let right = &rights.second;
             if tile >= right.first_tile {
-                number = 1;
+                right_index = 1;
                 columns = right.columns;
                 first_tile = right.first_tile;
                 place = right.place;
             }
         }
-        if comptime!(joined > 2) {
+        if comptime!(num_rights > 2) {
             let right = &rights.third;
             if tile >= right.first_tile {
-                number = 2;
+                right_index = 2;
                 columns = right.columns;
                 first_tile = right.first_tile;
                 place = right.place;
             }
         }
-        Block { number, columns, first_tile, place }
+        Block { right_index, columns, first_tile, place }
     }
 }

@@ -17,9 +17,9 @@ pub(super) struct TileLayout {
     /// Units that move it.
     pub num_units: usize,
     /// Whether the inner dimension is the near one.
-    pub inner_first: bool,
+    pub is_inner_near: bool,
     /// Elements of a vector.
-    pub vector: usize,
+    pub vector_size: usize,
     /// Whether it is in the order of memory, `[far, stride]`, instead of `[depth, stride]`.
     pub keeps_order: bool,
     /// Elements of a row of the tile.
@@ -30,8 +30,8 @@ impl TileLayout {
     /// Vectors along the near dimension, and elements along the far one.
     fn extents(&self) -> [usize; 2] {
         let [near, far] =
-            if self.inner_first { [self.depth, self.width] } else { [self.width, self.depth] };
-        [near / self.vector, far]
+            if self.is_inner_near { [self.depth, self.width] } else { [self.width, self.depth] };
+        [near / self.vector_size, far]
     }
 
     /// Vectors that each unit moves.
@@ -39,36 +39,36 @@ impl TileLayout {
         self.extents().iter().product::<usize>() / self.num_units
     }
 
-    /// Whether the units can move it in vectors of `vector` numbers.
-    pub fn can_move(self, vector: usize) -> bool {
-        let [near, far] = Self { vector: 1, ..self }.extents();
-        let layout = Self { vector, ..self };
-        near.is_multiple_of(vector)
-            && layout.vectors_per_unit() * self.num_units * vector == near * far
+    /// Whether the units can move it in vectors of `vector_size` elements.
+    pub fn can_move(self, vector_size: usize) -> bool {
+        let [near, far] = Self { vector_size: 1, ..self }.extents();
+        let layout = Self { vector_size, ..self };
+        near.is_multiple_of(vector_size)
+            && layout.vectors_per_unit() * self.num_units * vector_size == near * far
     }
 
     /// Units along the near dimension.
-    fn across(&self) -> usize {
+    fn near_units(&self) -> usize {
         self.num_units.min(self.extents()[0])
     }
 
     /// Place of vector `i` of a unit, from its first one on: vectors along the near dimension, elements along the far
     /// one.
     fn place(&self, i: usize) -> (usize, usize) {
-        let across = self.across();
-        let along = self.extents()[0] / across;
-        (i % along * across, i / along * (self.num_units / across))
+        let near_units = self.near_units();
+        let along = self.extents()[0] / near_units;
+        (i % along * near_units, i / along * (self.num_units / near_units))
     }
 
     /// Distances in workgroup memory between neighbours along the near and the far dimension.
     fn strides(&self) -> [usize; 2] {
-        if self.inner_first && !self.keeps_order { [self.stride, 1] } else { [1, self.stride] }
+        if self.is_inner_near && !self.keeps_order { [self.stride, 1] } else { [1, self.stride] }
     }
 
-    /// Distance in workgroup memory from a unit's first number to number `j` of its vector `i`.
+    /// Distance in workgroup memory from a unit's first element to element `j` of its vector `i`.
     fn element_offset(&self, i: usize, j: usize) -> usize {
         let ((near, far), [by_near, by_far]) = (self.place(i), self.strides());
-        (near * self.vector + j) * by_near + far * by_far
+        (near * self.vector_size + j) * by_near + far * by_far
     }
 
     /// Elements of the tile, with the padding of its rows.
@@ -79,7 +79,7 @@ impl TileLayout {
 
     /// Vectors of the tile, with the padding of its rows.
     pub fn vectors(&self) -> usize {
-        self.elements() / self.vector
+        self.elements() / self.vector_size
     }
 }
 
@@ -122,12 +122,12 @@ impl<N: Float, V: Size> StagedVectors<N, V> {
         at: usize,
         #[comptime] layout: TileLayout,
     ) {
-        let vector = comptime!(layout.vector);
+        let vector = comptime!(layout.vector_size);
         let mut near = first_near(tile.unit, layout) * vector;
         let mut far = first_far(tile.unit, layout);
         let mut near_end = tile.outer_end;
         let mut far_end = tile.inner_end;
-        if comptime!(layout.inner_first) {
+        if comptime!(layout.is_inner_near) {
             near += at;
             far += tile.outer;
             near_end = tile.inner_end;
@@ -161,26 +161,26 @@ impl<N: Float, V: Size> StagedVectors<N, V> {
         }
     }
 
-    /// Reads a unit's elements of a tile of right operand `number`.
+    /// Reads a unit's elements of a tile of the right operand with this index.
     pub fn read_right(
         &mut self,
         rights: &RightOperands<N, V>,
-        number: usize,
+        right_index: usize,
         tile: &Tile,
         at: usize,
         #[comptime] layout: TileLayout,
-        #[comptime] joined: usize,
+        #[comptime] num_rights: usize,
     ) {
-        if number == 0 {
+        if right_index == 0 {
             self.read(&rights.first.operand, tile, at, layout);
         }
-        if comptime!(joined > 1) {
-            if number == 1 {
+        if comptime!(num_rights > 1) {
+            if right_index == 1 {
                 self.read(&rights.second.operand, tile, at, layout);
             }
         }
-        if comptime!(joined > 2) {
-            if number == 2 {
+        if comptime!(num_rights > 2) {
+            if right_index == 2 {
                 self.read(&rights.third.operand, tile, at, layout);
             }
         }
@@ -189,13 +189,13 @@ impl<N: Float, V: Size> StagedVectors<N, V> {
     /// Writes them to workgroup memory element by element, rounded to `I`.
     pub fn write<I: Float>(&self, shared: &mut [f32], tile: &Tile, #[comptime] layout: TileLayout) {
         let [by_near, by_far] = comptime!(layout.strides());
-        let first = first_near(tile.unit, layout) * comptime!(layout.vector * by_near);
+        let first = first_near(tile.unit, layout) * comptime!(layout.vector_size * by_near);
         let to = tile.offset + first + first_far(tile.unit, layout) * by_far;
         #[unroll]
         for i in 0..comptime!(layout.vectors_per_unit()) {
             let elements = Vector::<f32, V>::cast_from(Vector::<I, V>::cast_from(self.vectors[i]));
             #[unroll]
-            for j in 0..comptime!(layout.vector) {
+            for j in 0..comptime!(layout.vector_size) {
                 shared[to + comptime!(layout.element_offset(i, j))] = elements.extract(j);
             }
         }
@@ -208,12 +208,12 @@ impl<N: Float, V: Size> StagedVectors<N, V> {
         tile: &Tile,
         #[comptime] layout: TileLayout,
     ) {
-        let far = first_far(tile.unit, layout) * comptime!(layout.stride / layout.vector);
+        let far = first_far(tile.unit, layout) * comptime!(layout.stride / layout.vector_size);
         let to = tile.offset + first_near(tile.unit, layout) + far;
         #[unroll]
         for i in 0..comptime!(layout.vectors_per_unit()) {
             let elements = Vector::<I, V>::cast_from(self.vectors[i]);
-            shared[to + comptime!(layout.element_offset(i, 0) / layout.vector)] = elements;
+            shared[to + comptime!(layout.element_offset(i, 0) / layout.vector_size)] = elements;
         }
     }
 }
@@ -221,23 +221,23 @@ impl<N: Float, V: Size> StagedVectors<N, V> {
 /// The place of a unit's first vector in a tile along the near dimension, in vectors.
 #[cube]
 fn first_near(unit: usize, #[comptime] layout: TileLayout) -> usize {
-    unit % comptime!(layout.across())
+    unit % comptime!(layout.near_units())
 }
 
 /// The place of a unit's first vector in a tile along the far dimension.
 #[cube]
 fn first_far(unit: usize, #[comptime] layout: TileLayout) -> usize {
-    unit / comptime!(layout.across())
+    unit / comptime!(layout.near_units())
 }
 
-/// The place of the vector with a number of a tile in workgroup memory, in the order of memory.
+/// The place of the vector that begins with an element of a tile in workgroup memory, in the order of memory.
 #[cube]
 pub(super) fn vector_offset(outer: usize, inner: usize, #[comptime] layout: TileLayout) -> usize {
     let mut place = inner * layout.stride + outer;
-    if comptime!(layout.inner_first) {
+    if comptime!(layout.is_inner_near) {
         place = outer * layout.stride + inner;
     }
-    place / layout.vector
+    place / layout.vector_size
 }
 
 #[cfg(test)]
@@ -246,22 +246,22 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn the_units_of_a_group_move_each_number_of_a_tile_once() {
+    fn the_units_of_a_group_move_each_element_of_a_tile_once() {
         let plain = [([8, 8], [8, 8], 1, 16), ([2, 4], [8, 4], 1, 16), ([8, 4], [8, 4], 1, 16)];
         let on_matrix_units =
             [([32, 32], [2, 4], 32, 32), ([16, 16], [1, 1], 32, 32), ([16, 32], [4, 1], 64, 32)];
         for (part, parts, units_per_part, depth) in plain.into_iter().chain(on_matrix_units) {
-            for (inner_first, vector) in
+            for (is_inner_near, vector) in
                 [false, true].into_iter().flat_map(|x| [1, 2, 4, 8].map(|v| (x, v)))
             {
-                let (inner_first, vectors) = ([inner_first; 2], [vector; 2]);
+                let (is_inner_near, vector_sizes) = ([is_inner_near; 2], [vector; 2]);
                 let tiling = Tiling {
                     part,
                     parts,
                     units_per_part,
                     depth,
-                    inner_first,
-                    vectors,
+                    is_inner_near,
+                    vector_sizes,
                     ..Tiling::default()
                 };
                 for layout in [tiling.layout(0), tiling.layout(1)] {
@@ -271,16 +271,16 @@ mod tests {
                     let (mut seen, mut places) = (HashSet::new(), HashSet::new());
                     let [by_near, by_far] = layout.strides();
                     for unit in 0..layout.num_units {
-                        let [near, far] = [unit % layout.across(), unit / layout.across()];
+                        let [near, far] = [unit % layout.near_units(), unit / layout.near_units()];
                         let first = near * vector * by_near + far * by_far;
                         for (i, j) in (0..layout.vectors_per_unit())
                             .flat_map(|i| (0..vector).map(move |j| (i, j)))
                         {
                             let (more_near, more_far) = layout.place(i);
-                            let number = [(near + more_near) * vector + j, far + more_far];
+                            let element = [(near + more_near) * vector + j, far + more_far];
                             let [near_end, far_end] = layout.extents();
-                            assert!(number[0] < near_end * vector && number[1] < far_end);
-                            assert!(seen.insert(number), "{layout:?}: {number:?} twice");
+                            assert!(element[0] < near_end * vector && element[1] < far_end);
+                            assert!(seen.insert(element), "{layout:?}: {element:?} twice");
                             let place = first + layout.element_offset(i, j);
                             assert!(
                                 place < layout.elements() && places.insert(place),

@@ -26,13 +26,13 @@ pub(super) struct Tiling {
     pub depth: usize,
     /// Whether neighbours in memory differ in the inner index, for each operand. It decides which unit reads which
     /// element.
-    pub inner_first: [bool; 2],
+    pub is_inner_near: [bool; 2],
     /// Elements of each operand that a unit reads at a time.
-    pub vectors: [usize; 2],
+    pub vector_sizes: [usize; 2],
     /// Whether a bias is added.
     pub has_bias: bool,
-    /// Right operands, 1 to [`MAX_JOINED`](super::operands::MAX_JOINED).
-    pub joined: usize,
+    /// Number of right operands, 1 to [`MAX_RIGHT_OPERANDS`](super::operands::MAX_RIGHT_OPERANDS).
+    pub num_rights: usize,
 }
 
 impl Default for Tiling {
@@ -44,10 +44,10 @@ impl Default for Tiling {
             units_per_part: 1,
             groups: 1,
             depth: 1,
-            inner_first: [false; 2],
-            vectors: [1; 2],
+            is_inner_near: [false; 2],
+            vector_sizes: [1; 2],
             has_bias: false,
-            joined: 1,
+            num_rights: 1,
         }
     }
 }
@@ -89,28 +89,28 @@ impl Tiling {
     /// The tile of an operand.
     pub fn layout(&self, operand: usize) -> TileLayout {
         let width = if operand == 0 { self.rows() } else { self.columns() };
-        let (inner_first, keeps_order) = (self.inner_first[operand], self.has_matrix_units());
+        let (is_inner_near, keeps_order) = (self.is_inner_near[operand], self.has_matrix_units());
         TileLayout {
             width,
             depth: self.depth,
             num_units: self.group_units(),
-            inner_first,
-            vector: self.vectors[operand],
+            is_inner_near,
+            vector_size: self.vector_sizes[operand],
             keeps_order,
             // Padded, so that rows start in different banks: by 16 bytes.
             stride: if keeps_order { 8 } else { 4 }
-                + if keeps_order && inner_first { self.depth } else { width },
+                + if keeps_order && is_inner_near { self.depth } else { width },
         }
     }
 
     /// Elements of a group's tiles in workgroup memory.
-    pub fn staged(&self) -> usize {
+    pub fn staged_elements(&self) -> usize {
         self.layout(0).elements() + self.layout(1).elements()
     }
 
-    /// Sums of a group in workgroup memory: a tile where groups add theirs up, or a fragment of each plane on its way
-    /// from the matrix units to the product.
-    pub fn sums(&self) -> usize {
+    /// Number of sums of a group in workgroup memory: a tile where groups add theirs up, or a fragment of each plane on
+    /// its way from the matrix units to the product.
+    pub fn num_sums(&self) -> usize {
         match (self.groups, self.units_per_part) {
             (1, 1) => 0,
             (1, _) => self.parts[0] * self.parts[1] * FRAGMENT * FRAGMENT,
@@ -122,9 +122,9 @@ impl Tiling {
     /// operands' memory.
     fn bytes(&self) -> usize {
         let group = if self.has_matrix_units() {
-            size_of::<u16>() * self.staged() + size_of::<f32>() * self.sums()
+            size_of::<u16>() * self.staged_elements() + size_of::<f32>() * self.num_sums()
         } else {
-            size_of::<f32>() * self.staged().max(self.sums())
+            size_of::<f32>() * self.staged_elements().max(self.num_sums())
         };
         self.groups * group
     }
@@ -138,9 +138,9 @@ pub(super) struct Sizes {
     /// Elements of the result of a span: those of all blocks.
     pub elements: usize,
     pub inner: usize,
-    /// Inner steps of a cube.
-    pub span: usize,
-    /// Cubes along the inner dimension.
+    /// Inner steps of a span, which are those of a cube.
+    pub span_steps: usize,
+    /// Spans, and so cubes along the inner dimension.
     pub spans: usize,
     /// Tiles along the rows.
     pub row_tiles: usize,
@@ -157,6 +157,7 @@ pub(super) struct Work {
     /// First row and column of the tile.
     pub row: usize,
     pub column: usize,
+    /// Index of the span of the inner dimension.
     pub span: usize,
     /// First inner step, and the end of these.
     pub first: usize,
@@ -179,11 +180,11 @@ impl Work {
         let row_tile = rest % sizes.row_tiles;
         let rest = rest / sizes.row_tiles;
         let (span, batch) = (rest % sizes.spans, rest / sizes.spans);
-        let block = Block::at::<B, W>(column_tile, rights, comptime!(tiling.joined));
+        let block = Block::at::<B, W>(column_tile, rights, comptime!(tiling.num_rights));
         let column = (column_tile - block.first_tile) * comptime!(tiling.columns());
         let to = (batch * sizes.spans + span) * sizes.elements + block.place;
-        let first = span * sizes.span;
-        let mut end = first + sizes.span;
+        let first = span * sizes.span_steps;
+        let mut end = first + sizes.span_steps;
         if end > sizes.inner {
             end = sizes.inner;
         }
@@ -200,16 +201,23 @@ impl Work {
         }
     }
 
-    /// The tile of an operand from number `outer` of its outer dimension on; `batch` is the distance of its matrices.
+    /// The tile of an operand from index `outer` of its outer dimension on; its matrices are `batch_stride` apart.
     pub fn tile(
         &self,
-        batch: usize,
+        batch_stride: usize,
         outer: usize,
         outer_end: usize,
         offset: usize,
         unit: usize,
     ) -> Tile {
-        Tile { matrix: self.batch * batch, outer, outer_end, inner_end: self.end, offset, unit }
+        Tile {
+            matrix: self.batch * batch_stride,
+            outer,
+            outer_end,
+            inner_end: self.end,
+            offset,
+            unit,
+        }
     }
 }
 
@@ -232,13 +240,13 @@ pub(super) fn store<B: Float, W: Size>(
             // Once for all spans.
             if work.span == 0 {
                 let mut bias = rights.first.bias[column];
-                if comptime!(tiling.joined > 1) {
-                    if work.block.number == 1 {
+                if comptime!(tiling.num_rights > 1) {
+                    if work.block.right_index == 1 {
                         bias = rights.second.bias[column];
                     }
                 }
-                if comptime!(tiling.joined > 2) {
-                    if work.block.number == 2 {
+                if comptime!(tiling.num_rights > 2) {
+                    if work.block.right_index == 2 {
                         bias = rights.third.bias[column];
                     }
                 }

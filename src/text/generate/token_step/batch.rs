@@ -95,7 +95,7 @@ impl StepState {
 impl Decode for KernelBatch<'_> {
     fn advance(&mut self) {
         if self.num_chosen == 0 {
-            self.choose(self.prompts.last_for(self.rows()));
+            self.choose(self.prompts.last_hidden_for(self.rows()));
         } else {
             self.run_step();
         }

@@ -9,7 +9,7 @@ mod batch;
 
 pub(super) use batch::KernelBatch;
 
-use crate::device::buffers::{argument, cube_tensor, element_of, grid, uninit, vector_size};
+use crate::device::buffers::{argument, cube_tensor, element_type_of, grid, uninit, vector_size};
 use crate::device::has_kernels;
 use crate::nn::arch::{DecoderShape, Projection};
 use crate::nn::tensors::attention::KeysValues;
@@ -186,7 +186,7 @@ impl StepLaunch<'_> {
                 self.shape.rms_norm_eps,
                 self.token_step.heads,
                 units,
-                element_of(&caches[0]),
+                element_type_of(&caches[0]),
             );
         }
     }
@@ -225,7 +225,7 @@ impl StepLaunch<'_> {
                 self.key_bound,
                 heads,
                 vector,
-                element_of(&keys),
+                element_type_of(&keys),
                 vector,
             );
         }
