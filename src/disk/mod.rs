@@ -128,6 +128,50 @@ pub fn write_output(path: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>)
     new.finish()
 }
 
+/// A file that grows at its end. It is closed while it is replaced, since not every file system replaces an open file.
+#[derive(Debug)]
+pub struct AppendFile {
+    path: PathBuf,
+    /// `None` if it could not be opened again after a replacement; the next write tries it again.
+    file: Option<File>,
+}
+
+impl AppendFile {
+    /// Opens a file, and creates it if it is missing.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        Ok(Self { path: path.to_path_buf(), file: Some(open_append(path)?) })
+    }
+
+    /// The file's path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Appends some bytes.
+    pub fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match &mut self.file {
+            Some(file) => write(file, bytes),
+            closed => write(closed.insert(open_append(&self.path)?), bytes),
+        }
+    }
+
+    /// Waits until all bytes are on the disk.
+    pub fn sync(&self) -> io::Result<()> {
+        self.file.as_ref().map_or(Ok(()), sync)
+    }
+
+    /// Replaces the file atomically by what `fill` writes.
+    pub fn replace_with(
+        &mut self,
+        fill: impl FnOnce(&mut File) -> io::Result<()>,
+    ) -> io::Result<()> {
+        self.file = None;
+        let replaced = replace_with(&self.path, fill);
+        self.file = open_append(&self.path).ok();
+        replaced
+    }
+}
+
 /// A new file, named `.NAME.tmp` until it is complete and replaces its target, so that a full disk leaves the old one
 /// unchanged. Dropping it before removes it; the remains of a killed process are replaced by the next one.
 pub struct PendingFile {
@@ -266,6 +310,22 @@ mod tests {
         };
         let synced: usize = if cfg!(unix) { 3 } else { 0 };
         assert_eq!([changes("a/b/c"), changes("a/b/c")], [1 + synced, 1]);
+    }
+
+    #[test]
+    fn a_file_grows_after_a_replacement_whether_it_failed_or_not() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let path = folder.path().join("rows.csv");
+        let mut file = AppendFile::open(&path).unwrap();
+        file.append(b"one ").unwrap();
+        file.replace_with(|_| Err(ErrorKind::StorageFull.into())).unwrap_err();
+        file.append(b"two ").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"one two ");
+        file.replace_with(|new| write(new, b"zero ")).unwrap();
+        file.append(b"one ").unwrap();
+        file.sync().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"zero one ");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
     #[test]

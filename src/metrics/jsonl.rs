@@ -1,6 +1,6 @@
 //! Records in a file of JSON lines, one per iteration, that survives interruptions.
 
-use crate::disk::{self, input};
+use crate::disk::{self, AppendFile, input};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -24,8 +24,7 @@ struct NumberedRecord {
 /// An open file of JSON lines, to which records are appended.
 #[derive(Debug)]
 pub struct JsonLines {
-    path: PathBuf,
-    file: File,
+    file: AppendFile,
 }
 
 impl JsonLines {
@@ -44,14 +43,13 @@ impl JsonLines {
                 parse_iteration(line).is_some_and(|iteration| iteration <= last_iteration)
             };
             if has_gaps {
-                keep_lines(path, |_, line| keeps(line))
+                disk::replace_with(path, |file| copy_lines(path, file, |_, line| keeps(line)))
             } else {
                 disk::truncate(path, end)
             }
             .map_err(records_error(path, "written"))?;
         }
-        let file = disk::open_append(path).map_err(records_error(path, "written"))?;
-        Ok(Self { path: path.to_path_buf(), file })
+        Ok(Self { file: AppendFile::open(path).map_err(records_error(path, "written"))? })
     }
 
     /// Appends a record.
@@ -72,7 +70,7 @@ impl JsonLines {
             serde_json::to_writer(&mut lines, record).expect("records are plain data");
             lines.push(b'\n');
         }
-        disk::write(&mut self.file, &lines).map_err(records_error(&self.path, "written"))
+        self.file.append(&lines).map_err(records_error(self.file.path(), "written"))
     }
 
     /// Drops the oldest iterations, each as a whole, until the file has at most `bytes`; the newest iteration stays,
@@ -82,21 +80,20 @@ impl JsonLines {
     /// # Errors
     /// If the file cannot be read or written; it is unchanged then.
     pub fn keep_newest(&mut self, bytes: u64) -> Result<(), RecordsError> {
-        let Self { path, file } = self;
-        let length = file.metadata().map_err(records_error(path, "read"))?.len();
+        let path = self.file.path().to_path_buf();
+        let length = path.metadata().map_err(records_error(&path, "read"))?.len();
         if length <= bytes {
             return Ok(());
         }
         if bytes == 0 {
-            return disk::truncate(path, 0).map_err(records_error(path, "written"));
+            return disk::truncate(&path, 0).map_err(records_error(&path, "written"));
         }
         let start =
-            disk::open_no_follow(path).and_then(|file| find_start_of_newest(file, length, bytes));
-        let start = start.map_err(records_error(path, "read"))?;
-        let rewritten =
-            keep_lines(path, |offset, _| offset >= start).and_then(|()| disk::open_append(path));
-        *file = rewritten.map_err(records_error(path, "written"))?;
-        Ok(())
+            disk::open_no_follow(&path).and_then(|file| find_start_of_newest(file, length, bytes));
+        let start = start.map_err(records_error(&path, "read"))?;
+        let copied =
+            self.file.replace_with(|file| copy_lines(&path, file, |offset, _| offset >= start));
+        copied.map_err(records_error(&path, "written"))
     }
 
     /// Waits until all records are on the disk.
@@ -104,7 +101,7 @@ impl JsonLines {
     /// # Errors
     /// If the system cannot write them.
     pub fn sync(&self) -> Result<(), RecordsError> {
-        disk::sync(&self.file).map_err(records_error(&self.path, "written"))
+        self.file.sync().map_err(records_error(self.file.path(), "written"))
     }
 }
 
@@ -147,19 +144,21 @@ fn find_start_of_newest(file: File, length: u64, bytes: u64) -> std::io::Result<
     Ok(start)
 }
 
-/// Replaces a file by those of its lines that `keeps` accepts, called with the offset and the line.
-fn keep_lines(path: &Path, keeps: impl Fn(u64, &[u8]) -> bool) -> std::io::Result<()> {
-    disk::replace_with(path, |file| {
-        let (mut kept, mut offset) = (BufWriter::new(file), 0);
-        for line in input::lines(disk::open_no_follow(path)?) {
-            let line = line?;
-            if keeps(offset, &line) {
-                kept.write_all(&line)?;
-            }
-            offset += line.len() as u64;
+/// Copies those lines of a file that `keeps` accepts, called with the offset and the line.
+fn copy_lines(
+    from: &Path,
+    to: &mut File,
+    keeps: impl Fn(u64, &[u8]) -> bool,
+) -> std::io::Result<()> {
+    let (mut to, mut offset) = (BufWriter::new(to), 0);
+    for line in input::lines(disk::open_no_follow(from)?) {
+        let line = line?;
+        if keeps(offset, &line) {
+            to.write_all(&line)?;
         }
-        kept.flush()
-    })
+        offset += line.len() as u64;
+    }
+    to.flush()
 }
 
 fn records_error(path: &Path, action: &'static str) -> impl FnOnce(std::io::Error) -> RecordsError {

@@ -1,12 +1,11 @@
 //! Records as comma-separated values, one row per iteration.
 
 use super::{Tracker, list_figures};
-use crate::disk::{self, csv, input};
+use crate::disk::{self, AppendFile, csv, input};
 use crate::metrics::IterationRecord;
 use std::borrow::Cow;
-use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// First columns; those of the metrics follow.
 const FIRST_COLUMNS: [&str; 2] = ["iteration", "env_steps"];
@@ -14,8 +13,7 @@ const FIRST_COLUMNS: [&str; 2] = ["iteration", "env_steps"];
 /// An open file of rows.
 #[derive(Debug)]
 pub(super) struct CsvTracker {
-    path: PathBuf,
-    file: File,
+    file: AppendFile,
     /// Metrics that have a column.
     columns: Vec<String>,
     last_iteration: u32,
@@ -40,8 +38,8 @@ impl CsvTracker {
         let header = if rows.is_empty() { "" } else { header };
         let cells = csv::rows(header.as_bytes()).next().and_then(|(_, cells)| cells.ok());
         let columns = cells.into_iter().flatten().skip(FIRST_COLUMNS.len()).collect();
-        let file = replace(path, header, &rows.concat())?;
-        Ok(Self { path: path.to_path_buf(), file, columns, last_iteration })
+        disk::replace(path, [header, &rows.concat()].concat().as_bytes())?;
+        Ok(Self { file: AppendFile::open(path)?, columns, last_iteration })
     }
 
     /// Adds columns, which are empty in existing rows.
@@ -49,15 +47,15 @@ impl CsvTracker {
         self.columns.extend(names);
         let columns = FIRST_COLUMNS.iter().copied().chain(self.columns.iter().map(String::as_str));
         let header = columns.map(quote).collect::<Vec<_>>().join(",") + "\n";
-        let text = input::read_text(&self.path, input::MAX_DATA_BYTES)?;
+        let text = input::read_text(self.file.path(), input::MAX_DATA_BYTES)?;
         let rows = &text[header_len(&text)..];
         let commas = FIRST_COLUMNS.len() + self.columns.len() - 1;
         let padded = rows.lines().map(|row| {
             let missing = commas.saturating_sub(row.matches(',').count());
             format!("{row}{}\n", ",".repeat(missing))
         });
-        self.file = replace(&self.path, &header, &padded.collect::<String>())?;
-        Ok(())
+        let text = header + &padded.collect::<String>();
+        self.file.replace_with(|file| disk::write(file, text.as_bytes()))
     }
 }
 
@@ -82,7 +80,7 @@ impl Tracker for CsvTracker {
         let first = [record.iteration.to_string(), record.env_steps.to_string()];
         let cells = first.into_iter().chain(self.columns.iter().map(cell));
         let row = cells.collect::<Vec<_>>().join(",") + "\n";
-        disk::write(&mut self.file, row.as_bytes())?;
+        self.file.append(row.as_bytes())?;
         self.last_iteration = record.iteration;
         Ok(())
     }
@@ -105,12 +103,6 @@ fn quote(cell: &str) -> Cow<'_, str> {
     } else {
         cell.into()
     }
-}
-
-/// Replaces a file atomically, and opens the new one for appending.
-fn replace(path: &Path, header: &str, rows: &str) -> io::Result<File> {
-    disk::replace(path, [header, rows].concat().as_bytes())?;
-    disk::open_append(path)
 }
 
 #[cfg(test)]

@@ -250,6 +250,7 @@ fn round_to_thousandths(x: f64) -> f64 {
 mod tests {
     use super::*;
     use crate::run::local::events::tests::new_run;
+    use std::path::Path;
 
     #[test]
     fn scores_of_completions_that_were_not_judged_are_not_shown() {
@@ -297,13 +298,13 @@ mod tests {
             let evaluation = FinalEvaluation::default();
             summary.into_report(&run, &files, "cpu", best, evaluation).to_string()
         };
-        let expected = |iteration: u32, folder: &str| {
-            format!("Best policy: iteration {iteration}, in {}", path.join(folder).display())
+        let expected = |iteration: u32, folder: &Path| {
+            format!("Best policy: iteration {iteration}, in {}", folder.display())
         };
         let best = Checkpoint { iteration: 5, sections: Vec::new() };
         let text = report(Some(&best));
-        assert!(text.ends_with(&expected(5, "best")), "{text}");
+        assert!(text.ends_with(&expected(5, &path.join("best"))), "{text}");
         let text = report(None);
-        assert!(text.ends_with(&expected(7, "checkpoints/00000007")), "{text}");
+        assert!(text.ends_with(&expected(7, &path.join("checkpoints").join("00000007"))), "{text}");
     }
 }
