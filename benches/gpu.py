@@ -399,9 +399,9 @@ def summary(result):
         report = report | {"device_peak": peaks[run["device"]]}
         runs = report["seconds_to_score"]
         if runs:
-            figure, seconds = runs["seconds"], runs["runs"]
-            shown = f"{figure['median']:.2f}" if figure else "not reached"
-            each = ", ".join("-" if s is None else f"{s:.2f}" for s in seconds)
+            seconds = runs["seconds"]
+            shown = f"{seconds['median']:.2f}" if seconds else "not reached"
+            each = ", ".join("-" if s is None else f"{s:.2f}" for s in runs["runs"])
             update = f"{report['seconds_to_first_update']:.2f}"
             times.append([run["device"], run["what"], update, shown, each])
             continue

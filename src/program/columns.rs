@@ -29,11 +29,8 @@ pub fn align_columns(
     let widths: Vec<usize> = (0..header.len()).map(width).collect();
     let line = |cells: Vec<&str>| {
         let cells = cells.iter().zip(&widths).enumerate().map(|(i, (cell, width))| {
-            if number_columns.contains(&i) {
-                format!("{cell:>width$}")
-            } else {
-                format!("{cell:width$}")
-            }
+            let is_number = number_columns.contains(&i);
+            if is_number { format!("{cell:>width$}") } else { format!("{cell:width$}") }
         });
         cells.collect::<Vec<_>>().join("  ").trim_end().to_string()
     };

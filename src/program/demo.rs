@@ -93,12 +93,11 @@ fn write_episodes<G: ConfigurableGame>(
     player: &Demonstrator,
     args: &DemoArgs,
 ) -> Result<Vec<EpisodeResult>> {
-    let level_key = draw(Stream::Demonstration.key(args.seed), 0);
+    let key = draw(Stream::Demonstration.key(args.seed), 0);
     let mut results = Vec::with_capacity(args.episodes as usize);
     for first in (0..args.episodes).step_by(EPISODES_PER_SHARD as usize) {
         let episodes = first..args.episodes.min(first + EPISODES_PER_SHARD);
-        let played =
-            episodes.into_par_iter().map(|i| play_episode(game, player, draw(level_key, i)));
+        let played = episodes.into_par_iter().map(|i| play_episode(game, player, draw(key, i)));
         let played: Vec<(StepColumns, f64)> = played.collect();
         let mut shard = StepColumns { num_features: game.num_features(), ..StepColumns::default() };
         for (steps, score) in played {

@@ -24,7 +24,7 @@ use std::time::Instant;
 pub fn run(args: GenerateArgs) -> Result<()> {
     ranks::start_thread_pool(args.threads)?;
     let model = load_named_model(&args.model)?;
-    let tokens = tokenize_fitting_prompt(&model, &choose_prompt(&args)?, &args)?;
+    let tokens = tokenize_prompt(&model, &choose_prompt(&args)?, &args)?;
     let sampling = Sampling {
         temperature: args.temperature,
         top_k: args.top_k,
@@ -61,10 +61,11 @@ pub fn run(args: GenerateArgs) -> Result<()> {
             .iter()
             .map(|completion| completion_json(completion, text(completion)))
             .collect();
-        let num_prompt_tokens = request.tokens.len();
-        print_json(
-            &json!({ "prompt_tokens": num_prompt_tokens, "completions": completions, "seconds": seconds }),
-        )?;
+        print_json(&json!({
+            "prompt_tokens": request.tokens.len(),
+            "completions": completions,
+            "seconds": seconds,
+        }))?;
     } else if is_streaming {
         print_result(text(&completions[0]).get(printer.printed_bytes()..).unwrap_or(""))?;
     } else {
@@ -140,11 +141,7 @@ fn find_held_out_prompt(path: &Path) -> Result<String> {
 }
 
 /// Tokenizes the prompt, and checks that it leaves room for a completion.
-fn tokenize_fitting_prompt(
-    model: &LanguageModel,
-    prompt: &str,
-    args: &GenerateArgs,
-) -> Result<Vec<u32>> {
+fn tokenize_prompt(model: &LanguageModel, prompt: &str, args: &GenerateArgs) -> Result<Vec<u32>> {
     let messages = if args.raw || model.template.is_none() {
         Vec::new()
     } else {

@@ -122,8 +122,7 @@ fn find_answer(name: &str) -> Option<&'static str> {
     ANSWERS.iter().find(|(names, _)| names.contains(&name)).map(|(_, answer)| *answer)
 }
 
-/// Finds the hint for an unknown option; `None` if it resembles no setting, or, where there is a similar option, names
-/// none.
+/// Finds the hint for an unknown option; `None` if it resembles no setting or, beside a similar option, names none.
 fn find_hint(option: &str, has_similar: bool) -> Option<String> {
     let name = option.trim_start_matches('-').replace('-', "_");
     if let Some(answer) = find_answer(&name) {
@@ -231,11 +230,8 @@ mod tests {
         for (option, similar) in
             [("--iteratoins", "--iterations"), ("--model-name-or-path", "--model")]
         {
-            let message = answer(option);
-            assert!(
-                message.contains(&format!("a similar argument exists: '{similar}'")),
-                "{message}"
-            );
+            let text = answer(option);
+            assert!(text.contains(&format!("a similar argument exists: '{similar}'")), "{text}");
         }
     }
 }

@@ -104,17 +104,15 @@ pub fn run_side_by_side(
     board: &RunBoard,
     mut on_end: impl FnMut(usize, Result<Value>) -> Result<()>,
 ) -> Result<()> {
+    let Concurrency { max_runs, threads_per_run } = concurrency;
     let (sender, receiver) = mpsc::channel();
     let mut not_started = jobs.iter().enumerate();
     let mut running = RunningJobs { processes: BTreeMap::new(), sender };
     let (mut is_stop_requested, mut outcome, mut shown_warnings) = (false, Ok(()), HashSet::new());
     loop {
-        while running.processes.len() < concurrency.max_runs
-            && !interrupt.has_signal()
-            && outcome.is_ok()
-        {
+        while running.processes.len() < max_runs && !interrupt.has_signal() && outcome.is_ok() {
             let Some((job, argv)) = not_started.next() else { break };
-            outcome = running.start(job, argv, concurrency.threads_per_run);
+            outcome = running.start(job, argv, threads_per_run);
         }
         if running.processes.is_empty() {
             return outcome;

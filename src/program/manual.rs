@@ -10,7 +10,7 @@ use std::fs;
 use std::path::PathBuf;
 
 /// The name of the program.
-const PROGRAM_NAME: &str = "grove";
+const NAME: &str = "grove";
 
 /// Commands whose game may also be a language model's task.
 pub const TASK_COMMANDS: [&str; 3] = ["train", "bench", "settings"];
@@ -43,10 +43,10 @@ pub fn print_completions(
 fn generate_script(games: &[&'static str], shell: Shell, command: &Command) -> Result<String> {
     let mut command = strip_hidden_options(games, command);
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut command, PROGRAM_NAME, &mut script);
+    clap_complete::generate(shell, &mut command, NAME, &mut script);
     let mut script = String::from_utf8(script)?;
     if shell == Shell::Fish {
-        script += &complete_fish_positionals(&command);
+        script += &format_fish_positionals(&command);
     }
     Ok(script)
 }
@@ -88,7 +88,7 @@ fn find_values(games: &[&'static str], command: &str, arg: &Arg) -> Option<Vec<&
 }
 
 /// Formats the lines of arguments without an option, which clap's script for fish leaves out.
-fn complete_fish_positionals(command: &Command) -> String {
+fn format_fish_positionals(command: &Command) -> String {
     let mut lines = String::new();
     for inner in command.get_subcommands() {
         let values =
@@ -97,7 +97,7 @@ fn complete_fish_positionals(command: &Command) -> String {
             let names: Vec<_> = values.map(|value| value.get_name().to_string()).collect();
             let (command, names) = (inner.get_name(), names.join(" "));
             lines += &format!(
-                "complete -c {PROGRAM_NAME} -n \"__fish_{PROGRAM_NAME}_using_subcommand {command}\" -a \"{names}\"\n"
+                "complete -c {NAME} -n \"__fish_{NAME}_using_subcommand {command}\" -a \"{names}\"\n"
             );
         }
     }

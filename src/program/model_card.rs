@@ -41,14 +41,10 @@ pub fn format_card(
     let header = format_header(model, hub.as_deref(), run.subject());
     let base =
         hub.or(path.map(|_| run.describe_model())).unwrap_or("none: fresh weights".to_string());
-    [
-        header,
-        format_overview(run, model, base),
-        format_scores(evaluation),
-        format_changed_settings(games, run),
-    ]
-    .concat()
-        + &format_usage(model)
+    let overview = format_overview(run, model, base);
+    let scores = format_scores(evaluation);
+    let settings = format_changed_settings(games, run);
+    [header, overview, scores, settings, format_usage(model)].concat()
 }
 
 /// Formats the card's metadata for the Hub, and its title. `base` is the base model's identifier there.

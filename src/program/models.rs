@@ -33,12 +33,7 @@ impl Models {
     }
 
     /// Creates the initial model of a run, whose settings must have been validated.
-    pub fn create_network<G: Rules>(
-        &self,
-        game: G,
-        config: &TrainConfig,
-        device: &Device,
-    ) -> Network {
+    pub fn new_network<G: Rules>(&self, game: G, config: &TrainConfig, device: &Device) -> Network {
         let (features, actions) = (game.num_features(), game.num_actions());
         let (policy, key) = (&config.policy, Stream::Weights.key(config.seed));
         match self.find_user_defined(config) {
@@ -56,7 +51,7 @@ impl Models {
     ) -> Result<NativePolicy, SnapshotError> {
         match self.find_user_defined(config) {
             Some(_) => {
-                let network = self.create_network(game, config, &Device::flex());
+                let network = self.new_network(game, config, &Device::flex());
                 let network = load_weights(network, checkpoint)?;
                 Ok(NativePolicy::new(&network, game.num_features(), game.num_actions()))
             }

@@ -71,10 +71,10 @@ pub fn run(games: &Games, args: PlotArgs) -> Result<()> {
         let is_same_subject = subjects.iter().all(|subject| *subject == subjects[0]);
         let is_score = is_same_subject && ["score", "greedy"].contains(&args.y.as_str());
         let references = if is_score { groups[0].runs[0].reference_scores(games) } else { &[] };
-        let references = references.iter().map(|(name, value)| (name.to_string(), *value));
+        let reference_values =
+            references.iter().map(|(name, value)| (name.to_string(), *value)).collect();
         let title = if is_same_subject { subjects[0].to_string() } else { String::new() };
         let (x_label, y_label) = (name_of(&args.x), args.y.clone());
-        let reference_values = references.collect();
         Chart { title, x_label, y_label, lines, reference_values }.write(path)?;
         eprint_line!("Wrote {}", path.display());
     }
@@ -283,8 +283,13 @@ mod tests {
         assert!(error.ends_with("rewards/exact"), "{error}");
         assert!(check_figure_name(records[..0].iter(), "rewards/none").is_ok());
         // A field has its own name, and those inside it one after a dot.
-        let fields =
-            [("iteration", 2), ("seconds.total", 2), ("load", 0), ("seconds", 0), ("none", 0)];
+        let fields = [
+            ("iteration", 2),
+            ("seconds.total", 2),
+            ("utilization", 0),
+            ("seconds", 0),
+            ("none", 0),
+        ];
         for (name, points) in fields {
             assert_eq!(collect_points(&records, Axis::Iterations, name).len(), points, "{name}");
             assert_eq!(check_figure_name(records.iter(), name).is_ok(), name != "none", "{name}");

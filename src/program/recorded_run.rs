@@ -272,10 +272,8 @@ impl RecordedRun {
 
     /// Mean scores of the game's reference players.
     pub fn reference_scores(&self, games: &Games) -> ReferenceScores {
-        let reference_scores = games
-            .find(self.subject())
-            .and_then(|game| (game.reference_scores)(self.settings.clone()));
-        reference_scores.unwrap_or_default()
+        let game = games.find(self.subject());
+        game.and_then(|game| (game.reference_scores)(self.settings.clone())).unwrap_or_default()
     }
 }
 

@@ -87,8 +87,7 @@ fn describe_end(seed: u64, report: &Result<Value>) -> String {
     }
 }
 
-/// Describes how to train what is left: interrupted runs, and seeds that have `not_begun`; `None` if nothing is
-/// left.
+/// Describes how to train what is left: interrupted runs, and seeds that have `not_begun`; `None` if nothing is left.
 fn describe_remaining_work(runs: &[Value], not_begun: &[u64]) -> Option<String> {
     let interrupted = runs.iter().filter(|report| report["interrupted"] == true);
     let interrupted: Vec<String> = interrupted.map(run_path).collect();

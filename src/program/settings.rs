@@ -91,14 +91,9 @@ struct Report<'a> {
 /// Prints settings; those of the game or task come with their own declarations.
 fn print(table: &Table, own_settings: Declarations, args: &SettingsArgs) -> Result<()> {
     if args.schema {
-        let RunKind { subject, settings, narrowed } = RunKind::of(table);
+        let RunKind { subject_key, settings, narrowed_ranges } = RunKind::of(table);
         return print_json(&file_schema(
-            &SchemaSource {
-                settings,
-                narrowed_ranges: narrowed,
-                subject_key: subject,
-                own_settings,
-            },
+            &SchemaSource { settings, narrowed_ranges, subject_key, own_settings },
             table,
         ));
     }
@@ -117,19 +112,19 @@ type Declarations = &'static [schema::Setting];
 /// The kind of run that has the settings in a table.
 struct RunKind {
     /// Setting that names its game or task.
-    subject: &'static str,
+    subject_key: &'static str,
     settings: Declarations,
-    narrowed: &'static [(&'static str, Shape)],
+    narrowed_ranges: &'static [(&'static str, Shape)],
 }
 
 impl RunKind {
     fn of(table: &Table) -> Self {
-        let (subject, settings) = if table.contains_key("task") {
+        let (subject_key, settings) = if table.contains_key("task") {
             ("task", LanguageConfig::SETTINGS)
         } else {
             ("env", TrainConfig::SETTINGS)
         };
-        Self { subject, settings, narrowed: narrowed_ranges(table) }
+        Self { subject_key, settings, narrowed_ranges: narrowed_ranges(table) }
     }
 }
 
@@ -162,8 +157,8 @@ impl Section<'_> {
 /// Collects the sections of a complete table in order of declaration: settings without a section, the game's or task's
 /// own, and those of the run.
 fn collect_sections(table: &Table, own_settings: Declarations) -> Vec<Section<'_>> {
-    let RunKind { settings: declared, narrowed, .. } = RunKind::of(table);
-    let collect = |name, table, settings| collect_section(name, table, settings, narrowed);
+    let RunKind { settings: declared, narrowed_ranges, .. } = RunKind::of(table);
+    let collect = |name, table, settings| collect_section(name, table, settings, narrowed_ranges);
     let mut sections = vec![collect("", table, declared)];
     let position = |name: &str| declared.iter().position(|setting| setting.key == name);
     let inner = table.iter().filter_map(|(name, value)| Some((name, value.as_table()?)));

@@ -46,7 +46,7 @@ pub fn run(games: &Games, args: TrainArgs) -> Result<()> {
     let TrainArgs { game, from, run, verifier, .. } = args;
     verifier.refuse_for_games()?;
     let file = run.read_settings()?;
-    let game = games.find_beside_tasks(resolve_game_name(game.as_deref(), &file)?)?;
+    let game = games.find_beside_tasks(game_name(game.as_deref(), &file)?)?;
     let layers = match from {
         Some(_) => vec![overlay::parse("the defaults of --from", FROM_DEFAULTS)?, file],
         None => vec![file],
@@ -165,10 +165,7 @@ fn find_resumable(games: &Games, mut runs: impl Iterator<Item = RunFolder>) -> O
 }
 
 /// Returns the name of the game, on the command line or in the settings file.
-fn resolve_game_name<'a>(
-    requested: Option<&'a str>,
-    file: &'a toml::Table,
-) -> Result<Option<&'a str>> {
+fn game_name<'a>(requested: Option<&'a str>, file: &'a toml::Table) -> Result<Option<&'a str>> {
     let in_file = match file.get("env") {
         Some(toml::Value::String(name)) => Some(name.as_str()),
         Some(other) => bail!("`env` is {other}, but must be the name of a game"),
@@ -295,7 +292,7 @@ fn train_rank<G: ConfigurableGame>(
     let GameSetup { game, config, data, from } = setup;
     let config = &config;
     let create_network =
-        |chosen: &ChosenDevice| session.games.models.create_network(game, config, &chosen.device);
+        |chosen: &ChosenDevice| session.games.models.new_network(game, config, &chosen.device);
     let try_rollout = |chosen: &ChosenDevice| {
         with_note(&format!("Trying a rollout on {}.", chosen.info.name), || {
             let alone = Team::alone();

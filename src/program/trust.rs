@@ -81,11 +81,10 @@ fn check_consent(
         args.trust || is_command_given && loose_settings.iter().all(|key| is_on_command_line(key));
     // Without a folder, or with a relative one, the same command can mean another program elsewhere.
     let absolute_folder = current_folder.join(folder);
-    require_approval(
-        &format_approved_settings(task_settings, &absolute_folder),
-        is_approved,
-        || format_refusal(task_settings, &loose_settings, options),
-    )
+    let settings = format_approved_settings(task_settings, &absolute_folder);
+    require_approval(&settings, is_approved, || {
+        format_refusal(task_settings, &loose_settings, options)
+    })
 }
 
 /// Checks consent to a task that runs code without a sandbox, which the command line may give.
@@ -101,14 +100,13 @@ fn check_unsafe(name: &str, is_approved: bool) -> Result<()> {
 /// Formats the error for a verifier that is not approved, whose `loose_settings` permit more than by default.
 fn format_refusal(task_settings: &Table, loose_settings: &[&str], options: [&str; 2]) -> String {
     let [command, folder] = ["verifier", "folder"].map(|key| overlay::text_at(task_settings, key));
-    let shown_folder =
-        if folder.is_empty() { "this folder".to_string() } else { format!("{folder:?}") };
+    let folder = if folder.is_empty() { "this folder".to_string() } else { format!("{folder:?}") };
     let permissions = loose_settings
         .iter()
         .filter_map(|key| Some(format!(", {key} = {}", task_settings.get(*key)?)));
     let permissions: String = permissions.collect();
     format!(
-        "the verifier is a shell command that you have not approved yet: {command:?}, run in {shown_folder}{permissions}; \
+        "the verifier is a shell command that you have not approved yet: {command:?}, run in {folder}{permissions}; \
          approve it with --trust{}{}",
         options[0],
         if permissions.is_empty() { "" } else { options[1] }

@@ -62,7 +62,7 @@ pub fn bench<G: ConfigurableGame>(models: &Models, args: &BenchArgs) -> Result<(
     let started = Instant::now();
     let chosen = device::start(&args.device)?;
     let device = &chosen.device;
-    let network = models.create_network(game, &config, device);
+    let network = models.new_network(game, &config, device);
     let mut trainer = Trainer::with_model(game, network, &config, device);
     if let Some(missing) = trainer.unsupported_reason() {
         bail!(missing);
@@ -175,7 +175,7 @@ fn measure_time_to_score<G: Rules>(
     let runs = (0..args.score_repeats).map(|i| {
         let config = TrainConfig { seed: defaults.seed + i, ..defaults.clone() };
         let started = Instant::now();
-        let network = models.create_network(game, &config, device);
+        let network = models.new_network(game, &config, device);
         let mut trainer = Trainer::with_model(game, network, &config, device);
         while trainer.iteration() < config.iterations {
             trainer.iterate()?;

@@ -184,7 +184,7 @@ fn measure_iterations<G: ConfigurableGame>(
     repeats: usize,
 ) -> Result<IterationTime> {
     let (chosen, team) = rank.choose_device()?;
-    let network = models.create_network(game, config, &chosen.device);
+    let network = models.new_network(game, config, &chosen.device);
     let mut trainer: GameTrainer<G> =
         ranks::create_trainer(game, network, config, &chosen, None, team)?;
     let (mut seconds, mut communication) = (Vec::new(), Vec::new());
@@ -193,8 +193,7 @@ fn measure_iterations<G: ConfigurableGame>(
         let record = trainer.iterate()?;
         if i >= WARM_UP_ITERATIONS {
             seconds.push(started.elapsed().as_secs_f64());
-            communication
-                .push(record.communication.map_or(0.0, |communication| communication.seconds));
+            communication.push(record.communication.map_or(0.0, |cost| cost.seconds));
         }
     }
     // Wait for the next rollout, which is already running: some drivers fail if the process ends meanwhile.
@@ -259,10 +258,8 @@ fn fit_reduction_cost(team: &Team) -> Result<Option<ReductionCost>> {
 
 impl Display for Scaling {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Self {
-            env, rank_kind, num_envs, reductions_per_iteration, bytes_per_reduction, ..
-        } = self;
-        writeln!(f, "{env}, {num_envs} games, ranks: {rank_kind}")?;
+        let Self { env, num_envs, reductions_per_iteration, bytes_per_reduction, .. } = self;
+        writeln!(f, "{env}, {num_envs} games, ranks: {}", self.rank_kind)?;
         write!(
             f,
             "{reductions_per_iteration} reductions of {bytes_per_reduction} bytes per iteration"

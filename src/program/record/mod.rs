@@ -159,11 +159,10 @@ struct Report<'a> {
 
 impl std::fmt::Display for Report<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let content =
-            self.frames.map_or("a still".to_string(), |frames| format!("{frames} frames"));
+        let frames = self.frames.map_or("a still".to_string(), |frames| format!("{frames} frames"));
         let Self { env, iteration, out, width, height, drawn_by, .. } = self;
         let kilobytes = self.bytes as f64 / 1e3;
-        write!(f, "{out}: {content} of {width} x {height} pixels, {kilobytes:.1} KB; ")?;
+        write!(f, "{out}: {frames} of {width} x {height} pixels, {kilobytes:.1} KB; ")?;
         write!(f, "{env} of iteration {iteration}, drawn by {drawn_by}")
     }
 }

@@ -38,8 +38,8 @@ use std::path::PathBuf;
 use toml::Table;
 
 /// Answer to Ctrl-C.
-const INTERRUPT_ANSWER: &str = "Waiting for the running processes to finish their iteration and save; the same command \
-                        continues the sweep.";
+const INTERRUPT_ANSWER: &str = "Waiting for the running processes to finish their iteration and save; the same \
+                                command continues the sweep.";
 /// Maximum number of trials of a sweep: far more than anyone trains, and few enough to list.
 const MAX_TRIALS: usize = 1_000_000;
 

@@ -56,7 +56,7 @@ pub fn select_trials(file: &SweepFile, trials: &mut Vec<Trial>, round: u32) -> V
     (first..trials.len()).collect()
 }
 
-/// Returns the indices of the trials that are ranked from best to worst, keeping the order of equal ones.
+/// Returns the indices of the trials of which `is_ranked` holds, from best to worst; equal ones keep their order.
 pub fn rank_trials(trials: &[Trial], is_ranked: impl Fn(&Trial) -> bool) -> Vec<usize> {
     let mut order: Vec<usize> = (0..trials.len()).filter(|i| is_ranked(&trials[*i])).collect();
     let score = |i: usize| trials[i].score.unwrap_or(f64::NEG_INFINITY);

@@ -77,11 +77,9 @@ pub(super) fn read_content(run: &Path) -> RunContent {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             let name = path.strip_prefix(run).unwrap().to_path_buf();
-            let is_left_out =
-                name.to_string_lossy().starts_with('.') || name.to_string_lossy().contains("/.");
-            if is_left_out
-                || ["model", "metrics.jsonl"].iter().any(|other| name == Path::new(other))
-            {
+            let text = name.to_string_lossy().into_owned();
+            let is_hidden = text.starts_with('.') || text.contains("/.");
+            if is_hidden || ["model", "metrics.jsonl"].contains(&text.as_str()) {
                 continue;
             }
             if path.is_dir() {
@@ -202,7 +200,7 @@ pub(super) fn create_game_run(
     let data = TrainingData::open_new(game, &mut config).unwrap();
     let demonstrations = data.map(|data| data.demonstrations);
     let device = Device::flex();
-    let network = Models::default().create_network(game, &config, &device);
+    let network = Models::default().new_network(game, &config, &device);
     let trainer =
         Trainer::with_team(game, network, &config, &device, demonstrations, Team::alone()).unwrap();
     let trainer = match checkpoint {

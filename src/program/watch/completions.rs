@@ -172,13 +172,9 @@ mod tests {
         // The number of an iteration may be incomplete, too.
         let torn_number = format!("{text}{{\"iteration\":1");
         for (iteration, first) in [(0, 0), (3, 0), (4, 2), (5, 3), (7, 3), (8, 6), (99, 6)] {
-            assert_eq!(block(&text, Some(iteration)), lines[first..].concat(), "{iteration}");
-            assert_eq!(block(&torn, Some(iteration)), lines[first..].concat(), "{iteration}");
-            assert_eq!(
-                block(&torn_number, Some(iteration)),
-                lines[first..].concat(),
-                "{iteration}"
-            );
+            for text in [&text, &torn, &torn_number] {
+                assert_eq!(block(text, Some(iteration)), lines[first..].concat(), "{iteration}");
+            }
         }
         assert_eq!(block(&torn, None), text);
         assert_eq!(block("", None), "");

@@ -177,10 +177,8 @@ mod tests {
         for strange in ["", "1", "x-1", &id.replace("-1", "-3"), &format!("{id}x")] {
             assert_eq!(index.index_after(strange), None, "{strange}");
         }
-        assert_eq!(
-            index.read_range(0, index.end()).unwrap(),
-            torn.as_bytes()[..index.end() as usize]
-        );
+        let bytes = index.read_range(0, index.end()).unwrap();
+        assert_eq!(bytes, torn.as_bytes()[..index.end() as usize]);
 
         // The torn line is complete; malformed records and those that would break an event are skipped.
         let rest =

@@ -17,8 +17,8 @@ pub struct File {
 }
 
 impl File {
-    /// Decompresses the content, for a client that cannot.
-    pub fn decompress(&self) -> Bytes {
+    /// Returns the content uncompressed, for a client that cannot decompress it.
+    pub fn plain(&self) -> Bytes {
         if !self.is_gzip {
             return Bytes::from_static(self.bytes);
         }
@@ -91,7 +91,7 @@ mod tests {
         for file in DIST {
             let known = content_type(file.path) != "application/octet-stream";
             assert_eq!(known, !file.path.ends_with(".safetensors"), "{}", file.path);
-            assert_eq!(hash_content(&file.decompress()), file.tag, "{}", file.path);
+            assert_eq!(hash_content(&file.plain()), file.tag, "{}", file.path);
         }
         assert!(find("/").is_some_and(|file| file.path == "/index.html"));
         assert!(find("").is_none() && find("/nothing.html").is_none());

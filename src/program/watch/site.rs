@@ -165,7 +165,7 @@ fn find_public_file<'a>(run: &'a RunState, name: &str) -> Option<(&'a Bytes, Opt
 fn page_response<B>(request: &Request<B>, file: &'static File) -> Response<Body> {
     let media_type = content_type(file.path);
     if !file.is_gzip {
-        return full_response(request, media_type, file.decompress(), file.tag);
+        return full_response(request, media_type, file.plain(), file.tag);
     }
     let mut response = if accepts_gzip(request.headers()) {
         let tag = format!("{}-gzip", file.tag);
@@ -175,7 +175,7 @@ fn page_response<B>(request: &Request<B>, file: &'static File) -> Response<Body>
         }
         response
     } else {
-        full_response(request, media_type, file.decompress(), file.tag)
+        full_response(request, media_type, file.plain(), file.tag)
     };
     set_header(&mut response, header::VARY, "accept-encoding");
     response
