@@ -46,7 +46,7 @@ fn a_language_run_prints_phases_and_working_next_steps() {
     // Without rewards there is no score.
     let metrics = fs::read_to_string(folder.join("runs/sort-1/metrics.jsonl")).unwrap();
     let first: serde_json::Value = serde_json::from_str(metrics.lines().next().unwrap()).unwrap();
-    assert!(first["score"].is_null() && first["fit"] == true, "{first}");
+    assert!(first["score"].is_null() && first["is_sft"] == true, "{first}");
 
     let next = next_step(&said).replace('\'', "");
     assert!(next.starts_with("generate runs/sort-1 ") && next.ends_with('>'), "{next}");

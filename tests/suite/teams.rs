@@ -166,7 +166,7 @@ fn completions_exchanged_between_processes_arrive_intact() {
     assert_eq!(ranks[3]["shards"][0], ranks[2]["shards"][1], "{metadata}");
     json(folder, &shared("fruit", "alone", "cpu", &one));
     let text = fs::read_to_string(folder.join("alone/metrics.jsonl")).unwrap();
-    assert!(!text.contains("reduction"), "one rank exchanges nothing");
+    assert!(!text.contains("communication"), "one rank exchanges nothing");
 }
 
 /// The parameters in a run's last checkpoint.
