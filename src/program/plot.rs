@@ -283,8 +283,13 @@ mod tests {
         assert!(error.ends_with("rewards/exact"), "{error}");
         assert!(check_figure_name(records[..0].iter(), "rewards/none").is_ok());
         // A field has its own name, and those inside it one after a dot.
-        let fields =
-            [("iteration", 2), ("seconds.total", 2), ("load", 0), ("seconds", 0), ("none", 0)];
+        let fields = [
+            ("iteration", 2),
+            ("seconds.total", 2),
+            ("utilization", 0),
+            ("seconds", 0),
+            ("none", 0),
+        ];
         for (name, points) in fields {
             assert_eq!(collect_points(&records, Axis::Iterations, name).len(), points, "{name}");
             assert_eq!(check_figure_name(records.iter(), name).is_ok(), name != "none", "{name}");
