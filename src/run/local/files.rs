@@ -465,11 +465,8 @@ mod tests {
         assert_eq!(warnings(), [""; 0]);
         assert_eq!(fs::read(&sums).unwrap(), whole);
         fs::remove_dir_all(folder.store().path(2)).unwrap();
-        let found = warnings();
-        assert!(
-            found[0].contains("best is missing or damaged, and iteration 2 has no"),
-            "{found:?}"
-        );
+        let all = warnings();
+        assert!(all[0].contains("best is missing or damaged, and iteration 2 has no"), "{all:?}");
     }
 
     #[test]
