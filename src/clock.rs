@@ -9,8 +9,8 @@ pub const MAX_WAIT: Duration = Duration::from_millis(100);
 /// A longer gap between two readings means that this process stood still meanwhile.
 const MAX_GAP: Duration = Duration::from_secs(1);
 
-/// A stopwatch that stands still while this process does: stopped by Ctrl-Z, frozen, or on a suspended machine. Whatever
-/// it times may have stood still as well, or may have answered long ago without being read.
+/// A stopwatch that stands still while this process does: stopped by Ctrl-Z, frozen, or on a suspended machine.
+/// Whatever it times may have stood still as well, or may have answered long ago without being read.
 pub struct Stopwatch {
     elapsed: Duration,
     last_reading: Instant,

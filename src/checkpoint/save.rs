@@ -30,17 +30,17 @@ pub fn save(checkpoint: &Checkpoint, path: &Path) -> Result<(), CheckpointError>
     }
     require_replaceable(path)?;
     require_only_leftovers(path)?;
-    disk::replace_folder(path, remove_manifest_last, |tmp| write_files(checkpoint, tmp)).map_err(
-        |error| match error {
-            CheckpointError::Io { source, .. }
-                if matches!(source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) =>
-            {
-                let needed_bytes = sections.iter().map(|s| s.bytes.len() as u64).sum();
-                CheckpointError::DiskFull { path: path.to_owned(), needed_bytes }
-            }
-            error => error,
-        },
-    )
+    let saved =
+        disk::replace_folder(path, remove_manifest_last, |tmp| write_files(checkpoint, tmp));
+    saved.map_err(|error| match error {
+        CheckpointError::Io { source, .. }
+            if matches!(source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) =>
+        {
+            let needed_bytes = sections.iter().map(|s| s.bytes.len() as u64).sum();
+            CheckpointError::DiskFull { path: path.to_owned(), needed_bytes }
+        }
+        error => error,
+    })
 }
 
 /// Cleans up after a crashed save to `path`: removes leftovers and completes an interrupted

@@ -187,16 +187,10 @@ mod tests {
 
     #[test]
     fn only_directory_names_of_checkpoints_parse_as_iterations() {
-        for iteration in [0, 120, 99_999_999, 100_000_000, u64::MAX] {
-            assert_eq!(parse_iteration(&directory_name(iteration)), Some(iteration));
-            assert_eq!(
-                parse_leftover(&format!(".{}.tmp", directory_name(iteration))),
-                Some(iteration)
-            );
-            assert_eq!(
-                parse_leftover(&format!(".{}.old", directory_name(iteration))),
-                Some(iteration)
-            );
+        for number in [0, 120, 99_999_999, 100_000_000, u64::MAX] {
+            assert_eq!(parse_iteration(&directory_name(number)), Some(number));
+            assert_eq!(parse_leftover(&format!(".{}.tmp", directory_name(number))), Some(number));
+            assert_eq!(parse_leftover(&format!(".{}.old", directory_name(number))), Some(number));
         }
         assert_eq!(directory_name(120), "00000120");
         for other in ["", "120", "000000120", "+0000120", "best", ".00000120", "00000120.tmp"] {

@@ -81,11 +81,10 @@ const LIBDEVICE: &str = "nvvm/libdevice/libdevice.10.bc";
 #[cfg(feature = "cuda")]
 pub(super) fn has_libdevice() -> bool {
     let usual_folders = ["/usr/local/cuda", "/opt/cuda", "/usr/lib/cuda", "/usr"];
+    let has = |folder: &str| std::path::Path::new(folder).join(LIBDEVICE).is_file();
     match std::env::var("CUDA_PATH") {
-        Ok(folder) => std::path::Path::new(&folder).join(LIBDEVICE).is_file(),
-        Err(_) => usual_folders
-            .iter()
-            .any(|folder| std::path::Path::new(folder).join(LIBDEVICE).is_file()),
+        Ok(folder) => has(&folder),
+        Err(_) => usual_folders.into_iter().any(has),
     }
 }
 

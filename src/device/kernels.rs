@@ -19,12 +19,9 @@ pub(crate) fn items_per_launch(flops: f64, launch_size: f64) -> usize {
 
 /// Whether kernels on a device support a precision.
 pub fn has_precision(device: &Device, precision: Precision) -> bool {
-    let device = device.clone().without_autodiff();
-    has_kernels(&device)
-        && buffers::probe(&device)
-            .client
-            .properties()
-            .supports_type(buffers::element_type(precision))
+    let (device, element_type) =
+        (device.clone().without_autodiff(), buffers::element_type(precision));
+    has_kernels(&device) && buffers::probe(&device).client.properties().supports_type(element_type)
 }
 
 /// Maximum size of a buffer that an index of a kernel reaches, bytes, even where a device has larger ones: these

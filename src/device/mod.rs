@@ -188,9 +188,9 @@ pub fn start(name: &str) -> Result<ChosenDevice, DeviceError> {
         let (info, reason) = find_best()?;
         return start_listed(&info, reason);
     }
-    let (backend, index) = name.split_once(':').unwrap_or((name, "0"));
+    let (backend_name, index) = name.split_once(':').unwrap_or((name, "0"));
     let Some((backend_name, feature)) =
-        BACKEND_FEATURES.into_iter().find(|(known, _)| *known == backend)
+        BACKEND_FEATURES.into_iter().find(|(known, _)| *known == backend_name)
     else {
         let known: Vec<&str> = BACKENDS.iter().map(|backend| backend.name).collect();
         return Err(DeviceError::Unknown { name: name.to_string(), known: known.join(", ") });

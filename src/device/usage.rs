@@ -94,8 +94,8 @@ pub fn measure_utilization<'a>(device: impl Into<Option<&'a Device>>) -> Option<
         if usage.last_measurement.is_some_and(is_recent) {
             return usage.utilization;
         }
-        let (time, utilization) = match device.map_or(GpuUtilization::NotAGpu, read_gpu_utilization)
-        {
+        let gpu = device.map_or(GpuUtilization::NotAGpu, read_gpu_utilization);
+        let (time, utilization) = match gpu {
             GpuUtilization::Fraction(utilization) => (0.0, Some(utilization)),
             GpuUtilization::Unreported => (0.0, None),
             GpuUtilization::NotAGpu => {

@@ -45,8 +45,7 @@ fn parse_row(
     mut line: String,
     next_line: &mut impl FnMut() -> Option<io::Result<String>>,
 ) -> io::Result<Vec<String>> {
-    let quote_error =
-        |reason: &str| io::Error::other(format!("a quote of line {line_number} {reason}"));
+    let error = |reason: &str| io::Error::other(format!("a quote of line {line_number} {reason}"));
     let (mut cells, mut cell, mut is_quoted, mut bytes) = (Vec::new(), String::new(), false, 0);
     loop {
         let mut characters = line.chars().peekable();
@@ -55,9 +54,7 @@ fn parse_row(
                 (true, '"') if characters.peek() == Some(&'"') => cell.extend(characters.next()),
                 (true, '"') => is_quoted = false,
                 (false, '"') if cell.trim().is_empty() => is_quoted = true,
-                (false, '"') => {
-                    return Err(quote_error("is within a cell; put the cell in quotes"));
-                }
+                (false, '"') => return Err(error("is within a cell; put the cell in quotes")),
                 (false, ',') => cells.push(mem::take(&mut cell)),
                 (false, '\n') => {}
                 (false, '\r') if characters.peek() == Some(&'\n') => {}
@@ -69,9 +66,8 @@ fn parse_row(
             return Ok(cells);
         }
         bytes += line.len();
-        line = next_line()
-            .filter(|_| bytes < MAX_ROW_BYTES)
-            .ok_or_else(|| quote_error("has no end"))??;
+        line =
+            next_line().filter(|_| bytes < MAX_ROW_BYTES).ok_or_else(|| error("has no end"))??;
     }
 }
 

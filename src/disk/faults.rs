@@ -37,8 +37,8 @@ pub(super) fn are_injected() -> bool {
     DISK.get().is_some()
 }
 
-/// Whether failures begin with the next change.
-pub(super) fn begin_next() -> bool {
+/// Whether the next change is the first that fails.
+pub(super) fn is_next() -> bool {
     DISK.get().is_some_and(|FaultyDisk { fault, num_changes }| match fault {
         Fault::Nothing => false,
         Fault::Once(at) | Fault::Stop(at) => num_changes == at,
@@ -47,7 +47,7 @@ pub(super) fn begin_next() -> bool {
 
 pub(super) fn pass_fault_point() -> io::Result<()> {
     let Some(FaultyDisk { fault, num_changes }) = DISK.get() else { return Ok(()) };
-    let fails = begin_next() || matches!(fault, Fault::Stop(at) if num_changes > at);
+    let fails = is_next() || matches!(fault, Fault::Stop(at) if num_changes > at);
     DISK.set(Some(FaultyDisk { fault, num_changes: num_changes + 1 }));
     if fails { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
 }

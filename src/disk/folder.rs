@@ -98,7 +98,6 @@ pub fn recover_replacement(
     if paths.old.exists() && !path.exists() {
         rename(&paths.old, path).map_err(folder_error("restore", path))?;
     }
-    paths
-        .into_existing()
-        .try_for_each(|folder| remove(&folder).map_err(folder_error("remove", &folder)))
+    let mut leftovers = paths.into_existing();
+    leftovers.try_for_each(|folder| remove(&folder).map_err(folder_error("remove", &folder)))
 }

@@ -79,7 +79,7 @@ pub fn open_no_follow(path: &Path) -> io::Result<File> {
 /// Writes to a file.
 pub fn write(file: &mut File, bytes: &[u8]) -> io::Result<()> {
     #[cfg(test)]
-    if faults::begin_next() {
+    if faults::is_next() {
         file.write_all(&bytes[..bytes.len() / 2])?;
     }
     pass_fault_point()?;
@@ -221,9 +221,9 @@ impl PendingFile {
         #[cfg(unix)]
         {
             use std::os::unix::fs::MetadataExt;
-            let identity = |data: fs::Metadata| (data.dev(), data.ino());
+            let id = |data: fs::Metadata| (data.dev(), data.ino());
             let [ours, there] = [self.file.metadata(), fs::symlink_metadata(&self.path)];
-            matches!((ours.map(identity), there.map(identity)), (Ok(ours), Ok(there)) if ours == there)
+            matches!((ours.map(id), there.map(id)), (Ok(ours), Ok(there)) if ours == there)
         }
         #[cfg(not(unix))]
         true

@@ -128,8 +128,8 @@ pub(crate) fn parse_iteration(line: &[u8]) -> Option<u32> {
     Some(record.ok()?.iteration)
 }
 
-/// Finds the start of the oldest iteration from which a file of `length` bytes has at most `bytes`, or else of the
-/// newest.
+/// Finds the start of the oldest iteration from which a file of `length` bytes has at most `bytes`, or else that of
+/// the newest one.
 fn find_start_of_newest(file: File, length: u64, bytes: u64) -> std::io::Result<u64> {
     let (mut offset, mut start, mut last_iteration) = (0, 0, None);
     for line in input::lines(file) {

@@ -188,9 +188,9 @@ pub enum LeafThreads {
     One,
 }
 
-/// Computes `count` leaves by `leaf` and sums them in the order of the tree. Leaves are added right after they
-/// were computed, while they are in the cache, so few of them exist at a time: on one thread at most the tree's height
-/// plus one.
+/// Computes `count` leaves by `leaf` and sums them in the order of the tree. Leaves are added right after they were
+/// computed, while they are in the cache, so few of them exist at a time: at most the tree's height plus one on one
+/// thread.
 pub fn sum_leaves<T: Send>(
     count: usize,
     threads: LeafThreads,

@@ -3,13 +3,13 @@
 use super::*;
 
 /// Limit of every wait, which ends a hang.
-pub const HANG_TIMEOUT: Duration = Duration::from_secs(600);
+pub const HANG: Duration = Duration::from_secs(600);
 
 /// Runs `run` on `size` threads and returns the results by rank.
 pub fn run_on_ranks<T: Send>(size: usize, run: impl Fn(Team) -> T + Sync) -> Vec<T> {
     std::thread::scope(|scope| {
         let run = &run;
-        let teams = thread_teams(size, HANG_TIMEOUT);
+        let teams = thread_teams(size, HANG);
         let all: Vec<_> = teams.into_iter().map(|team| scope.spawn(move || run(team))).collect();
         all.into_iter().map(|thread| thread.join().unwrap()).collect()
     })

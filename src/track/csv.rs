@@ -7,14 +7,14 @@ use std::borrow::Cow;
 use std::io;
 use std::path::Path;
 
-/// First columns; those of the metrics follow.
+/// First columns; those of the figures follow.
 const FIRST_COLUMNS: [&str; 2] = ["iteration", "env_steps"];
 
 /// An open file of rows.
 #[derive(Debug)]
 pub(super) struct CsvTracker {
     file: AppendFile,
-    /// Metrics that have a column.
+    /// Figures that have a column.
     columns: Vec<String>,
     last_iteration: u32,
 }
@@ -34,7 +34,7 @@ impl CsvTracker {
             |row: &&str| iteration(row).is_some_and(|iteration| iteration <= last_iteration);
         let rows: Vec<&str> = lines.take_while(is_kept).collect();
         let last_iteration = rows.last().and_then(|row| iteration(row)).unwrap_or(0);
-        // The folder may contain the file of another run with other metrics.
+        // The folder may contain the file of another run with other figures.
         let header = if rows.is_empty() { "" } else { header };
         let cells = csv::rows(header.as_bytes()).next().and_then(|(_, cells)| cells.ok());
         let columns = cells.into_iter().flatten().skip(FIRST_COLUMNS.len()).collect();

@@ -170,7 +170,7 @@ fn find_messages(bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
     std::iter::from_fn(next).collect()
 }
 
-/// Finds the byte range of the message in the record at `offset`; `None` if the record is damaged.
+/// Finds the byte range of the message in the record at offset `at`; `None` if the record is damaged.
 fn find_message(bytes: &[u8], at: usize) -> Option<std::ops::Range<usize>> {
     let rest = &bytes[at..];
     let word = |at: usize| Some(u32::from_le_bytes(rest.get(at..at + 4)?.try_into().ok()?));

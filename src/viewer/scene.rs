@@ -35,8 +35,7 @@ impl<G: Rules> Scene<G> {
         &*self.info
     }
 
-    /// Replaces the contents of `sprites` with the sprites at `progress` (0 to 1) from `before` to
-    /// `now`.
+    /// Replaces the contents of `sprites` with the sprites at `progress` (0 to 1) from `before` to `now`.
     pub fn compute_sprites(
         &self,
         before: &[G::State],

@@ -84,12 +84,9 @@ impl Wall {
             }
         };
         // Largest cells first; ties go to the layout with the fewest empty places.
-        let num_empty = |columns: u32| columns * count.div_ceil(columns) - count;
+        let empty = |columns: u32| columns * count.div_ceil(columns) - count;
         let best = (1..=count).max_by(|&a, &b| {
-            cell_size(a)
-                .total_cmp(&cell_size(b))
-                .then(num_empty(b).cmp(&num_empty(a)))
-                .then(b.cmp(&a))
+            cell_size(a).total_cmp(&cell_size(b)).then(empty(b).cmp(&empty(a))).then(b.cmp(&a))
         });
         let columns = best.unwrap_or(1);
         let (rows, cell_size) = (count.div_ceil(columns), cell_size(columns));
@@ -121,8 +118,8 @@ impl Wall {
         };
         let cost = |columns: u64| {
             let (width, height) = size(columns);
-            let num_empty = columns * count.div_ceil(columns) - count;
-            (width as f64 / height as f64 / 1.5).ln().abs() + num_empty as f64 / columns as f64
+            let empty = columns * count.div_ceil(columns) - count;
+            (width as f64 / height as f64 / 1.5).ln().abs() + empty as f64 / columns as f64
         };
         let best = (1..=count).min_by(|&a, &b| cost(a).total_cmp(&cost(b)));
         size(best.unwrap_or(1))

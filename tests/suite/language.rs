@@ -207,15 +207,12 @@ fn texts_that_are_learnt_from_have_the_very_probabilities_of_their_generation() 
         let sampling = Sampling { max_new_tokens: 20, ..Sampling::default() };
         let prompts = prompts(64);
         let all = generate(&decoder, &prompts, &sampling, 9);
-        let text = |(prompt, completions): (&'_ CompletionRequest, &'_ Vec<Completion>)| -> (Vec<u32>, Vec<Vec<u32>>) {
-            (prompt.tokens.clone(), completions.iter().map(|one| one.tokens.clone()).collect())
-        };
-        let owned: Vec<_> = prompts.iter().zip(&all).map(text).collect();
-        let texts: Vec<PromptWithCompletions> = owned
+        let texts: Vec<PromptWithCompletions> = prompts
             .iter()
+            .zip(&all)
             .map(|(prompt, completions)| PromptWithCompletions {
-                prompt,
-                completions: completions.iter().map(Vec::as_slice).collect(),
+                prompt: &prompt.tokens,
+                completions: completions.iter().map(|one| &one.tokens[..]).collect(),
             })
             .collect();
         for retention in [Retention::All, Retention::Inputs] {

@@ -21,7 +21,7 @@ export class Agents {
     });
   }
 
-  /** Adds an agent, or a newer policy of one; on the stage it takes effect at once. `boardName` is its name over a board. */
+  /** Adds an agent, or a newer policy of one; on the stage it takes effect at once. `boardName` names it over a board. */
   offer(id, label, file, boardName = label) {
     this.all.set(id, { label, file, boardName });
     this.onRenew(id);

@@ -117,7 +117,7 @@ export class Lab extends Control {
     this.keepRun(true); // it has left the shelf
   }
 
-  /** Clears the note about ranges once a change has mended it. */
+  /** Clears the note about values out of their ranges once none is left. */
   changed() {
     if ($("trouble").textContent === OUT_OF_RANGE && $("settings").checkValidity()) this.showTrouble("");
   }

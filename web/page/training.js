@@ -54,8 +54,8 @@ export class Training {
 
   /**
    * Starts runs: `wanted` are `{ seed, iterations, text, saved, file }`. `text` holds the settings, `saved` a
-   * checkpoint to resume, `file` the games to learn from instead of playing, or a language model to start from. `device`
-   * is auto, WebGPU or CPU. Seeds are spread over workers, a processor each; where more processors are left and the
+   * checkpoint to resume, `file` the games to learn from instead of playing, or a language model to start from.
+   * `device` is auto, WebGPU or CPU. Seeds are spread over workers, a processor each; where more processors are left and the
    * host allows shared memory, several workers share a run. One worker alone uses a GPU. A language model is trained
    * by one worker, which answers `question` meanwhile.
    */

@@ -319,8 +319,8 @@ impl RunFiles {
     }
 }
 
-/// Removes the files of a run that ended before its first checkpoint, so that a new run in the folder is not taken for
-/// it.
+/// Removes the files of a run that ended before its first checkpoint, for which a new run in the folder could be
+/// taken.
 fn remove_leftovers(folder: &RunFolder) -> Result<(), RunError> {
     let names = [MODEL, TENSORBOARD, COMPLETIONS, CSV, SPACES];
     names.map(|name| folder.path().join(name)).iter().try_for_each(|path| {
@@ -465,8 +465,8 @@ mod tests {
         assert_eq!(warnings(), [""; 0]);
         assert_eq!(fs::read(&sums).unwrap(), whole);
         fs::remove_dir_all(folder.store().path(2)).unwrap();
-        let text = warnings();
-        assert!(text[0].contains("best is missing or damaged, and iteration 2 has no"), "{text:?}");
+        let all = warnings();
+        assert!(all[0].contains("best is missing or damaged, and iteration 2 has no"), "{all:?}");
     }
 
     #[test]

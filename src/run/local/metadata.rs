@@ -46,15 +46,10 @@ impl<'a> RunMetadata<'a> {
             device: device.clone(),
             shards: [bounds[0], bounds[1]],
         };
+        let device_names = team.hardware().device_names.iter();
         let ranks = match team.size() {
             1 => Vec::new(),
-            _ => team
-                .hardware()
-                .device_names
-                .iter()
-                .zip(boundaries.windows(2))
-                .map(rank_shards)
-                .collect(),
+            _ => device_names.zip(boundaries.windows(2)).map(rank_shards).collect(),
         };
         Self {
             grove: env!("CARGO_PKG_VERSION"),

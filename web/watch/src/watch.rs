@@ -79,10 +79,9 @@ impl Policy {
         let config = kind.defaults()?;
         let (features, actions) = (kind.facts().features.len(), kind.facts().actions.len());
         let parameters = config.policy.parameters(features, actions);
-        let params: Vec<f32> = (0..parameters.iter().map(Parameter::num_elements).sum::<usize>()
-            as u32)
-            .map(|i| uniform(draw(config.seed as u32, i)) - 0.5)
-            .collect();
+        let num_params = parameters.iter().map(Parameter::num_elements).sum::<usize>() as u32;
+        let random = |i| uniform(draw(config.seed as u32, i)) - 0.5;
+        let params: Vec<f32> = (0..num_params).map(random).collect();
         let header = Header { iteration: 0, config: kind.settings(&config) };
         Self::new(write_params(&parameters, &params, Some(&header)))
     }
