@@ -5,6 +5,7 @@ use super::template_limits::{self as limits, BoundedText};
 use super::template_python as python;
 use crate::text::error::LanguageError;
 use crate::text::template::ChatTemplate;
+use minijinja::machinery::Token;
 use minijinja::value::merge_maps;
 use minijinja::{Environment, Error, ErrorKind, Value};
 use serde::Serialize;
@@ -68,11 +69,12 @@ impl ChatTemplate {
         let values = merge_maps([tokens, none, own, fixed]);
         // As in Jinja; a template may have been saved with Windows line ends.
         let source = self.source.replace("\r\n", "\n").replace('\r', "\n");
-        let source = limits::insert_checks(&replace_generation_tags(&source))
-            .map_err(LanguageError::Template)?;
+        let source = replace_generation_tags(&source).into_owned();
+        let checked = limits::insert_checks(&source).map_err(LanguageError::Template)?;
         limits::run(move || {
             let environment = new_environment();
-            let template = environment.template_from_str(&source)?;
+            environment.template_from_str(&source)?;
+            let template = environment.template_from_str(&checked)?;
             let mut text = BoundedText::default();
             let rendered = template.render_captured_to(values, &mut text);
             text.check()?;
@@ -145,16 +147,18 @@ fn replace_generation_tags(source: &str) -> Cow<'_, str> {
     if !source.contains("endgeneration") {
         return source.into();
     }
-    let rewrite = |tag: &str| {
-        let name = limits::tag_content(tag);
-        let with = match name {
+    // One that cannot be read is reported when it is compiled.
+    let statements = limits::find_statements(source).unwrap_or_default();
+    let replaced = statements.iter().filter_map(|statement| {
+        let [(Token::Ident(name), range)] = &statement.tokens[..] else { return None };
+        let with = match *name {
             "generation" => "with",
             "endgeneration" => "endwith",
             _ => return None,
         };
-        tag.starts_with("{%").then(|| tag.replace(name, with))
-    };
-    limits::rewrite_tags(source, rewrite).into()
+        Some((range.clone(), with.to_string()))
+    });
+    limits::apply_edits(source, replaced).into()
 }
 
 #[cfg(test)]
@@ -243,6 +247,13 @@ mod tests {
             "{% set ns = namespace() %}{% set ns.a = ns %}{{ ns }}",
             "{% set ns = namespace() %}{% set ns.a = [{'b': ns}] %}{{ ns|tojson }}",
             "{% set a = namespace() %}{% set b = namespace() %}{% set a.b = b %}{% set b.a = a %}{{ a == b }}",
+            // Brackets, a comment and a raw block that end elsewhere than a cursory reader thinks.
+            "{% set ns = namespace() %}{{ {'a': {}}|length ~ '{#' }}{% set ns.a = ns %}{# #}{{ ns }}",
+            "{% set ns = namespace() %}{#}{{ '#}{% set ns.a = ns %}{{ ns }}' }}",
+            "{% set ns = namespace() %}{% raw %}{% -endraw %}{# {% endraw %}{% set ns.a = ns %}{{ ns }}#}",
+            // Values that would end before their check.
+            "{% set ns = namespace() %}{% set ns.a = ns) if true else (1 %}{{ ns }}",
+            "{% set ns = namespace() %}{% with a = 1) if true else (ns, ns.a = ns %}{{ ns }}{% endwith %}",
             "{{ ('a\n' * 1000)|indent(100000000) }}",
             "{{ 'a'|indent(width=100000000) }}",
             "{{ [1]|batch(100000000000, 'x')|list }}",

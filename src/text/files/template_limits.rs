@@ -1,10 +1,14 @@
 //! Limits for chat templates, which come with a model and may loop, nest or grow without bound.
 
 use crate::clock::{Stopwatch, thread_cpu_time};
+use minijinja::machinery::{Token, WhitespaceConfig, tokenize};
+use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Rest, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, Value, escape_formatter, filters};
 use std::cell::RefCell;
 use std::io::{Error as IoError, Result as IoResult, Write};
+use std::mem;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -132,175 +136,163 @@ pub(super) fn apply(environment: &mut Environment<'_>, format: FormatPython, cal
 }
 
 /// Rewrites a template so that every assigned value is checked: `{% set x = y %}` becomes
-/// `{% set x = (y)|_assigned %}`, and `{% for x in y %}` is followed by `{% set x = (x)|_assigned %}`.
+/// `{% set x =( y )|_assigned%}`, and `{% for x in y %}` is followed by `{% set x = (x)|_assigned %}`. The template must
+/// be parsed as it was, too: with brackets that do not match, a value could end before its check.
 ///
 /// Namespaces are the only mutable values, so a cyclic value, which is printed or compared without end, needs the
 /// assignment of a namespace; and a string can double many times only through assignments.
 ///
 /// # Errors
-/// If the template is longer than [`MAX_SOURCE_BYTES`].
+/// If the template is longer than [`MAX_SOURCE_BYTES`], or cannot be read.
 pub(super) fn insert_checks(source: &str) -> Result<String, String> {
     if source.len() > MAX_SOURCE_BYTES {
         return Err(format!("it is longer than {} KiB", MAX_SOURCE_BYTES >> 10));
     }
-    Ok(rewrite_tags(source, rewrite_assignments))
+    let statements = find_statements(source).map_err(|error| error.to_string())?;
+    let edits = statements.iter().flat_map(|statement| statement.insert_checks(source));
+    Ok(apply_edits(source, edits))
 }
 
-/// Replaces the tags of a template for which `rewrite` returns a string. Raw blocks, expressions and comments count as
-/// tags.
-pub(super) fn rewrite_tags(source: &str, rewrite: impl Fn(&str) -> Option<String>) -> String {
-    let mut text = String::with_capacity(source.len());
-    let mut rest = source;
-    while let Some(start) = rest.find('{') {
-        let (tag, after) = split_tag(&rest[start..]);
-        text += &rest[..start];
-        text += rewrite(tag).as_deref().unwrap_or(tag);
-        rest = after;
+/// A part of a template, and the text that takes its place.
+pub(super) type Edit = (Range<usize>, String);
+
+/// Applies edits, which are in the order of their places.
+pub(super) fn apply_edits(source: &str, edits: impl IntoIterator<Item = Edit>) -> String {
+    let (mut text, mut start) = (String::with_capacity(source.len()), 0);
+    for (range, new) in edits {
+        text += &source[start..range.start];
+        text += &new;
+        start = range.end;
     }
-    text + rest
+    text + &source[start..]
 }
 
-/// Splits off the tag, raw block, expression or comment at the beginning of a template, or its first character.
-fn split_tag(text: &str) -> (&str, &str) {
-    let end = match text.as_bytes().get(1) {
-        Some(b'#') => text.find("#}").map(|at| at + 2),
-        Some(b'%') => find_raw_end(text).or_else(|| find_tag_end(text, "%}")),
-        Some(b'{') => find_tag_end(text, "}}"),
-        _ => Some(1),
-    };
-    text.split_at(end.unwrap_or(text.len()))
+/// A statement of a template, between `{%` and `%}`.
+pub(super) struct Statement<'a> {
+    pub tokens: Vec<(Token<'a>, Range<usize>)>,
+    /// The place of the closing bracket, with its mark for white space.
+    end: Range<usize>,
 }
 
-/// Content of a tag between its brackets.
-pub(super) fn tag_content(tag: &str) -> &str {
-    tag.trim_matches(|c: char| "{%-+}".contains(c) || c.is_whitespace())
-}
-
-/// Finds the end of a raw block, in which nothing is a tag.
-fn find_raw_end(text: &str) -> Option<usize> {
-    let tag = |from: usize| text[from..].find("%}").map(|at| from + at + 2);
-    let mut at = tag(0)?;
-    if tag_content(&text[..at]) != "raw" {
-        return None;
-    }
-    loop {
-        let start = at + text[at..].find("{%")?;
-        let end = tag(start)?;
-        if tag_content(&text[start..end]) == "endraw" {
-            return Some(end);
-        }
-        at = start + 2;
-    }
-}
-
-/// Finds the end of a tag, past `close` outside of quotes.
-fn find_tag_end(text: &str, close: &str) -> Option<usize> {
-    let mut bytes = unquoted_bytes(&text[2..]).map(|(at, ..)| at + 2);
-    let is_end = |at: &usize| text.as_bytes()[*at..].starts_with(close.as_bytes());
-    bytes.find(is_end).map(|at| at + close.len())
-}
-
-/// Rewrites a tag that assigns values to names, so that they pass through [`check_value`]; `None` for other tags.
-fn rewrite_assignments(tag: &str) -> Option<String> {
-    let inner = tag.strip_prefix("{%")?.strip_suffix("%}")?;
-    let (inner, end) = match inner.strip_suffix(['-', '+']) {
-        Some(short) => (short, &inner[short.len()..]),
-        None => (inner, ""),
-    };
-    let start = inner.len() - inner.trim_start_matches(['-', '+']).trim_start().len();
-    let word = inner[start..].find(|c: char| !c.is_alphanumeric()).unwrap_or(inner.len() - start);
-    let (begin, rest) = inner.split_at(start + word);
-    // Loop variables and arguments already have their values; a further assignment checks them.
-    let check_again = |names: &[&str]| -> String {
-        names.iter().map(|name| format!("{{% set {name} = ({name})|{ASSIGNED} {end}%}}")).collect()
-    };
-    Some(match &inner[start..][..word] {
-        "set" => format!("{{%{begin}{}{end}%}}", rewrite_set(rest)),
-        "with" => format!("{{%{begin}{}{end}%}}", rewrite_values(rest)),
-        "for" => {
-            let words = rest.split(|c: char| c.is_whitespace() || ",()".contains(c));
-            let names = words.filter(|word| !word.is_empty()).take_while(|word| *word != "in");
-            format!("{tag}{}", check_again(&names.collect::<Vec<_>>()))
-        }
-        kind @ ("macro" | "call") => {
-            let (name, list) = rest.split_once('(')?;
-            if kind == "call" && !name.trim().is_empty() {
-                return None;
+/// Finds the statements of a template, by minijinja's own lexer: any other could be made to miss some.
+///
+/// # Errors
+/// If the template has a token that is none of Jinja's, or a bracket without an end.
+pub(super) fn find_statements(source: &str) -> Result<Vec<Statement<'_>>, Error> {
+    let (mut statements, mut tokens) = (Vec::new(), Vec::new());
+    for token in tokenize(source, false, SyntaxConfig, WhitespaceConfig::default()) {
+        let (token, span) = token?;
+        let range = span.start_offset as usize..span.end_offset as usize;
+        match token {
+            Token::BlockStart => tokens.clear(),
+            Token::BlockEnd => {
+                statements.push(Statement { tokens: mem::take(&mut tokens), end: range });
             }
-            let (list, after) = list.split_at(find_closing_bracket(list)?);
-            let names = split_at_commas(list).into_iter().filter_map(|part| part.split('=').next());
-            let names = names.map(str::trim).filter(|name| !name.is_empty());
-            let (names, list) = (names.collect::<Vec<_>>(), rewrite_values(list));
-            format!("{{%{begin}{name}({list}{after}{end}%}}{}", check_again(&names))
-        }
-        _ => return None,
-    })
-}
-
-/// Rewrites the rest of a tag after `set`, so that the value is checked: an assignment's, or the block up to `endset`.
-fn rewrite_set(rest: &str) -> String {
-    match rest.split_once('=') {
-        Some((target, value)) if !target.contains('|') => {
-            let check = if target.contains('.') { STORED } else { ASSIGNED };
-            format!("{target}=({value})|{check}")
-        }
-        _ => format!("{rest}|{ASSIGNED}"),
-    }
-}
-
-/// Rewrites a list of names with values, so that the values are checked.
-fn rewrite_values(list: &str) -> String {
-    let checked = |part: &str| match part.split_once('=') {
-        Some((name, value)) => format!("{name}=({value})|{ASSIGNED}"),
-        None => part.to_string(),
-    };
-    split_at_commas(list).into_iter().map(checked).collect::<Vec<_>>().join(",")
-}
-
-/// Splits a list at its commas outside of quotes and brackets.
-fn split_at_commas(list: &str) -> Vec<&str> {
-    let mut start = 0;
-    let mut parts = Vec::new();
-    for (at, depth, byte) in unquoted_bytes(list) {
-        if depth == 0 && byte == b',' {
-            parts.push(&list[start..at]);
-            start = at + 1;
+            _ => tokens.push((token, range)),
         }
     }
-    parts.push(&list[start..]);
-    parts
+    Ok(statements)
 }
 
-/// Finds the bracket that closes one opened before the text.
-fn find_closing_bracket(text: &str) -> Option<usize> {
-    unquoted_bytes(text).find(|(_, depth, _)| *depth < 0).map(|(at, ..)| at)
-}
+impl Statement<'_> {
+    /// Inserts checks of the values that the statement assigns to names.
+    fn insert_checks(&self, source: &str) -> Vec<Edit> {
+        match self.tokens.first() {
+            Some((Token::Ident("set"), _)) => self.check_set(),
+            Some((Token::Ident("with"), _)) => self.check_values(0),
+            Some((Token::Ident("for"), _)) => {
+                let is_target = |token: &&Token| !matches!(token, Token::Ident("in"));
+                let names = self.tokens[1..].iter().map(|(token, _)| token).take_while(is_target);
+                vec![self.check_again(source, names.filter_map(as_name))]
+            }
+            Some((Token::Ident("macro"), _)) => self.check_parameters(source, 2),
+            Some((Token::Ident("call"), _)) => self.check_parameters(source, 1),
+            _ => Vec::new(),
+        }
+    }
 
-/// Iterates over the bytes of an expression outside of quotes, each with its position and the depth of brackets around
-/// it.
-fn unquoted_bytes(text: &str) -> impl Iterator<Item = (usize, i32, u8)> {
-    let (mut quote, mut depth) = (None, 0);
-    let mut bytes = text.bytes().enumerate();
-    std::iter::from_fn(move || {
-        loop {
-            let (at, byte) = bytes.next()?;
-            match (quote, byte) {
-                (Some(_), b'\\') => drop(bytes.next()),
-                (Some(open), _) if byte == open => quote = None,
-                (Some(_), _) => {}
-                (None, b'"' | b'\'') => quote = Some(byte),
-                (None, b'(' | b'[' | b'{') => {
-                    depth += 1;
-                    return Some((at, depth - 1, byte));
-                }
-                (None, b')' | b']' | b'}') => {
-                    depth -= 1;
-                    return Some((at, depth, byte));
-                }
-                (None, _) => return Some((at, depth, byte)),
+    /// Checks the value of `set`: an assignment's, or the block up to `endset`.
+    fn check_set(&self) -> Vec<Edit> {
+        let is_end = |(token, _): &&(Token, _)| matches!(token, Token::Assign | Token::Pipe);
+        let check = |open: &str, filter: &str| {
+            let end = self.end.start;
+            (end..end, format!("{open}|{filter}"))
+        };
+        match self.tokens.iter().find(is_end) {
+            Some((Token::Assign, range)) => {
+                let target = self.tokens.iter().take_while(|(_, at)| at.start < range.start);
+                let is_attribute = target.into_iter().any(|(token, _)| matches!(token, Token::Dot));
+                let filter = if is_attribute { STORED } else { ASSIGNED };
+                vec![(range.end..range.end, "(".to_string()), check(")", filter)]
+            }
+            _ => vec![check("", ASSIGNED)],
+        }
+    }
+
+    /// Checks the values of a list of names with values: those at this depth of brackets.
+    fn check_values(&self, list_depth: i32) -> Vec<Edit> {
+        let (mut depth, mut is_open, mut edits) = (0, false, Vec::new());
+        for (token, range) in &self.tokens {
+            let depth_before = depth;
+            depth += nesting(token);
+            let is_end = matches!(token, Token::Comma) && depth == list_depth
+                || depth < list_depth && depth_before == list_depth;
+            if is_open && is_end {
+                edits.push((range.start..range.start, format!(")|{ASSIGNED}")));
+                is_open = false;
+            } else if matches!(token, Token::Assign) && depth == list_depth {
+                edits.push((range.end..range.end, "(".to_string()));
+                is_open = true;
             }
         }
-    })
+        if is_open {
+            edits.push((self.end.start..self.end.start, format!(")|{ASSIGNED}")));
+        }
+        edits
+    }
+
+    /// Checks the parameters of `macro` or `call`, whose list begins at this token if there is one, and their defaults.
+    fn check_parameters(&self, source: &str, list_start: usize) -> Vec<Edit> {
+        let list = &self.tokens[list_start.min(self.tokens.len())..];
+        if !matches!(list.first(), Some((Token::ParenOpen, _))) {
+            return Vec::new();
+        }
+        let (mut depth, mut names) = (0, Vec::new());
+        for pair in list.windows(2) {
+            let [(token, _), (next, _)] = pair else { continue };
+            depth += nesting(token);
+            if depth == 0 {
+                break;
+            }
+            if depth == 1 && matches!(token, Token::ParenOpen | Token::Comma) {
+                names.extend(as_name(next));
+            }
+        }
+        let mut edits = if list_start == 2 { self.check_values(1) } else { Vec::new() };
+        edits.push(self.check_again(source, names.into_iter()));
+        edits
+    }
+
+    /// Checks values that the statement has already assigned to these names, by further assignments behind it.
+    fn check_again<'n>(&self, source: &str, names: impl Iterator<Item = &'n str>) -> Edit {
+        let mark = source[self.end.clone()].trim_end_matches("%}");
+        let checks = names.map(|name| format!("{{% set {name} = ({name})|{ASSIGNED} {mark}%}}"));
+        (self.end.end..self.end.end, checks.collect())
+    }
+}
+
+/// The name that a token is.
+fn as_name<'a>(token: &Token<'a>) -> Option<&'a str> {
+    if let Token::Ident(name) = token { Some(name) } else { None }
+}
+
+/// The brackets that a token opens: -1 for one that it closes.
+fn nesting(token: &Token) -> i32 {
+    match token {
+        Token::ParenOpen | Token::BracketOpen | Token::BraceOpen => 1,
+        Token::ParenClose | Token::BracketClose | Token::BraceClose => -1,
+        _ => 0,
+    }
 }
 
 /// Rejects values that contain a namespace, unless the namespace is the whole value and `may_be_namespace`, and values
