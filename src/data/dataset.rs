@@ -108,7 +108,7 @@ impl Dataset {
     }
 }
 
-/// A writer of a new dataset. The manifest is written last, so an incomplete dataset is not valid; its files are removed
+/// Writer for a new dataset. The manifest is written last, so an incomplete dataset is not valid; its files are removed
 /// if the writer is dropped before it is finished.
 #[derive(Debug)]
 pub struct DatasetWriter {

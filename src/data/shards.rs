@@ -61,9 +61,8 @@ impl ShardedSteps {
         for (path, bytes) in files {
             let shard = Shard::new(bytes, this.len, num_features);
             let shard = shard.map_err(|reason| malformed_error(&path, reason))?;
-            shard
-                .check(num_features, num_actions)
-                .map_err(|reason| malformed_error(&path, reason))?;
+            let checked = shard.check(num_features, num_actions);
+            checked.map_err(|reason| malformed_error(&path, reason))?;
             this.len += shard.rows;
             this.shards.push(shard);
         }

@@ -24,10 +24,10 @@ impl WindowBatch {
                 (self.upload_part(part.clone(), device), self.upload_step_weights(part, device))
             })
             .unzip();
-        let mut totals = [0.0; summary::LEN];
-        totals[summary::LEARNT_STEPS] = self.counts.iter().sum::<usize>() as f32;
-        totals[summary::SCALE] = 1.0;
-        let summary = Tensor::from_floats(totals, device);
+        let mut values = [0.0; summary::LEN];
+        values[summary::LEARNT_STEPS] = self.counts.iter().sum::<usize>() as f32;
+        values[summary::SCALE] = 1.0;
+        let summary = Tensor::from_floats(values, device);
         let recording = Recording { num_steps, num_envs: count, parts };
         (recording, RecordingAdvantages { learn_steps: num_steps, parts: advantages, summary })
     }

@@ -27,7 +27,7 @@ pub fn unnormalized_prob(logit: f32, max: f32) -> f32 {
     exp(logit - max)
 }
 
-/// Computes the normalizer from the largest logit and the sum `s` of [`unnormalized_prob()`].
+/// Computes the normalizer from the largest logit and the sum of [`unnormalized_prob()`].
 #[cube]
 #[inline(always)]
 pub fn compute_normalizer(max: f32, sum: f32) -> Normalizer {

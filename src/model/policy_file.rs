@@ -66,10 +66,8 @@ impl<'a> ParameterValues<'a> {
         let bytes = if cfg!(target_endian = "little") {
             Cow::Borrowed(bytes)
         } else {
-            bytes
-                .chunks_exact(bytes_per_value(dtype))
-                .flat_map(|x| x.iter().rev().copied())
-                .collect()
+            let values = bytes.chunks_exact(bytes_per_value(dtype));
+            values.flat_map(|x| x.iter().rev().copied()).collect()
         };
         (dtype, bytes)
     }
@@ -312,14 +310,8 @@ mod tests {
         let good = write(ParameterValues::U8 { codes: &plain, scales: &scales });
         assert_eq!(read_params(&good, &parameters).unwrap(), want);
         let minus: Vec<f32> = want.iter().map(|x| 0.0 - x).collect();
-        assert_eq!(
-            read_params(
-                &write(ParameterValues::I8 { codes: &signed, scales: &scales }),
-                &parameters
-            )
-            .unwrap(),
-            minus
-        );
+        let negated = write(ParameterValues::I8 { codes: &signed, scales: &scales });
+        assert_eq!(read_params(&negated, &parameters).unwrap(), minus);
 
         let wild = write(ParameterValues::U8 { codes: &plain, scales: &vec![0x7f80; count] });
         let error = read_params(&wild, &parameters).unwrap_err();

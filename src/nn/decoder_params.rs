@@ -84,8 +84,8 @@ impl DecoderParams {
         if parameters.iter().all(|parameter| matches!(parameter, StoredParameter::Values(_))) {
             let mut values = Vec::with_capacity(parameters.iter().map(StoredParameter::len).sum());
             for parameter in parameters {
-                if let StoredParameter::Values(some) = parameter {
-                    values.extend(some);
+                if let StoredParameter::Values(own) = parameter {
+                    values.extend(own);
                 }
             }
             return values.into();
@@ -173,8 +173,8 @@ impl DecoderParams {
     /// The parameter that contains the element with this index, and the range of its elements; `None` if all were in
     /// f32 from the start.
     fn parameter_at(&self, index: usize) -> Option<&(Range<usize>, StoredParameter)> {
-        let parameter = self.0.parameters.partition_point(|(range, _)| range.end <= index);
-        self.0.parameters.get(parameter)
+        let position = self.0.parameters.partition_point(|(range, _)| range.end <= index);
+        self.0.parameters.get(position)
     }
 }
 

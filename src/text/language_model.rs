@@ -109,19 +109,17 @@ impl LanguageModel {
         // Builds without the files of models have no templates.
         #[cfg(on_disk)]
         if let Some(template) = self.template_for(messages) {
-            return self.prompt_cache.get_or_tokenize(
-                conversation_key(&(messages, values))?,
-                || {
-                    // The template inserts all special tokens.
-                    let rendered = template.render_with(messages, values)?;
-                    let tokens = self.tokenizer.encode(&rendered)?;
-                    if tokens.is_empty() {
-                        Err(LanguageError::EmptyRendering(text.chars().take(40).collect()))
-                    } else {
-                        Ok(tokens)
-                    }
-                },
-            );
+            let key = conversation_key(&(messages, values))?;
+            return self.prompt_cache.get_or_tokenize(key, || {
+                // The template inserts all special tokens.
+                let rendered = template.render_with(messages, values)?;
+                let tokens = self.tokenizer.encode(&rendered)?;
+                if tokens.is_empty() {
+                    Err(LanguageError::EmptyRendering(text.chars().take(40).collect()))
+                } else {
+                    Ok(tokens)
+                }
+            });
         }
         let _ = values;
         if text.is_empty() && !messages.is_empty() {
@@ -149,26 +147,23 @@ impl LanguageModel {
     ) -> Result<Vec<u32>, LanguageError> {
         #[cfg(on_disk)]
         if let Some(template) = self.template_for(messages) {
-            return self.prompt_cache.get_or_tokenize(
-                conversation_key(&(messages, values, answer))?,
-                || {
-                    let prompt = template.render_with(messages, values)?;
-                    let with_answer = template.render_answered(messages, values, answer)?;
-                    let added =
-                        with_answer.strip_prefix(&prompt[..]).filter(|added| !added.is_empty());
-                    let added = added.ok_or_else(|| {
-                        let start = prompt.char_indices().rev().nth(39).map_or(0, |(at, _)| at);
-                        LanguageError::MisplacedAnswer(prompt[start..].to_string())
-                    })?;
-                    let mut tokens = self.tokenize_continuation(&prompt, added)?;
-                    let is_end = |token: &u32| Some(*token) == template.turn_end;
-                    match tokens.iter().rposition(is_end) {
-                        Some(end) => tokens.truncate(end + 1),
-                        None => tokens.extend(self.end_of_answer(messages)),
-                    }
-                    require_tokens(tokens)
-                },
-            );
+            let key = conversation_key(&(messages, values, answer))?;
+            return self.prompt_cache.get_or_tokenize(key, || {
+                let prompt = template.render_with(messages, values)?;
+                let with_answer = template.render_answered(messages, values, answer)?;
+                let added = with_answer.strip_prefix(&prompt[..]).filter(|added| !added.is_empty());
+                let added = added.ok_or_else(|| {
+                    let start = prompt.char_indices().rev().nth(39).map_or(0, |(at, _)| at);
+                    LanguageError::MisplacedAnswer(prompt[start..].to_string())
+                })?;
+                let mut tokens = self.tokenize_continuation(&prompt, added)?;
+                let is_end = |token: &u32| Some(*token) == template.turn_end;
+                match tokens.iter().rposition(is_end) {
+                    Some(end) => tokens.truncate(end + 1),
+                    None => tokens.extend(self.end_of_answer(messages)),
+                }
+                require_tokens(tokens)
+            });
         }
         let _ = values;
         self.tokenize_plain_answer(text, messages, answer)

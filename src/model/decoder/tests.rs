@@ -29,8 +29,7 @@ fn shape(num_layers: usize, heads: [usize; 2], context: usize, qkv_bias: bool) -
     }
 }
 
-/// Shapes with each switch on and off: layers, heads that share keys or not, windows shorter and longer than episodes,
-/// biases.
+/// Shapes with each switch on and off: layers, shared heads of keys, windows shorter than episodes, biases.
 fn shapes() -> Vec<DecoderShape> {
     vec![
         shape(1, [1, 1], 16, false),

@@ -38,9 +38,7 @@ pub(super) static GEMMA3: Family = Family {
         let theta = read_sliding_theta(config)?.or(read_number(config, "rope_local_base_freq")?);
         shape.sliding = Some(SlidingWindow {
             size: read_window_size(config)?.unwrap_or(4096),
-            layers: read_sliding_layers(config, shape.num_layers, |layer| {
-                (layer + 1) % pattern != 0
-            })?,
+            layers: read_sliding_layers(config, shape.num_layers, |i| (i + 1) % pattern != 0)?,
             rope_theta: Some(theta.unwrap_or(1e4)),
         });
         Ok(())

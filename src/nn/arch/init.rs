@@ -86,10 +86,6 @@ impl DecoderShape {
         let value =
             |name: &str| if name.ends_with("norm.weight") { 1.0 - self.norm_offset } else { 0.0 };
         let parameters = self.parameters().into_iter();
-        parameters
-            .flat_map(|parameter| {
-                std::iter::repeat_n(value(&parameter.name), parameter.num_elements())
-            })
-            .collect()
+        parameters.flat_map(|p| std::iter::repeat_n(value(&p.name), p.num_elements())).collect()
     }
 }

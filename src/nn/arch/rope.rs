@@ -74,12 +74,12 @@ impl RopeScaling {
     pub fn from_llama3_divisors(divisors: &[f64], theta: f64) -> Option<Self> {
         let dim = 2 * divisors.len();
         let plain = compute_frequencies(dim, theta, None);
-        let divides = |scaling: &Self| {
+        let matches = |scaling: &Self| {
             let scaled = compute_frequencies(dim, theta, Some(*scaling));
             let quotients = plain.iter().zip(scaled).map(|(plain, scaled)| plain / scaled);
             quotients.zip(divisors).all(|(expected, found)| (found / expected - 1.0).abs() < 1e-4)
         };
-        [2.0, 4.0, 8.0, 16.0, 32.0].map(Self::released_llama3).into_iter().find(divides)
+        [2.0, 4.0, 8.0, 16.0, 32.0].map(Self::released_llama3).into_iter().find(matches)
     }
 
     /// The scaling of Llama's released models, by this factor.
@@ -241,8 +241,7 @@ fn read_scaling_kind(rope: &Value) -> Result<&str, ConfigError> {
     Ok(read_text(rope, "rope_type")?.or(read_text(rope, "type")?).unwrap_or("default"))
 }
 
-/// Maximum positions of a table with frequencies by position, for heads of at most [`USUAL_HEAD_DIM`]; larger ones have
-/// fewer.
+/// Maximum positions of a table with frequencies by position; heads larger than [`USUAL_HEAD_DIM`] have fewer.
 const MAX_POSITIONS: f64 = 1048576.0;
 const USUAL_HEAD_DIM: usize = 128;
 

@@ -2,7 +2,7 @@
 
 use crate::math::Activation;
 use crate::math::activation::{activate, for_activation, value_and_derivative};
-use crate::nn::ops::{Parallelism, divide_rows};
+use crate::nn::ops::{Parallelism, for_rows};
 use multiversion::multiversion;
 
 /// Fills `inner` with `activation(gate) * up`.
@@ -13,7 +13,7 @@ pub fn forward(
     inner: &mut [f32],
 ) {
     let rows = inner.len();
-    divide_rows(parallelism, rows, [gate, up], [inner], &|[gate, up], [inner]| {
+    for_rows(parallelism, rows, [gate, up], [inner], &|[gate, up], [inner]| {
         apply_gate(activation, gate, up, inner);
     });
 }
@@ -26,7 +26,7 @@ pub fn backward(
     [d, d_up]: [&mut [f32]; 2],
 ) {
     let rows = d.len();
-    divide_rows(parallelism, rows, [gate, up], [d, d_up], &|[gate, up], [d, d_up]| {
+    for_rows(parallelism, rows, [gate, up], [d, d_up], &|[gate, up], [d, d_up]| {
         apply_gate_backward(activation, gate, up, d, d_up);
     });
 }

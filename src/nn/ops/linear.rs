@@ -144,8 +144,7 @@ pub fn multiply_unpacked(
 }
 
 /// `dx = dy w^T`, or `dx += dy w^T`, by all threads, with `weight` `[inner, columns]` in the number format of its file,
-/// expanded and packed a block at a time: [`multiply_unpacked`] by the transposed weight, in blocks of
-/// `BACKWARD_DEPTH`.
+/// expanded and packed a block at a time: [`multiply_unpacked`] by the transposed weight, `BACKWARD_DEPTH` deep.
 pub fn backward_stored(dy: &[f32], weight: &StoredMatrix, dx: &mut [f32], mode: WriteMode) {
     if dy.is_empty() {
         return;

@@ -63,7 +63,7 @@ const PORTIONS_PER_THREAD: usize = 2;
 
 /// Calls `work` with all rows, or side by side with portions of them. `reads` and `writes` have the same number of
 /// rows, each of a width of its own, and a row's result depends on that row alone.
-pub(crate) fn divide_rows<const R: usize, const W: usize>(
+pub(crate) fn for_rows<const R: usize, const W: usize>(
     parallelism: Parallelism,
     rows: usize,
     reads: [&[f32]; R],

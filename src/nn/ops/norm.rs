@@ -1,6 +1,6 @@
 //! Root-mean-square norm (Zhang & Sennrich 2019).
 
-use super::{Parallelism, divide_rows, dot};
+use super::{Parallelism, dot, for_rows};
 use multiversion::multiversion;
 
 /// Columns of the gradient of the weights in one part.
@@ -40,16 +40,10 @@ impl NormActivations {
         input.resize(x.len(), 0.0);
         output.resize(x.len(), 0.0);
         scale.resize(rows, 0.0);
-        divide_rows(
-            parallelism,
-            rows,
-            [x],
-            [input, scale, output],
-            &|[x], [input, scale, output]| {
-                input.copy_from_slice(x);
-                forward(x, norm, scale, output);
-            },
-        );
+        for_rows(parallelism, rows, [x], [input, scale, output], &|[x], [input, scale, output]| {
+            input.copy_from_slice(x);
+            forward(x, norm, scale, output);
+        });
     }
 
     /// Copies the rows to `output` and keeps them, where an architecture has no norm.
@@ -66,7 +60,7 @@ impl NormActivations {
         if scale.is_empty() {
             return output.copy_from_slice(input);
         }
-        divide_rows(parallelism, scale.len(), [input, scale], [output], &|[x, scale], [output]| {
+        for_rows(parallelism, scale.len(), [input, scale], [output], &|[x, scale], [output]| {
             apply(x, norm, scale, output);
         });
     }
@@ -87,7 +81,7 @@ impl NormActivations {
                 weight_grad(input, scale, dy, i * PART_COLUMNS, norm, part);
             });
         }
-        divide_rows(parallelism, scale.len(), [input, scale], [dy, dx], &|[x, scale], [dy, dx]| {
+        for_rows(parallelism, scale.len(), [input, scale], [dy, dx], &|[x, scale], [dy, dx]| {
             backward(x, norm, scale, dy, dx);
         });
     }

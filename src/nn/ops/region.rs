@@ -140,8 +140,7 @@ struct Region {
 /// A job whose borrows last as long as its parts are executed.
 type Job = *const (dyn Fn(usize) + Sync + 'static);
 
-// SAFETY: the job is read after one of its parts has been claimed, and written before the first or after the last one
-// is.
+// SAFETY: the job is read after one of its parts has been claimed, and written before the first or after the last.
 unsafe impl Sync for Region {}
 // SAFETY: as above; once the region is closed, no part can be claimed.
 unsafe impl Send for Region {}
@@ -290,11 +289,8 @@ mod tests {
             assert_eq!(pool.install(|| run_in_region(Parallelism::Parallel, sums)), want);
             assert_eq!(pool.install(sums), want);
         }
-        assert_eq!(
-            run_in_region(Parallelism::Parallel, sums),
-            want,
-            "from a thread outside of the pool"
-        );
+        let outside = run_in_region(Parallelism::Parallel, sums);
+        assert_eq!(outside, want, "from a thread outside of the pool");
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! the host, since some devices' sines of large angles are inaccurate. Frequencies that depend on the position have one
 //! table for all positions instead.
 
-use super::{Parallelism, divide_rows};
+use super::{Parallelism, for_rows};
 use multiversion::multiversion;
 
 /// Number of low parts, and minimum number of high ones.
@@ -89,7 +89,7 @@ pub fn rotate(
 ) {
     let sign = if direction == Direction::Forward { 1.0 } else { -1.0 };
     let count = rotations.len() / half.max(1);
-    divide_rows(parallelism, count, [rotations.as_flattened()], [rows], &|[rotations], [rows]| {
+    for_rows(parallelism, count, [rotations.as_flattened()], [rows], &|[rotations], [rows]| {
         rotate_rows(rows, head_dim, half, rotations.as_chunks::<2>().0, sign);
     });
 }

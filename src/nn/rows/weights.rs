@@ -95,8 +95,7 @@ impl DecoderWeights {
         Self { shape, layout, rope, params, adapters, packed, keep_packed, parallelism, arithmetic }
     }
 
-    /// Allocates `num_tokens` tokens of a cache after a prefix, if any, in each of `num_layers` layers
-    /// ([`Cache::begin`]).
+    /// Begins a cache of `num_tokens` tokens after a prefix, if any, in each of `num_layers` layers ([`Cache::begin`]).
     pub(super) fn begin_cache(
         &self,
         cache: &mut Cache,

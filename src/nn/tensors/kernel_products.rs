@@ -129,12 +129,8 @@ impl<B: SingleProducts, C: CheckpointStrategy> SingleProducts for Autodiff<B, C>
                     ops.parents,
                     ops.node,
                     gradients,
-                    |gradient| {
-                        sum_repetitions::<B>(B::single_product(gradient, transpose(b)), &a_shape)
-                    },
-                    |gradient| {
-                        sum_repetitions::<B>(B::single_product(transpose(a), gradient), &b_shape)
-                    },
+                    |d| sum_repetitions::<B>(B::single_product(d, transpose(b)), &a_shape),
+                    |d| sum_repetitions::<B>(B::single_product(transpose(a), d), &b_shape),
                 );
             }
         }

@@ -74,8 +74,7 @@ impl ProductPrecision {
         y
     }
 
-    /// Applies linear layers, at most three, to one input: in one launch where the products are Grove's and need no
-    /// autodiff.
+    /// Applies at most three linear layers to one input: in one launch of Grove's products where no autodiff is needed.
     pub fn apply_linears<const D: usize, const N: usize>(
         self,
         linears: [&Linear; N],

@@ -95,8 +95,7 @@ pub struct PromptCaches {
 }
 
 impl PromptCaches {
-    /// The streams of [`PromptCaches::last_hidden`] for `rows` completions, equally many per prompt: `[rows,
-    /// hidden_size]`.
+    /// [`PromptCaches::last_hidden`] of `rows` completions, equally many per prompt: `[rows, hidden_size]`.
     pub(crate) fn last_hidden_for(&self, rows: usize) -> Tensor<2> {
         let [groups, size] = self.last_hidden.dims();
         let last = self.last_hidden.clone().reshape([groups, 1, size]);
@@ -393,12 +392,8 @@ impl DeviceDecoder {
             texts.iter().flat_map(|text| text.completions.iter().map(|tokens| tokens.len()));
         let steps = lengths.max().unwrap_or(1) - 1;
         if steps == 0 {
-            return HiddenStates {
-                hidden: prompts.last_hidden,
-                groups,
-                completions_per_prompt,
-                steps,
-            };
+            let hidden = prompts.last_hidden;
+            return HiddenStates { hidden, groups, completions_per_prompt, steps };
         }
         let rows = groups * completions_per_prompt;
         let completions = texts.iter().flat_map(|text| {

@@ -176,8 +176,7 @@ fn parse_lora_alpha(config_json: &Value, rank: u64) -> Result<f32, String> {
 }
 
 /// Parses the matrices that a list of modules names, each once; `None` if an element is not a string. A name may be a
-/// path, and PEFT lists the modules of all layers where they are few. A layer that is not in such a list lacks its
-/// tensors.
+/// path, and PEFT lists the modules of all layers where they are few. A layer that is not listed lacks its tensors.
 fn parse_modules(names: &[Value]) -> Option<Vec<String>> {
     let mut all: Vec<String> = Vec::new();
     for name in names {

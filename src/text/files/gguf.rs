@@ -403,10 +403,9 @@ impl<'a> Gguf<'a> {
         });
         let bytes =
             bytes.ok_or_else(|| unusable_error(self.path, format!("it ends within `{name}`")))?;
-        let rotates_adjacent_pairs =
-            shape.family.gguf.is_some_and(|form| form.rotates_adjacent_pairs);
+        let has_pairs = shape.family.gguf.is_some_and(|form| form.rotates_adjacent_pairs);
         let is_rotated = matches!(name.rsplit('.').nth(1), Some("attn_q" | "attn_k"));
-        let paired_head_dim = (rotates_adjacent_pairs && is_rotated).then_some(shape.head_dim);
+        let paired_head_dim = (has_pairs && is_rotated).then_some(shape.head_dim);
         Ok(ParameterBytes { format, bytes, rows: wanted[0], paired_head_dim })
     }
 

@@ -131,8 +131,7 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
     assemble(folder, shape, params, files)
 }
 
-/// Finds the first special token that a template puts after an answer; without one, the first added token that is not
-/// blank.
+/// Finds the first special token that a template puts after an answer, or else the first added one that is not blank.
 fn find_turn_end(template: &ChatTemplate, tokenizer: &dyn Tokenizer) -> Option<u32> {
     let mut tokens = tokenizer.encode(&template.find_answer_suffix()?).ok()?;
     tokens.retain(|token| tokenizer.is_added(*token));

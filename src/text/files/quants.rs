@@ -21,8 +21,8 @@ enum Encoding {
     Single,
     /// Half-precision numbers.
     Half(NumberFormat),
-    /// Blocks of codes, with a scale and an offset per `group` of them.
-    Codes { format: NumberFormat, group: usize, unpack: Unpack },
+    /// Blocks of codes, with a scale and an offset per `group_size` of them.
+    Codes { format: NumberFormat, group_size: usize, unpack: Unpack },
 }
 
 /// Fills the codes of a block, and the scales and offsets of its groups.
@@ -61,11 +61,11 @@ impl Format {
     /// A phrase that names the format and the supported ones, if it is not supported.
     pub fn from_code(code: u32) -> Result<Self, String> {
         let whole = |block_bytes, encoding| Ok(Self { block_values: 1, block_bytes, encoding });
-        let codes = |block_values, block_bytes, format, group, unpack| {
+        let codes = |block_values, block_bytes, format, group_size, unpack| {
             Ok(Self {
                 block_values,
                 block_bytes,
-                encoding: Encoding::Codes { format, group, unpack },
+                encoding: Encoding::Codes { format, group_size, unpack },
             })
         };
         match code {
@@ -102,10 +102,10 @@ impl Format {
             Encoding::Half(format) => {
                 to[0] = format.decode(u16::from_le_bytes([block[0], block[1]]))
             }
-            Encoding::Codes { format, group, unpack } => {
+            Encoding::Codes { format, group_size, unpack } => {
                 let mut scales = [[0.0; 2]; 16];
-                unpack(block, &mut codes, &mut scales[..self.block_values / group]);
-                let groups = to.chunks_exact_mut(group).zip(codes.chunks_exact(group));
+                unpack(block, &mut codes, &mut scales[..self.block_values / group_size]);
+                let groups = to.chunks_exact_mut(group_size).zip(codes.chunks_exact(group_size));
                 for ((to, codes), [scale, offset]) in groups.zip(scales) {
                     for (x, code) in to.iter_mut().zip(codes) {
                         *x = format.decode(*code) * scale + offset;
@@ -135,16 +135,16 @@ impl Format {
         match self.encoding {
             Encoding::Single => None,
             Encoding::Half(format) => Some(StoredMatrix::from_halves(format, sizes, row)),
-            Encoding::Codes { format, group, unpack } => {
+            Encoding::Codes { format, group_size, unpack } => {
                 let fill = |column: usize, Column { codes, scales }: Column| {
                     let codes = codes.chunks_exact_mut(self.block_values);
-                    let scales = scales.chunks_exact_mut(self.block_values / group);
+                    let scales = scales.chunks_exact_mut(self.block_values / group_size);
                     let blocks = row(column).chunks_exact(self.block_bytes);
                     for (block, (codes, scales)) in blocks.zip(codes.zip(scales)) {
                         unpack(block, codes, scales);
                     }
                 };
-                Some(StoredMatrix::new(format, sizes, group, fill))
+                Some(StoredMatrix::new(format, sizes, group_size, fill))
             }
         }
     }

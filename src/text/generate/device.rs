@@ -133,9 +133,7 @@ impl<'a> Batch<'a> {
     ) -> Self {
         let keys: Vec<u32> = prompts
             .iter()
-            .flat_map(|prompt| {
-                completion_indices.clone().map(|index| draw(prompt.key, index as u32))
-            })
+            .flat_map(|prompt| completion_indices.clone().map(|i| draw(prompt.key, i as u32)))
             .collect();
         let draws = (0..generator.sampling.max_new_tokens)
             .flat_map(|at| keys.iter().map(move |key| uniform(draw(*key, at as u32))));

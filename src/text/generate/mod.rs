@@ -101,10 +101,8 @@ impl Generator<'_> {
     /// If a prompt has no tokens.
     pub fn generate(&self, prompts: &[CompletionRequest]) -> Vec<Vec<Completion>> {
         assert!(prompts.iter().all(|prompt| !prompt.tokens.is_empty()), "a prompt has a token");
-        let mut all: Vec<Vec<Completion>> = prompts
-            .iter()
-            .map(|prompt| vec![Completion::default(); prompt.num_completions])
-            .collect();
+        let new = |prompt: &CompletionRequest| vec![Completion::default(); prompt.num_completions];
+        let mut all: Vec<Vec<Completion>> = prompts.iter().map(new).collect();
         if self.sampling.max_new_tokens == 0 {
             return all;
         }

@@ -42,8 +42,8 @@ struct ValueLayout {
 }
 
 impl ValueLayout {
-    fn new(heads: Heads, vector_len: usize) -> Self {
-        let vectors = heads.dim / vector_len;
+    fn new(heads: Heads, vector_size: usize) -> Self {
+        let vectors = heads.dim / vector_size;
         let columns = vectors.min(UNITS);
         Self { vectors, columns, keys_at_once: UNITS / columns }
     }
@@ -77,12 +77,12 @@ pub(crate) fn attend_kernel<C: Float, V: Size>(
     window: usize,
     key_bound: usize,
     #[comptime] heads: Heads,
-    #[comptime] vector_len: usize,
+    #[comptime] vector_size: usize,
     #[define(C)] _element: ElemType,
     #[define(V)] _size: usize,
 ) {
     let query_heads = comptime!(heads.queries);
-    let layout = comptime!(ValueLayout::new(heads, vector_len));
+    let layout = comptime!(ValueLayout::new(heads, vector_size));
     let (vectors, columns, parts) =
         comptime!((layout.vectors, layout.columns, layout.vectors_per_unit()));
     let cube = CUBE_POS;
@@ -129,10 +129,10 @@ pub(crate) fn attend_kernel<C: Float, V: Size>(
                     if i < longest_prompt {
                         let place = prompt_start + i * key_stride;
                         score =
-                            dot::<C, V>(&query, &cached.prompt_keys, place, vectors, vector_len);
+                            dot::<C, V>(&query, &cached.prompt_keys, place, vectors, vector_size);
                     } else {
                         let place = completion_start + (i - longest_prompt) * key_stride;
-                        score = dot::<C, V>(&query, &cached.keys, place, vectors, vector_len);
+                        score = dot::<C, V>(&query, &cached.keys, place, vectors, vector_size);
                     }
                 }
             }
@@ -243,7 +243,7 @@ fn dot<C: Float, V: Size>(
     keys: &[Vector<C, V>],
     place: usize,
     #[comptime] vectors: usize,
-    #[comptime] vector_len: usize,
+    #[comptime] vector_size: usize,
 ) -> f32 {
     let mut products = Vector::<f32, V>::new(0.0f32);
     for first in range_stepped(0, comptime!(vectors / LOADS_AT_ONCE * LOADS_AT_ONCE), LOADS_AT_ONCE)
@@ -264,7 +264,7 @@ fn dot<C: Float, V: Size>(
     }
     let mut product = products.extract(0usize);
     #[unroll]
-    for j in 1..vector_len {
+    for j in 1..vector_size {
         product += products.extract(j);
     }
     product

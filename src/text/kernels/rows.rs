@@ -198,7 +198,7 @@ pub(crate) fn gate_kernel<N: Float, V: Size>(
     up: &[Vector<f32, V>],
     gated: &mut [Vector<N, V>],
     count: usize,
-    #[comptime] vector_len: usize,
+    #[comptime] vector_size: usize,
     #[comptime] activation: Activation,
     #[define(N)] _element: ElemType,
     #[define(V)] _size: usize,
@@ -207,7 +207,7 @@ pub(crate) fn gate_kernel<N: Float, V: Size>(
     if i < count {
         let mut elements = gate[i];
         #[unroll]
-        for j in 0..vector_len {
+        for j in 0..vector_size {
             elements.insert(j, activate(elements.extract(j), activation));
         }
         gated[i] = Vector::<N, V>::cast_from(elements * up[i]);
@@ -225,7 +225,7 @@ pub(crate) fn gate_backward_kernel<N: Float, V: Size>(
     d_gate: &mut [Vector<N, V>],
     d_up: &mut [Vector<N, V>],
     count: usize,
-    #[comptime] vector_len: usize,
+    #[comptime] vector_size: usize,
     #[comptime] activation: Activation,
     #[define(N)] _element: ElemType,
     #[define(V)] _size: usize,
@@ -235,7 +235,7 @@ pub(crate) fn gate_backward_kernel<N: Float, V: Size>(
         let mut values = gate[i];
         let mut derivatives = gate[i];
         #[unroll]
-        for j in 0..vector_len {
+        for j in 0..vector_size {
             let activated = value_and_derivative(values.extract(j), activation);
             values.insert(j, activated.value);
             derivatives.insert(j, activated.derivative);
@@ -407,7 +407,6 @@ pub(crate) fn scatter_kernel(
     count: usize,
     size: usize,
     scale: f32,
-    #[comptime] adds: bool,
 ) {
     let blocks = size.div_ceil(UNITS);
     let destination = CUBE_POS / blocks;
@@ -432,10 +431,6 @@ pub(crate) fn scatter_kernel(
                 sum += elements[n];
             }
         }
-        let mut all = sum * scale;
-        if comptime!(adds) {
-            all += to[first + i];
-        }
-        to[first + i] = all;
+        to[first + i] += sum * scale;
     }
 }

@@ -23,7 +23,7 @@ pub(crate) fn delta_kernel<C: Float, V: Size>(
     lse_and_delta: &mut [f32],
     count: usize,
     #[comptime] vectors: usize,
-    #[comptime] vector_len: usize,
+    #[comptime] vector_size: usize,
     #[define(C)] _element: ElemType,
     #[define(V)] _size: usize,
 ) {
@@ -36,7 +36,7 @@ pub(crate) fn delta_kernel<C: Float, V: Size>(
         }
         let mut sum = sums.extract(0usize);
         #[unroll]
-        for j in 1..vector_len {
+        for j in 1..vector_size {
             sum += sums.extract(j);
         }
         lse_and_delta[2 * i + 1] = sum;

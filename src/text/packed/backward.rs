@@ -77,27 +77,19 @@ impl PackedPass<'_> {
             let norms = module.layers[layer].norms(shape.norm_placement);
             let before = norms.before_attention;
             let input = || add_norm(shape, stream.clone(), None, before, self.operand_type).0;
-            let activations =
+            let kept =
                 activations.unwrap_or_else(|| self.run_layer(layer, input(), stream.clone()).0);
 
             let norm = norm_with_name(layer, norms.after_mlp, names.after_mlp);
-            let d_output =
-                self.output_backward(activations.output.as_ref(), norm, &d_stream, gradients);
-            let d_input =
-                self.mlp_backward(layer, &activations, norms.before_mlp, d_output, gradients);
+            let d_output = self.output_backward(kept.output.as_ref(), norm, &d_stream, gradients);
+            let d_input = self.mlp_backward(layer, &kept, norms.before_mlp, d_output, gradients);
             let norm = norm_with_name(layer, norms.before_mlp, names.before_mlp);
-            d_stream =
-                self.add_input_gradient(&activations.middle, norm, d_input, d_stream, gradients);
+            d_stream = self.add_input_gradient(&kept.middle, norm, d_input, d_stream, gradients);
 
             let norm = norm_with_name(layer, norms.after_attention, names.after_attention);
-            let d_output = self.output_backward(
-                activations.attention_output.as_ref(),
-                norm,
-                &d_stream,
-                gradients,
-            );
-            let d_input =
-                self.attention_backward(layer, &activations, input(), d_output, gradients);
+            let output = kept.attention_output.as_ref();
+            let d_output = self.output_backward(output, norm, &d_stream, gradients);
+            let d_input = self.attention_backward(layer, &kept, input(), d_output, gradients);
             let norm = norm_with_name(layer, before, names.before_attention);
             d_stream = self.add_input_gradient(&stream, norm, d_input, d_stream, gradients);
         }
@@ -279,13 +271,8 @@ impl PackedPass<'_> {
         let d = cube_tensor(d);
         let [d_gate, d_up] = self.gate_backward(&d, gate, up);
         let d_results = [&d_gate, &d_up];
-        self.linears_backward(
-            layer,
-            Projection::MLP_INPUTS,
-            || as_rows(input),
-            d_results,
-            gradients,
-        )
+        let input = || as_rows(input);
+        self.linears_backward(layer, Projection::MLP_INPUTS, input, d_results, gradients)
     }
 
     /// Computes the gradients of the gate and of its factors from that of their product, `d`.

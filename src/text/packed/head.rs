@@ -144,7 +144,6 @@ pub(super) fn scatter_add(plan: &ScatterPlan, from: Tensor<2>, to: &CubeTensor, 
             plan.num_destinations,
             size,
             scale,
-            true,
         );
     }
 }

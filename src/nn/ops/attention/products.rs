@@ -8,7 +8,7 @@ use crate::math::{LANES, map_array, mul_add};
 use multiversion::multiversion;
 
 /// Fills `scores` with the products of `Q` queries, `[Q, dim]`, and blocks of keys, `[blocks, dim / N, LANES]` words of
-/// `N` elements, times `scale`. `query_stride` is the stride between the scores of successive queries.
+/// `N` elements, times `scale`. `stride` is the stride between the scores of successive queries.
 ///
 /// # Panics
 /// If a length does not match.
@@ -17,29 +17,29 @@ pub fn score_keys<const Q: usize, const N: usize>(
     keys: &[Words],
     scale: f32,
     scores: &mut [f32],
-    query_stride: usize,
+    stride: usize,
 ) {
     let dim = queries.len() / Q;
     let rows = dim.div_ceil(N);
     let blocks = keys.len() / rows;
     assert!(keys.len() == blocks * rows && queries.len() == Q * dim, "whole blocks and queries");
-    assert!((Q - 1) * query_stride + blocks * LANES <= scores.len(), "room for the scores");
+    assert!((Q - 1) * stride + blocks * LANES <= scores.len(), "room for the scores");
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx512f") {
         // SAFETY: the processor has the instructions, and the lengths were checked above.
-        return unsafe { avx512::score_keys::<Q, N>(queries, keys, scale, scores, query_stride) };
+        return unsafe { avx512::score_keys::<Q, N>(queries, keys, scale, scores, stride) };
     }
-    score_keys_plain::<Q, N>(queries, keys, scale, scores, query_stride);
+    score_keys_plain::<Q, N>(queries, keys, scale, scores, stride);
 }
 
 /// Adds to `output`, `[Q, dim]`, the values of `tokens` tokens, `[tokens / N, dim]` words of `N` elements, times each
-/// query's weights. `query_stride` is the stride between the weights of successive queries.
+/// query's weights. `stride` is the stride between the weights of successive queries.
 ///
 /// # Panics
 /// If a length does not match.
 pub fn add_weighted_values<const Q: usize, const N: usize>(
     weights: &[f32],
-    query_stride: usize,
+    stride: usize,
     values: &[u32],
     tokens: usize,
     output: &mut [f32],
@@ -47,18 +47,18 @@ pub fn add_weighted_values<const Q: usize, const N: usize>(
     let dim = output.len() / Q;
     let rows = tokens.div_ceil(N);
     assert!(values.len() == rows * dim && output.len() == Q * dim, "whole rows and queries");
-    assert!((Q - 1) * query_stride + tokens <= weights.len(), "a weight for each token");
+    assert!((Q - 1) * stride + tokens <= weights.len(), "a weight for each token");
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx512f") {
         // SAFETY: the processor has the instructions, and the lengths were checked above.
         return unsafe {
-            avx512::add_weighted_values::<Q, N>(weights, query_stride, values, tokens, output)
+            avx512::add_weighted_values::<Q, N>(weights, stride, values, tokens, output)
         };
     }
     if dim.is_multiple_of(LANES) {
-        add_weighted_values_plain::<Q, N, LANES>(weights, query_stride, values, tokens, output);
+        add_weighted_values_plain::<Q, N, LANES>(weights, stride, values, tokens, output);
     } else {
-        add_weighted_values_plain::<Q, N, 1>(weights, query_stride, values, tokens, output);
+        add_weighted_values_plain::<Q, N, 1>(weights, stride, values, tokens, output);
     }
 }
 
@@ -69,7 +69,7 @@ fn score_keys_plain<const Q: usize, const N: usize>(
     keys: &[Words],
     scale: f32,
     scores: &mut [f32],
-    query_stride: usize,
+    stride: usize,
 ) {
     let dim = queries.len() / Q;
     for (block, keys) in keys.chunks_exact(dim.div_ceil(N)).enumerate() {
@@ -89,7 +89,7 @@ fn score_keys_plain<const Q: usize, const N: usize>(
             }
         }
         for (q, sums) in sums.iter().enumerate() {
-            let scores = &mut scores[q * query_stride + block * LANES..][..LANES];
+            let scores = &mut scores[q * stride + block * LANES..][..LANES];
             scores.iter_mut().zip(sums).for_each(|(score, sum)| *score = sum * scale);
         }
     }
@@ -99,7 +99,7 @@ fn score_keys_plain<const Q: usize, const N: usize>(
 #[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
 fn add_weighted_values_plain<const Q: usize, const N: usize, const V: usize>(
     weights: &[f32],
-    query_stride: usize,
+    stride: usize,
     values: &[u32],
     tokens: usize,
     output: &mut [f32],
@@ -118,7 +118,7 @@ fn add_weighted_values_plain<const Q: usize, const N: usize, const V: usize>(
                 }
                 let value = map_array(*words, |word| element::<N>(word, n));
                 for (q, sums) in sums.iter_mut().enumerate() {
-                    let weight = weights[q * query_stride + at];
+                    let weight = weights[q * stride + at];
                     for (sum, x) in sums.iter_mut().zip(&value) {
                         *sum = mul_add(weight, *x, *sum);
                     }
@@ -161,7 +161,7 @@ mod avx512 {
         keys: &[Words],
         scale: f32,
         scores: &mut [f32],
-        query_stride: usize,
+        stride: usize,
     ) {
         let blocks = keys.len() / (queries.len() / Q).div_ceil(N);
         let mut block = 0;
@@ -169,13 +169,9 @@ mod avx512 {
             // SAFETY: at least this number of blocks is left.
             block += unsafe {
                 match blocks - block {
-                    4.. => {
-                        score_blocks::<Q, N, 4>(queries, keys, scale, scores, query_stride, block)
-                    }
-                    2.. => {
-                        score_blocks::<Q, N, 2>(queries, keys, scale, scores, query_stride, block)
-                    }
-                    _ => score_blocks::<Q, N, 1>(queries, keys, scale, scores, query_stride, block),
+                    4.. => score_blocks::<Q, N, 4>(queries, keys, scale, scores, stride, block),
+                    2.. => score_blocks::<Q, N, 2>(queries, keys, scale, scores, stride, block),
+                    _ => score_blocks::<Q, N, 1>(queries, keys, scale, scores, stride, block),
                 }
             };
         }
@@ -192,7 +188,7 @@ mod avx512 {
         keys: &[Words],
         scale: f32,
         scores: &mut [f32],
-        query_stride: usize,
+        stride: usize,
         first: usize,
     ) -> usize {
         let dim = queries.len() / Q;
@@ -228,7 +224,7 @@ mod avx512 {
             for (b, sum) in sums.into_iter().enumerate() {
                 // SAFETY: the caller checked that there is room for all blocks of all queries.
                 unsafe {
-                    let to = scores.as_mut_ptr().add(q * query_stride + (first + b) * LANES);
+                    let to = scores.as_mut_ptr().add(q * stride + (first + b) * LANES);
                     _mm512_storeu_ps(to, _mm512_mul_ps(sum, scale));
                 }
             }
@@ -241,7 +237,7 @@ mod avx512 {
     #[target_feature(enable = "avx512f")]
     pub unsafe fn add_weighted_values<const Q: usize, const N: usize>(
         weights: &[f32],
-        query_stride: usize,
+        stride: usize,
         values: &[u32],
         tokens: usize,
         output: &mut [f32],
@@ -252,30 +248,9 @@ mod avx512 {
             // SAFETY: elements of a head from `from` on.
             from += unsafe {
                 match (dim - from).div_ceil(LANES) {
-                    4.. => add_weighted_elements::<Q, N, 4>(
-                        weights,
-                        query_stride,
-                        values,
-                        tokens,
-                        output,
-                        from,
-                    ),
-                    2.. => add_weighted_elements::<Q, N, 2>(
-                        weights,
-                        query_stride,
-                        values,
-                        tokens,
-                        output,
-                        from,
-                    ),
-                    _ => add_weighted_elements::<Q, N, 1>(
-                        weights,
-                        query_stride,
-                        values,
-                        tokens,
-                        output,
-                        from,
-                    ),
+                    4.. => add_elements::<Q, N, 4>(weights, stride, values, tokens, output, from),
+                    2.. => add_elements::<Q, N, 2>(weights, stride, values, tokens, output, from),
+                    _ => add_elements::<Q, N, 1>(weights, stride, values, tokens, output, from),
                 }
             };
         }
@@ -288,9 +263,9 @@ mod avx512 {
     /// As for [`add_weighted_values`]; the last vector begins within the head.
     #[inline]
     #[target_feature(enable = "avx512f")]
-    unsafe fn add_weighted_elements<const Q: usize, const N: usize, const V: usize>(
+    unsafe fn add_elements<const Q: usize, const N: usize, const V: usize>(
         weights: &[f32],
-        query_stride: usize,
+        stride: usize,
         values: &[u32],
         tokens: usize,
         output: &mut [f32],
@@ -326,7 +301,7 @@ mod avx512 {
                 }
                 for (q, sums) in sums.iter_mut().enumerate() {
                     // SAFETY: the caller checked that each query has a weight for each token.
-                    let weight = unsafe { *weights.get_unchecked(q * query_stride + at) };
+                    let weight = unsafe { *weights.get_unchecked(q * stride + at) };
                     let weight = _mm512_set1_ps(weight);
                     for (sum, value) in sums.iter_mut().zip(value) {
                         *sum = _mm512_fmadd_ps(weight, value, *sum);

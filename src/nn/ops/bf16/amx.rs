@@ -70,6 +70,7 @@ pub unsafe fn multiply(
     let configuration = CONFIGURATION;
     // SAFETY: the processor has the instructions, and the configuration is a valid one.
     unsafe { asm!("ldtilecfg [{}]", in(reg) &configuration, options(nostack)) };
+    let ends = [rows.end, columns.end];
     let num_tiles = a.strip(rows.start).len();
     let block_tiles = num_tiles.div_ceil(num_tiles.div_ceil(MAX_BLOCK_TILES));
     for j in columns.clone().step_by(2) {
@@ -87,16 +88,7 @@ pub unsafe fn multiply(
                 };
                 let left = [i, (i + 1).min(rows.end - 1)].map(|i| &a.strip(i)[block.clone()]);
                 // SAFETY: tiles are configured; the four tiles of the output are this thread's.
-                unsafe {
-                    multiply_square(
-                        [left, right],
-                        [i, j],
-                        [rows.end, columns.end],
-                        start,
-                        ahead,
-                        to,
-                    )
-                };
+                unsafe { multiply_square([left, right], [i, j], ends, start, ahead, to) };
             }
         }
     }

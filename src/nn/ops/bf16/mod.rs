@@ -22,7 +22,7 @@ mod tiles;
 pub use tiles::{Side, TiledMatrix, round_to_bf16, to_bf16};
 
 use super::matmul::View;
-use super::{Parallelism, WriteMode, divide_rows};
+use super::{Parallelism, WriteMode, for_rows};
 use multiversion::multiversion;
 use std::sync::OnceLock;
 
@@ -138,7 +138,7 @@ pub fn weight_grads<const N: usize>(
 
 /// Rounds the elements of some rows to bf16.
 pub fn round(parallelism: Parallelism, rows: usize, values: &mut [f32]) {
-    divide_rows(parallelism, rows, [], [values], &|[], [values]| round_all(values));
+    for_rows(parallelism, rows, [], [values], &|[], [values]| round_all(values));
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]

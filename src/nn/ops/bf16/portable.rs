@@ -4,7 +4,7 @@ use super::tiles::{TiledMatrix, round_to_bf16};
 use crate::math::{LANES, Lanes};
 use crate::nn::ops::matmul;
 use crate::nn::ops::stored::{self, Bf16, Expand, StoredStrips, Strip};
-use crate::nn::ops::{Parallelism, WriteMode, divide_rows};
+use crate::nn::ops::{Parallelism, WriteMode, for_rows};
 use multiversion::multiversion;
 use std::cell::RefCell;
 
@@ -74,7 +74,7 @@ impl Expand for TiledMatrix {
 /// Fills `to` with the numbers rounded to bf16.
 fn round(parallelism: Parallelism, numbers: &[f32], to: &mut Vec<f32>) {
     to.resize(numbers.len(), 0.0);
-    divide_rows(parallelism, numbers.len(), [numbers], [to], &|[x], [to]| round_part(x, to));
+    for_rows(parallelism, numbers.len(), [numbers], [to], &|[x], [to]| round_part(x, to));
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]

@@ -172,11 +172,8 @@ fn pack_rows(values: &[f32], row_stride: usize, tile: &mut Tile) {
         return unsafe { avx512::pack_rows(values, row_stride, tile) };
     }
     for (i, words) in tile.0.iter_mut().enumerate() {
-        let from = &values[i * row_stride..][..DEPTH];
-        words
-            .iter_mut()
-            .zip(from.chunks_exact(2))
-            .for_each(|(word, x)| *word = pack_pair(x[0], x[1]));
+        let pairs = values[i * row_stride..][..DEPTH].chunks_exact(2);
+        words.iter_mut().zip(pairs).for_each(|(word, x)| *word = pack_pair(x[0], x[1]));
     }
 }
 
@@ -193,10 +190,8 @@ fn pack_columns(values: &[f32], row_stride: usize, tile: &mut Tile) {
     }
     for (k, words) in tile.0.iter_mut().enumerate() {
         let [low, high] = [0, 1].map(|odd| &values[(2 * k + odd) * row_stride..][..TILE_SIDE]);
-        words
-            .iter_mut()
-            .zip(low.iter().zip(high))
-            .for_each(|(word, (x, y))| *word = pack_pair(*x, *y));
+        let pairs = low.iter().zip(high);
+        words.iter_mut().zip(pairs).for_each(|(word, (x, y))| *word = pack_pair(*x, *y));
     }
 }
 

@@ -295,14 +295,8 @@ impl<P: RowPair> Expand for StripStorage<P> {
     }
 
     fn multiply(&self, first: usize, columns: usize, x: &[f32], y: &mut [f32], mode: WriteMode) {
-        multiply(
-            [self.inner, self.group_size],
-            |index| self.strip(first + index),
-            columns,
-            x,
-            y,
-            mode,
-        );
+        let sizes = [self.inner, self.group_size];
+        multiply(sizes, |index| self.strip(first + index), columns, x, y, mode);
     }
 }
 

@@ -84,13 +84,9 @@ impl<const N: usize> ProductLaunch<N> {
         let tiling = choose_tiling(operands, operand_type, has_bias);
         let &OperandTensors { count, rows, inner, columns, .. } = operands;
         let row_tiles = rows.div_ceil(tiling.rows());
-        let column_tiles = columns.iter().map(|columns| columns.div_ceil(tiling.columns())).sum();
-        let num_spans = choose_num_spans(
-            count * row_tiles * column_tiles,
-            inner,
-            operands.is_narrow(),
-            &tiling,
-        );
+        let column_tiles: usize = columns.iter().map(|n| n.div_ceil(tiling.columns())).sum();
+        let tiles = count * row_tiles * column_tiles;
+        let num_spans = choose_num_spans(tiles, inner, operands.is_narrow(), &tiling);
         let span_steps =
             inner.div_ceil(num_spans).next_multiple_of(tiling.depth * tiling.groups).max(1);
         let spans = inner.div_ceil(span_steps).max(1);

@@ -104,7 +104,7 @@ impl OperandTensor {
     /// A tensor from [`space_batches_evenly`], whose outer and inner dimensions are these axes.
     fn new(tensor: CubeTensor, axes: [usize; 2]) -> Self {
         let (shape, strides) = (tensor.meta.shape(), tensor.meta.strides());
-        let batch_stride = batch_stride(&tensor, strides.len() - 2).expect("even batches");
+        let batch_stride = even_batch_stride(&tensor, strides.len() - 2).expect("even batches");
         let ([outer_stride, inner_stride], extents) =
             (axes.map(|axis| strides[axis]), axes.map(|axis| shape[axis]));
         Self { tensor, extents, batch_stride, outer_stride, inner_stride }
@@ -137,13 +137,8 @@ impl OperandTensor {
         let last: usize = (0..shape.len()).map(|d| (shape[d] - 1) * strides[d]).sum();
         // SAFETY: the buffer holds all elements up to the last.
         let elements = unsafe { BufferArg::from_raw_parts(self.tensor.handle.clone(), last + 1) };
-        let [near, far] = self.near_and_far_strides(layout);
-        OperandLaunch::new(
-            elements,
-            self.batch_stride / layout.vector_size,
-            near,
-            far / layout.vector_size,
-        )
+        let ([near, far], vector) = (self.near_and_far_strides(layout), layout.vector_size);
+        OperandLaunch::new(elements, self.batch_stride / vector, near, far / vector)
     }
 }
 
@@ -155,8 +150,8 @@ fn space_batches_evenly(tensor: CubeTensor, batches: &[usize]) -> CubeTensor {
         return tensor;
     }
     if count == batches.iter().product::<usize>() {
-        let even = batch_stride(&tensor, batches.len()).is_some();
-        return if even { tensor } else { into_contiguous(tensor) };
+        let is_even = even_batch_stride(&tensor, batches.len()).is_some();
+        return if is_even { tensor } else { into_contiguous(tensor) };
     }
     // Some of the dimensions are repeated.
     let dims = shape.len();
@@ -167,7 +162,7 @@ fn space_batches_evenly(tensor: CubeTensor, batches: &[usize]) -> CubeTensor {
 
 /// The distance between batches, 0 if there is only one; `None` if it is not the same everywhere. The stride of a
 /// dimension of one element can be anything.
-fn batch_stride(tensor: &CubeTensor, dims: usize) -> Option<usize> {
+fn even_batch_stride(tensor: &CubeTensor, dims: usize) -> Option<usize> {
     let (shape, strides) = (tensor.meta.shape(), tensor.meta.strides());
     let mut axes = (0..dims).rev().filter(|d| shape[*d] > 1).map(|d| (strides[d], shape[d]));
     let Some((first, count)) = axes.next() else { return Some(0) };

@@ -210,14 +210,8 @@ impl Work {
         offset: usize,
         unit: usize,
     ) -> Tile {
-        Tile {
-            matrix: self.batch * batch_stride,
-            outer,
-            outer_end,
-            inner_end: self.end,
-            offset,
-            unit,
-        }
+        let matrix = self.batch * batch_stride;
+        Tile { matrix, outer, outer_end, inner_end: self.end, offset, unit }
     }
 }
 

@@ -94,13 +94,8 @@ impl TokenStep {
             let [gate, up] = module
                 .apply_all(adapters, i, Projection::MLP_INPUTS, tensor(&input))
                 .map(cube_tensor);
-            output = Some((
-                apply(
-                    Projection::Down,
-                    &apply_gate(&gate, &up, shape.activation, launch.operand_type),
-                ),
-                norms.after_mlp,
-            ));
+            let inner = apply_gate(&gate, &up, shape.activation, launch.operand_type);
+            output = Some((apply(Projection::Down, &inner), norms.after_mlp));
             stream = sum;
         }
         let (hidden, _) = add_norm(shape, stream, output, Some(&module.norm), DType::F32);
