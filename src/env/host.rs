@@ -219,7 +219,7 @@ settings! {
 
 impl Env for HostGame {
     const NAME: &'static str = "host";
-    const IS_PLAYABLE: bool = false;
+    const PLAYABLE: bool = false;
 
     fn training_defaults(&self) -> &'static [&'static str] {
         &[include_str!("host.toml")]

@@ -68,7 +68,7 @@ pub trait Env: Copy + Eq + Hash + Debug + Send + Sync + 'static {
 
     /// Whether the game can be played. False for a placeholder that only describes the features and
     /// actions of a dataset, or of environments on the host.
-    const IS_PLAYABLE: bool = true;
+    const PLAYABLE: bool = true;
 
     /// Default training settings for these parameters: TOML fragments applied in order on top of
     /// the general defaults ([`mod@crate::settings`]).

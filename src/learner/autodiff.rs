@@ -184,8 +184,8 @@ impl AutodiffLearner {
             PartialSum { shards: shard..shard + 1, vector, numbers }
         };
         let len = PartialSumLen { vector: num_params, numbers: NUM_SUMS };
-        let sum =
-            team.all_reduce_shards(&shards, shards.compute_partial_sums(&leaf, &drop), len)?;
+        let ours = shards.compute_partial_sums(&leaf, &drop);
+        let sum = team.all_reduce_shards(&shards, ours, len)?;
         let sums = sum.numbers.iter().map(|x| *x as f32).collect();
         let upload = |values| device::upload(values, &self.state.params.device());
         Ok((upload(sum.vector), upload(sums)))

@@ -55,8 +55,7 @@ fn estimate_uncorrected(to_reference: f32, #[comptime] estimator: KlEstimator) -
     }
 }
 
-/// Estimates the divergence from `to_reference = ln(reference / policy)`, multiplied by `ratio` if
-/// `is_corrected`.
+/// Estimates the divergence from `to_reference = ln(reference / policy)`, multiplied by `ratio` if `is_corrected`.
 #[cube]
 #[inline(always)]
 pub fn estimate_kl(
@@ -85,7 +84,7 @@ pub(super) fn bounded_exp(x: Tensor<2>) -> Tensor<2> {
 }
 
 /// Estimates the divergence at each step, in tensors.
-pub(super) fn estimate_kl_in_tensors(
+pub(super) fn tensor_estimate(
     config: &LossConfig,
     policy: Tensor<2>,
     reference: Tensor<2>,

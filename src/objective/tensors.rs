@@ -98,12 +98,7 @@ pub fn loss(
     }
     let mut total = policy_loss - steps.entropy.clone() * entropy_coef;
     let reference_kl = steps.reference_logprobs.as_ref().map(|reference| {
-        kl::estimate_kl_in_tensors(
-            config,
-            steps.logprobs.clone(),
-            reference.clone(),
-            step_ratio.clone(),
-        )
+        kl::tensor_estimate(config, steps.logprobs.clone(), reference.clone(), step_ratio.clone())
     });
     if config.kl_coef > 0.0 {
         let reference_kl = reference_kl.clone().expect("kl_coef needs a reference policy");

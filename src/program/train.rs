@@ -212,7 +212,7 @@ fn train_new_rank<G: ConfigurableGame>(games: &Games, run: &NewRun, rank: Rank) 
     validate(&games.models, &game, &config)?;
     let is_default = args.set.is_empty() && args.config.is_none();
     let can_improve_by_play = config.data.is_on()
-        && G::IS_PLAYABLE
+        && G::PLAYABLE
         && is_default
         && overlay::to_table(&game) == overlay::to_table(&G::default());
     let iterations_of_epochs =

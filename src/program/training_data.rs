@@ -80,8 +80,7 @@ impl TrainingData {
         check_game(game, &manifest, &config.data.path)?;
         let files = dataset.shard_paths().into_iter().map(Path::to_path_buf).collect();
         // A game's observation is one row; a table's may be several.
-        let width =
-            if G::IS_PLAYABLE { game.num_features() } else { manifest.features.len().max(1) };
+        let width = if G::PLAYABLE { game.num_features() } else { manifest.features.len().max(1) };
         let steps = dataset.into_steps(width, game.num_actions())?;
         let demonstrations = cut_into_windows(game, &config.data, &manifest, steps)?;
         Ok(Self { demonstrations, action_names: manifest.actions, files })

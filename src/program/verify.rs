@@ -30,21 +30,19 @@ impl Report {
     /// Conclusions about the verifier from its rewards, one sentence each.
     fn findings(&self) -> Vec<String> {
         let (solutions, worthless): (Vec<_>, Vec<_>) =
-            self.results.iter().partition(|result| result.kind == "the solution");
+            self.results.iter().partition(|result| result.answer == "the solution");
         let mut findings = Vec::new();
-        for AuditResult { num_answers, num_full, .. } in solutions {
-            if let Some(failing) =
-                num_full.map(|full| num_answers - full).filter(|failing| *failing > 0)
-            {
+        for AuditResult { answers, full, .. } in solutions {
+            if let Some(failing) = full.map(|full| answers - full).filter(|failing| *failing > 0) {
                 findings.push(format!(
-                    "Warning: {failing} of {num_answers} solutions do not get full marks."
+                    "Warning: {failing} of {answers} solutions do not get full marks."
                 ));
             }
         }
-        let highest = worthless.iter().map(|result| (result.highest.unwrap_or(0.0), result.kind));
-        let is_maximum_known = self.results.iter().all(|result| result.num_full.is_some());
+        let highest = worthless.iter().map(|result| (result.highest.unwrap_or(0.0), result.answer));
+        let is_maximum_known = self.results.iter().all(|result| result.full.is_some());
         let full =
-            worthless.iter().filter(|result| result.num_full > Some(0)).map(|result| result.kind);
+            worthless.iter().filter(|result| result.full > Some(0)).map(|result| result.answer);
         let full: Vec<&str> = full.collect();
         match highest.max_by(|a, b| a.0.total_cmp(&b.0)) {
             None if self.results.is_empty() => findings
@@ -80,16 +78,15 @@ fn format_reward(value: Option<f64>) -> String {
 
 impl Display for Report {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let width = self.results.iter().map(|result| result.kind.len()).max().unwrap_or(0).max(6);
+        let width = self.results.iter().map(|result| result.answer.len()).max().unwrap_or(0).max(6);
         write!(f, "{:width$}  {:>8} {:>8}  full marks", "answer", "mean", "highest")?;
         for result in &self.results {
-            let AuditResult { kind, num_answers, num_full, num_unjudged, .. } = result;
+            let AuditResult { answer, answers, full, unjudged, .. } = result;
             let (mean, highest) = (format_reward(result.mean), format_reward(result.highest));
-            let full =
-                num_full.map_or("unknown".to_string(), |full| format!("{full} of {num_answers}"));
-            write!(f, "\n{kind:width$}  {mean:>8} {highest:>8}  {full}")?;
+            let full = full.map_or("unknown".to_string(), |full| format!("{full} of {answers}"));
+            write!(f, "\n{answer:width$}  {mean:>8} {highest:>8}  {full}")?;
             if let Some(problem) = &result.problem {
-                write!(f, " ({num_unjudged} not judged: {problem})")?;
+                write!(f, " ({unjudged} not judged: {problem})")?;
             }
         }
         match &self.findings()[..] {
@@ -105,13 +102,13 @@ mod tests {
 
     #[test]
     fn findings_are_about_the_answers_that_were_tried() {
-        let result = |kind, num_full, reward| AuditResult {
-            kind,
-            num_answers: 2,
+        let result = |answer, full, reward| AuditResult {
+            answer,
+            answers: 2,
             mean: Some(reward),
             highest: Some(reward),
-            num_full: Some(num_full),
-            num_unjudged: 0,
+            full: Some(full),
+            unjudged: 0,
             problem: None,
         };
         let findings = |results| Report { task: "own".to_string(), results }.findings();
@@ -135,7 +132,7 @@ mod tests {
         let table = Report { task: "own".to_string(), results: some() }.to_string();
         assert!(table.contains("huge            <0.001   <0.001  0 of 2"), "{table}");
         assert!(findings(vec![])[0].contains("--attack"));
-        let unknown = |kind, reward| AuditResult { num_full: None, ..result(kind, 0, reward) };
+        let unknown = |answer, reward| AuditResult { full: None, ..result(answer, 0, reward) };
         let found = findings(vec![unknown("the solution", 10.0), unknown("empty", 2.0)]);
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(

@@ -45,10 +45,8 @@ impl StepResultLanes {
     #[inline(always)]
     pub fn status_flags(&self, status: EpisodeStatus) -> [u8; LANES] {
         let (mut flags, status) = ([0; LANES], status as u32);
-        flags
-            .iter_mut()
-            .zip(&self.statuses)
-            .for_each(|(flag, own)| *flag = u8::from(*own == status));
+        let lanes = flags.iter_mut().zip(&self.statuses);
+        lanes.for_each(|(flag, own)| *flag = u8::from(*own == status));
         flags
     }
 }
@@ -125,8 +123,8 @@ impl<G: Rules> EnvLanes<G> {
         self.levels[lane]
     }
 
-    /// Starts games at the level after each of these; for callers that are compiled for the processor's vectors
-    /// themselves.
+    /// Starts games at the level after each of these; for callers that are themselves compiled for the processor's
+    /// vectors.
     #[inline(always)]
     pub fn start_next_levels(mut levels: [u32; LANES], game: G) -> Self {
         let mut words = G::State::zero_rows();

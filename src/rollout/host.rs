@@ -104,25 +104,26 @@ pub fn play_host_episodes<A: Actor>(
     let mut envs = envs.lock();
     let (count, mut played) = (envs.num_envs(), Vec::with_capacity(episodes.len()));
     for first in episodes.clone().step_by(count) {
-        let batch = first..first + count;
+        let indices = first..first + count;
         let level = |index: usize| episodes.contains(&index).then(|| keys.level(index as u32));
-        let action_keys: Vec<u32> = batch.clone().map(|i| keys.action_key(i as u32)).collect();
-        let mut live = Episodes::start(&mut *envs, policy, batch.map(level).collect(), max_steps)?;
+        let action_keys: Vec<u32> = indices.clone().map(|i| keys.action_key(i as u32)).collect();
+        let mut batch =
+            Episodes::start(&mut *envs, policy, indices.map(level).collect(), max_steps)?;
         let mut results = vec![None; count];
         for t in 0.. {
-            if !live.is_live() {
+            if !batch.is_live() {
                 break;
             }
-            live.act(policy, &action_keys, t, selection)?;
-            live.step(&mut *envs)?;
+            batch.act(policy, &action_keys, t, selection)?;
+            batch.step(&mut *envs)?;
             for (env, result) in results.iter_mut().enumerate() {
-                let HostStepResult { terminated, truncated, .. } = live.results[env];
+                let HostStepResult { terminated, truncated, .. } = batch.results[env];
                 if terminated || truncated {
-                    let (score, length) = (live.scores[env].into(), f64::from(t + 1));
+                    let (score, length) = (batch.scores[env].into(), f64::from(t + 1));
                     *result = Some(EpisodeResult { score, length });
                 }
             }
-            live.restart(&mut *envs, policy, false)?;
+            batch.restart(&mut *envs, policy, false)?;
         }
         played.extend(results.into_iter().flatten());
     }
@@ -214,28 +215,25 @@ impl Episodes {
         self.check_obs(features)?;
         let blocks = self.obs.par_chunks(LANES * features).zip(&mut self.memory);
         let blocks = blocks.zip(self.levels.par_chunks(LANES).zip(action_keys.par_chunks(LANES)));
-        let outputs = self.actions.par_chunks_mut(LANES).zip(self.logprobs.par_chunks_mut(LANES));
+        let out = self.actions.par_chunks_mut(LANES).zip(self.logprobs.par_chunks_mut(LANES));
         let scratch = || (policy.new_scratch(), vec![[0.0; LANES]; features]);
-        blocks.zip(outputs).for_each_init(
-            scratch,
-            |(scratch, lanes), (block, (actions, logprobs))| {
-                let ((obs, memory), (levels, keys)) = block;
-                if levels.iter().all(Option::is_none) {
-                    actions.fill(None);
-                    return;
-                }
-                for (lane, row) in obs.chunks_exact(features).enumerate() {
-                    set_lane(lanes, lane, row);
-                }
-                let logits = policy.act(lanes, memory, scratch);
-                let keys = std::array::from_fn(|lane| keys.get(lane).copied().unwrap_or(0));
-                let chosen = selection.choose(logits, &keys, t);
-                for (lane, level) in levels.iter().enumerate() {
-                    actions[lane] = level.map(|_| chosen.actions[lane]);
-                    logprobs[lane] = chosen.logprobs[lane];
-                }
-            },
-        );
+        blocks.zip(out).for_each_init(scratch, |(scratch, lanes), (block, (actions, logprobs))| {
+            let ((obs, memory), (levels, keys)) = block;
+            if levels.iter().all(Option::is_none) {
+                actions.fill(None);
+                return;
+            }
+            for (lane, row) in obs.chunks_exact(features).enumerate() {
+                set_lane(lanes, lane, row);
+            }
+            let logits = policy.act(lanes, memory, scratch);
+            let keys = std::array::from_fn(|lane| keys.get(lane).copied().unwrap_or(0));
+            let chosen = selection.choose(logits, &keys, t);
+            for (lane, level) in levels.iter().enumerate() {
+                actions[lane] = level.map(|_| chosen.actions[lane]);
+                logprobs[lane] = chosen.logprobs[lane];
+            }
+        });
         Ok(())
     }
 

@@ -10,9 +10,9 @@ pub(super) fn mask_logit(legal: u32, a: usize, logit: f32) -> f32 {
     if legal >> a & 1 == 1 { logit } else { MASKED_LOGIT }
 }
 
-/// Draws a legal action with equal probabilities, by `u` uniform in [0, 1).
+/// Samples a legal action with equal probabilities, by `u` uniform in [0, 1).
 #[cube]
-pub(super) fn draw_legal_action<G: Rules>(state: &G::State, u: f32, #[comptime] game: G) -> u32 {
+pub(super) fn sample_legal_action<G: Rules>(state: &G::State, u: f32, #[comptime] game: G) -> u32 {
     if comptime!(G::MASKED) {
         let mut num_legal = 0u32.runtime();
         #[unroll]

@@ -15,7 +15,7 @@ pub(super) struct GamesMemory {
     pub now: Option<Tensor<2>>,
     /// Memory at the branch points passed so far; `None` if the groups do not branch.
     pub branches: Option<Tensor<2>>,
-    branch_points: Vec<BranchPoint>,
+    points: Vec<BranchPoint>,
     device: Device,
 }
 
@@ -30,7 +30,7 @@ impl GamesMemory {
         device: &Device,
     ) -> Self {
         let initial = policy.initial_memory(config.num_envs(), device);
-        let branch_points = env_state::draw_branch_points(config, keys);
+        let points = env_state::draw_branch_points(config, keys);
         let now = match branch_memory {
             Some(rows) => {
                 let group = |env: usize| (env / config.group_size) as i32;
@@ -43,7 +43,7 @@ impl GamesMemory {
             GroupStart::Branch => policy.initial_memory(config.num_groups, device),
             GroupStart::Level => None,
         };
-        Self { initial, now, branches, branch_points, device: device.clone() }
+        Self { initial, now, branches, points, device: device.clone() }
     }
 
     /// Computes the policy's logits and advances the memory.
@@ -59,12 +59,10 @@ impl GamesMemory {
         let (Some(now), Some(initial)) = (self.now.take(), &self.initial) else { return };
         let now = reset(now, initial, ends());
         let is_after_step = |point: &BranchPoint| point.step == t + 1;
-        if let Some(branches) =
-            self.branches.take_if(|_| self.branch_points.iter().any(is_after_step))
-        {
-            let envs: Vec<i32> = self.branch_points.iter().map(|point| point.env as i32).collect();
+        if let Some(branches) = self.branches.take_if(|_| self.points.iter().any(is_after_step)) {
+            let envs: Vec<i32> = self.points.iter().map(|point| point.env as i32).collect();
             let envs = upload_indices(&envs, &self.device);
-            let mask = self.branch_points.iter().map(|point| f32::from(is_after_step(point)));
+            let mask = self.points.iter().map(|point| f32::from(is_after_step(point)));
             let mask = Tensor::from_floats(mask.collect::<Vec<_>>().as_slice(), &self.device);
             self.branches = Some(reset(branches, &now.clone().select(0, envs), mask));
         }

@@ -2,7 +2,7 @@
 
 use super::env_lanes::{EnvLanes, StepResultLanes};
 use super::env_state::EnvState;
-use super::masks::draw_legal_action;
+use super::masks::sample_legal_action;
 #[cfg(feature = "kernels")]
 use super::on_device::play_at_random_on_device;
 use super::{RolloutKeys, action_key, action_uniform};
@@ -56,7 +56,7 @@ fn play_natively<G: Rules>(
             let actions = if G::MASKED {
                 std::array::from_fn(|lane| {
                     let u = action_uniform(action_keys[lane], t as u32);
-                    draw_legal_action::<G>(&lanes.env(lane).state, u, game)
+                    sample_legal_action::<G>(&lanes.env(lane).state, u, game)
                 })
             } else {
                 draw_actions(&action_keys, t as u32, game.num_actions())

@@ -20,8 +20,8 @@ pub struct ReferenceScore {
     pub std_error: Option<f64>,
 }
 
-/// Returns the known reference scores of a game, then measures those of random actions and scripted players without
-/// one.
+/// Returns the known reference scores of a game, then measured ones of random actions and scripted players that have
+/// none.
 ///
 /// Each player plays the first episodes of an [`evaluate`](super::evaluate) of `episodes` episodes: as many as fit in
 /// two million steps, at least two.

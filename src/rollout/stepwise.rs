@@ -196,9 +196,8 @@ impl<G: Rules> StepwiseRollout<G> {
             let sampled = if G::MASKED {
                 let bits = legal_bits(&env.state, self.game);
                 trajectory.legal[slot] = bits;
-                let masked_logits =
-                    row.iter().enumerate().map(|(a, logit)| mask_logit(bits, a, *logit));
-                sample(&masked_logits.collect::<Vec<_>>(), u)
+                let masked = row.iter().enumerate().map(|(a, logit)| mask_logit(bits, a, *logit));
+                sample(&masked.collect::<Vec<_>>(), u)
             } else {
                 sample(row, u)
             };

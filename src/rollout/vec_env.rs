@@ -200,13 +200,9 @@ impl<G: Rules> VecEnv<G> {
     pub fn import_state(&mut self, words: &[u32]) -> Result<(), VecEnvError> {
         let (count, found) = (self.num_envs, words.len());
         let ended_offset = env_words(self.game) * count;
-        let error = VecEnvError::StateLength {
-            game: G::NAME,
-            count,
-            expected: ended_offset + count,
-            found,
-        };
-        if found != ended_offset + count {
+        let expected = ended_offset + count;
+        let error = VecEnvError::StateLength { game: G::NAME, count, expected, found };
+        if found != expected {
             return Err(error);
         }
         let envs = unpack_envs(self.game, count, &words[..ended_offset]).map_err(|_| error)?;

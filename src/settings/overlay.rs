@@ -419,9 +419,8 @@ fn convert(
 }
 
 /// The range of a setting of the run, in words; `None` for those of a game or task.
-fn describe_range(narrowed_ranges: &[(&str, Shape)], path: &str) -> Option<String> {
-    let narrowed_shape =
-        narrowed_ranges.iter().find(|(key, _)| *key == path).map(|(_, shape)| *shape);
+fn describe_range(narrowed: &[(&str, Shape)], path: &str) -> Option<String> {
+    let narrowed_shape = narrowed.iter().find(|(key, _)| *key == path).map(|(_, shape)| *shape);
     let mut all = [TrainConfig::SETTINGS, LanguageConfig::SETTINGS].into_iter();
     narrowed_shape
         .or_else(|| all.find_map(|settings| shape_at(settings, path)))

@@ -60,7 +60,7 @@ fn check_patience(table: &Table, before: &Table) -> Result<(), ConfigError> {
 
 /// The patience of a run.
 struct Patience {
-    /// The setting.
+    /// Key of the setting.
     key: &'static str,
     /// Number of evaluations without improvement after which the run ends; 0 for no limit.
     evaluations: u32,
@@ -68,6 +68,7 @@ struct Patience {
     eval_every: u32,
 }
 
+/// Reads the patience of a run from its settings.
 fn read_patience(table: &Table) -> Result<Patience, ConfigError> {
     let table = table.clone();
     let (key, evaluations, checkpoint) = if table.contains_key("task") {

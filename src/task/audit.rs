@@ -9,22 +9,18 @@ const HUGE_LENGTH: usize = 100_000;
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct AuditResult {
     /// The kind of answer.
-    #[serde(rename = "answer")]
-    pub kind: &'static str,
+    pub answer: &'static str,
     /// Number of answers given.
-    #[serde(rename = "answers")]
-    pub num_answers: usize,
+    pub answers: usize,
     /// Mean reward of the judged answers; `None` if none was judged.
     pub mean: Option<f64>,
     /// Highest reward.
     pub highest: Option<f64>,
     /// Number of answers with the maximum reward; `None` if the verifier gave a reward above 1 to any answer, so that
     /// the maximum is not known.
-    #[serde(rename = "full")]
-    pub num_full: Option<usize>,
+    pub full: Option<usize>,
     /// Number of answers that the verifier could not judge.
-    #[serde(rename = "unjudged")]
-    pub num_unjudged: usize,
+    pub unjudged: usize,
     /// The reason for the first of these.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
@@ -110,7 +106,7 @@ fn audit(
     }
     let max_score = RewardPart::highest_score(task.reward_parts());
     let mut is_maximum_known = true;
-    let mut verify = |(kind, texts): (&'static str, Vec<(usize, String)>)| {
+    let mut verify = |(answer, texts): (&'static str, Vec<(usize, String)>)| {
         let all: Vec<_> =
             texts.iter().map(|(i, text)| Completion::new(&prompts[*i], text)).collect();
         let rewards = judge(task, &all)?;
@@ -119,19 +115,19 @@ fn audit(
         is_maximum_known &=
             rewards.iter().all(|rewards| rewards.is_within_scale(task.reward_parts()));
         Ok(AuditResult {
-            kind,
-            num_answers: all.len(),
+            answer,
+            answers: all.len(),
             mean: (!scores.is_empty()).then(|| scores.iter().sum::<f64>() / scores.len() as f64),
             highest: scores.iter().copied().reduce(f64::max),
-            num_full: Some(scores.iter().filter(|score| **score >= max_score - 1e-9).count()),
-            num_unjudged: all.len() - scores.len(),
+            full: Some(scores.iter().filter(|score| **score >= max_score - 1e-9).count()),
+            unjudged: all.len() - scores.len(),
             problem: rewards.into_iter().find_map(|rewards| rewards.problem),
         })
     };
     let mut results: Vec<AuditResult> =
         kinds.into_iter().map(&mut verify).collect::<Result<_, TaskError>>()?;
     if !is_maximum_known {
-        results.iter_mut().for_each(|result| result.num_full = None);
+        results.iter_mut().for_each(|result| result.full = None);
     }
     Ok(results)
 }
@@ -180,19 +176,19 @@ mod tests {
     fn an_audit_finds_what_a_careless_verifier_rewards() {
         let task = Careless { parts: vec![RewardPart::new("exact", 1.0)] };
         let found = audit_with_attacks(&task, Split::Test, 20).unwrap();
-        let num_full = |kind: &str| {
-            let result = found.iter().find(|result| result.kind == kind).unwrap();
-            assert_eq!((result.num_answers, result.num_unjudged), (20, 0));
-            result.num_full
+        let full = |answer: &str| {
+            let result = found.iter().find(|result| result.answer == answer).unwrap();
+            assert_eq!((result.answers, result.unjudged), (20, 0));
+            result.full
         };
-        for (kind, expected) in [
+        for (answer, expected) in [
             ("the solution", 20),
             ("the prompt", 20),
             ("every number", 20),
             ("constant 1", 1),
             ("empty", 0),
         ] {
-            assert_eq!(num_full(kind), Some(expected), "{kind}");
+            assert_eq!(full(answer), Some(expected), "{answer}");
         }
         let honest = audit_solutions(&task, Split::Test, 20).unwrap();
         assert_eq!(honest.len(), 1);

@@ -137,12 +137,8 @@ impl DataTask {
             let solution = demonstration(prompt).unwrap_or_default();
             verifier.check(&Completion::new(prompt, &solution))?;
         }
-        Ok(Self {
-            prompts,
-            verifier,
-            parts,
-            max_new_tokens: longest.unwrap_or(DEFAULT_MAX_NEW_TOKENS),
-        })
+        let max_new_tokens = longest.unwrap_or(DEFAULT_MAX_NEW_TOKENS);
+        Ok(Self { prompts, verifier, parts, max_new_tokens })
     }
 }
 
@@ -152,7 +148,7 @@ impl Task for DataTask {
     }
 
     fn num_prompts(&self, split: Split) -> Option<u64> {
-        Some(self.prompts.split(split).len() as u64)
+        Some(self.prompts.of(split).len() as u64)
     }
 
     fn prompt(&self, split: Split, index: u64) -> Result<Prompt, TaskError> {

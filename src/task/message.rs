@@ -92,9 +92,8 @@ struct UncheckedMessage {
 impl TryFrom<UncheckedMessage> for Message {
     type Error = &'static str;
 
-    fn try_from(
-        UncheckedMessage { role, content, rest }: UncheckedMessage,
-    ) -> Result<Self, Self::Error> {
+    fn try_from(message: UncheckedMessage) -> Result<Self, Self::Error> {
+        let UncheckedMessage { role, content, rest } = message;
         // Only an assistant's message that calls tools may lack it.
         if content.is_absent() && role != ASSISTANT {
             return Err("missing field `content`");

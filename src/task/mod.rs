@@ -224,8 +224,8 @@ impl Prompt {
     }
 }
 
-/// Parses TRL's columns `chat_template_kwargs` and `tools` to variables of a chat template; `tools` may be a string of
-/// JSON.
+/// Parses TRL's columns `chat_template_kwargs` and `tools` to variables of a chat template. `tools` may be a string
+/// of JSON.
 ///
 /// # Errors
 /// If `chat_template_kwargs` is not an object, `tools` is in both, or a value that must be a list of objects is not

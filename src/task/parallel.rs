@@ -1,5 +1,4 @@
-//! Parallel verification: a map over completions, with results in order, and a semaphore for the threads of several
-//! runs.
+//! Parallel verification: a map over completions, with results in order, and a semaphore for threads of several runs.
 
 use super::TaskError;
 use rayon::prelude::*;

@@ -58,8 +58,8 @@ impl RandomStream {
     }
 }
 
-/// Attempts to generate a prompt of the requested split. At least one attempt in eight succeeds
-/// for the usual tasks, so that all fail only if there are hardly any valid prompts.
+/// Maximum number of attempts to generate a prompt of the requested split. At least one attempt in eight succeeds for
+/// the usual tasks, so that all fail only if there are hardly any valid prompts.
 const MAX_ATTEMPTS: u32 = 10_000;
 
 /// Generates prompts with `make` until one belongs to `split`, and returns it. `make` returns the prompt's

@@ -82,10 +82,8 @@ impl<G: Rules> Grpo for FusedEngine<G> {
 
     fn roll_out(&mut self, iteration: u32) -> Result<Self::Trajectory, TrainError> {
         let (device, batches) = (&self.device, &mut self.learner.context.batches);
-        let games = match self
-            .source
-            .take(iteration, batches, |windows| upload_windows(windows, device))
-        {
+        let upload = |windows: &WindowBatch| upload_windows(windows, device);
+        let games = match self.source.take(iteration, batches, upload) {
             IterationInput::Games(games) => games,
             IterationInput::Data((recording, weights)) => return Ok((recording, Some(weights))),
         };

@@ -61,8 +61,8 @@ impl<G: Rules> NativeEngine<G> {
     }
 }
 
-/// Collects the trajectory of the games, or of the environments on the host, and returns the sums of each.
-fn collect<G: Rules, A: Actor>(
+/// Plays the games, or the environments on the host, and returns the sums of each.
+fn play<G: Rules, A: Actor>(
     policy: &A,
     iteration: u32,
     games: &mut NativeRollout<G>,
@@ -104,11 +104,9 @@ impl<G: Rules> Grpo for NativeEngine<G> {
                 let (host, trajectory) = (self.host.as_mut(), &mut trajectory);
                 match self.learner.policy() {
                     HostPolicy::Perceptron(policy) => {
-                        collect(&policy, iteration, games, host, trajectory)?
+                        play(&policy, iteration, games, host, trajectory)?
                     }
-                    HostPolicy::Other(policy) => {
-                        collect(&policy, iteration, games, host, trajectory)?
-                    }
+                    HostPolicy::Other(policy) => play(&policy, iteration, games, host, trajectory)?,
                 }
             }
             Source::Resident(()) => Vec::new(),

@@ -292,11 +292,8 @@ impl Rules for Breakout {
         let is_lost = reaches_bottom && !is_above_paddle && !is_beside_paddle;
 
         let sideways = select(hits_side, 1u32, 0u32);
-        let back = select(
-            hits_ceiling || breaks_brick || is_above_paddle,
-            3u32,
-            select(is_beside_paddle, 2u32, 0u32),
-        );
+        let beside = select(is_beside_paddle, 2u32, 0u32);
+        let back = select(hits_ceiling || breaks_brick || is_above_paddle, 3u32, beside);
         state.ball_dir = state.ball_dir ^ sideways ^ back;
         state.ball_x = x;
         state.ball_y = select(breaks_brick || is_above_paddle || is_beside_paddle, state.last_y, y);

@@ -57,8 +57,8 @@ struct VisibleFruit {
     catch_positions: RangeInclusive<i64>,
 }
 
-/// Value of the best plan after a first step to `position`: the number of fruits
-/// caught, then the negative distance from the middle of `0..=last_column` at the end.
+/// Value of the best plan after a first step to `position`: the number of fruits caught, then the
+/// negative distance from the middle of `0..=last_column` at the end.
 fn best_plan_value(position: i64, fruits: &[VisibleFruit], last_column: i64) -> (u32, i64) {
     let plans = (0..1u32 << fruits.len()).filter_map(|chosen| {
         // Range of positions that the basket can reach while catching all fruits chosen so far.

@@ -153,12 +153,8 @@ fn differentiate<O: Observer>(
             if comptime!(form.kl.is_some()) {
                 let to_reference = sample.reference - soft.logprob;
                 let estimator = comptime!(form.estimator());
-                let kl = estimate_kl(
-                    to_reference,
-                    step_ratio,
-                    estimator,
-                    comptime!(form.is_kl_corrected),
-                );
+                let is_corrected = comptime!(form.is_kl_corrected);
+                let kl = estimate_kl(to_reference, step_ratio, estimator, is_corrected);
                 loss += coefficients.kl * kl.value;
                 d_logprob += weight * coefficients.kl * kl.d_logprob;
                 sums[comptime!(3 * tile) + unit] += kl.value;

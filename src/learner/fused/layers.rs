@@ -46,35 +46,28 @@ struct WeightView {
     input_stride: usize,
     neuron_stride: usize,
     /// Row of the first input's values in workgroup memory.
-    value_row: usize,
+    row: usize,
 }
 
 impl Layer {
     /// The weights by which the layer's inputs are multiplied.
     fn forward_weights(&self) -> WeightView {
         let DenseLayout { weight, inputs, outputs, .. } = self.dense;
-        let (neurons, value_row) = (outputs, self.input_row);
-        WeightView {
-            first: weight,
-            inputs,
-            neurons,
-            input_stride: outputs,
-            neuron_stride: 1,
-            value_row,
-        }
+        let (neurons, row) = (outputs, self.input_row);
+        WeightView { first: weight, inputs, neurons, input_stride: outputs, neuron_stride: 1, row }
     }
 
     /// The weights by which the derivatives with respect to the layer's neurons are multiplied.
     fn backward_weights(&self) -> WeightView {
         let DenseLayout { weight, inputs, outputs, .. } = self.dense;
-        let (neurons, value_row) = (inputs, self.neuron_row);
+        let (neurons, row) = (inputs, self.neuron_row);
         WeightView {
             first: weight,
             inputs: outputs,
             neurons,
             input_stride: 1,
             neuron_stride: outputs,
-            value_row,
+            row,
         }
     }
 }
@@ -121,7 +114,7 @@ fn add_products<I: Float, V: Float>(
     while k < weights.inputs {
         #[unroll]
         for c in 0..step {
-            let at = (k + comptime!(c + weights.value_row)) * stride + sample;
+            let at = (k + comptime!(c + weights.row)) * stride + sample;
             #[unroll]
             for s in 0..samples {
                 values[s] = round_to::<V>(activations[at + s]);

@@ -59,7 +59,8 @@ impl FusedLearner {
         Ok(cube_tensor(Tensor::cat(vec![params, moments], 0)))
     }
 
-    /// Summary of an update shared by several ranks, `[len]`; the counterpart of [`count`](super::launches::count).
+    /// Summary of an update shared by several ranks, `[len]`; the counterpart of
+    /// [`launch_count`](super::launches::launch_count).
     pub(super) fn all_reduce_summary(
         &self,
         advantages: &RecordingAdvantages,

@@ -31,6 +31,9 @@ use burn::tensor::Tensor;
 use burn_cubecl::tensor::CubeTensor;
 use std::ops::Range;
 
+/// Units per cube of the kernels in which a unit processes a game.
+const GAME_UNITS: usize = 64;
+
 /// An update in kernels: its buffers and its progress.
 pub(super) struct FusedUpdate<'a, O: Observer> {
     learner: &'a FusedLearner,
@@ -54,9 +57,6 @@ pub(super) struct FusedUpdate<'a, O: Observer> {
     /// Number of steps that the optimizer has taken.
     steps_taken: u64,
 }
-
-/// Units per cube of the kernels in which a unit processes a game.
-const GAME_UNITS: usize = 64;
 
 /// Games of a minibatch in a part of a recording.
 struct PartPortion<'a> {

@@ -223,8 +223,8 @@ fn entropies(logprobs: &[LaneBlock], probs: &[LaneBlock]) -> LaneBlock {
 }
 
 impl StepLoss {
-    /// Computes the policy terms of a lane block. Their derivatives with respect to the log-probabilities include the
-    /// weights.
+    /// Computes the policy terms of a lane block. Their derivatives with respect to the log-probabilities include
+    /// the weights.
     #[inline(always)]
     fn terms(
         &self,

@@ -98,7 +98,7 @@ impl SequenceSteps {
         let weights = columns.mask.iter().zip(game_weights.iter().cycle());
         columns.weights.extend(weights.map(|(mask, weight)| mask * weight));
         let mut sums = [0.0; NUM_SUMS];
-        let mut differentiate = |mut logits: Vec<f32>| {
+        let mut d_logits = |mut logits: Vec<f32>| {
             let actions = logits.len() / sequences.starts.len();
             if loss.form.loss_type.has_sequence_ratio() {
                 columns.set_sequence_ratios(&logits, actions, loss, &game_weights);
@@ -106,7 +106,7 @@ impl SequenceSteps {
             sums = columns.differentiate_all(&mut logits, actions, loss);
             logits
         };
-        let gradient = policy.gradient(sequences, max_partials, &mut differentiate);
+        let gradient = policy.gradient(sequences, max_partials, &mut d_logits);
         (gradient, sums)
     }
 
@@ -371,9 +371,9 @@ impl HostLearner for SequenceLearner {
         let max_partials = MAX_PARTIALS.div_ceil(shards.count());
         let inputs = MinibatchInputs { experience, minibatch, max_partials, loss, denominators };
         let parts = config.update.gradient_accumulation_steps.div_ceil(shards.count());
+        let part_steps = shards.count() * max_partials * PARTIAL_STEPS;
         let parts = match self.policy.sizes().memory_size {
-            0 => parts
-                .max(denominators.steps as usize / (shards.count() * max_partials * PARTIAL_STEPS)),
+            0 => parts.max(denominators.steps as usize / part_steps),
             _ => parts,
         };
         let leaf = |shard: usize| self.differentiate(&inputs, shard, parts);

@@ -90,7 +90,8 @@ impl Experience {
         learner.update(&experience, iteration).expect("alone")
     }
 
-    /// The games and advantages without the steps that do not count, and the number of the others, `[num_envs]`.
+    /// Removes the steps that do not count from the games and advantages; also returns the number of the others,
+    /// `[num_envs]`.
     fn squeeze(&self) -> (HostTrajectory, Vec<f32>, Vec<usize>) {
         let (mut games, mut advantages) = (self.games.clone(), self.advantages.clone());
         let counts = squeeze(&mut games, &mut advantages, &self.mask);

@@ -55,10 +55,8 @@ impl Differentiation<'_> {
             max_ratio_distance = max_ratio_distance.max(distance);
             sum
         });
-        let len = PartialSumLen {
-            vector: self.decoder.num_trainable(),
-            numbers: TokenSums::NUM_ADDITIVE,
-        };
+        let numbers = TokenSums::NUM_ADDITIVE;
+        let len = PartialSumLen { vector: self.decoder.num_trainable(), numbers };
         let sum = self.team.all_reduce_shards(self.shards, ours.collect(), len)?;
         Ok((sum.vector, TokenSums::from_additive(&sum.numbers, max_ratio_distance)))
     }

@@ -87,8 +87,8 @@ impl<'a> HostTargets<'a> {
 
     /// Computes the logits of all rows, at the temperature and among the candidates, in parts, so that the logits of
     /// all rows never exist at once. `process_row` takes a row's logits, which it may overwrite, and its tokens;
-    /// `process_part` takes the first row of a part, the results of `process_row` for the part, and the logits as it
-    /// left them.
+    /// `process_part` takes the first row of a part, the results of `process_row` for the part, and the logits that
+    /// `process_row` left.
     fn visit<T: Default + Send>(
         &self,
         decoder: &TokenDecoder,
@@ -283,14 +283,8 @@ impl Differentiation<'_> {
             let hidden = &forward.hidden()[range.clone()];
             decoder.backward_head(hidden, d_logits, &mut d_hidden[range], gradient);
         };
-        targets.visit(
-            decoder,
-            forward.hidden(),
-            temperature,
-            &mut logits,
-            process_row,
-            process_part,
-        );
+        let hidden = forward.hidden();
+        targets.visit(decoder, hidden, temperature, &mut logits, process_row, process_part);
         self.buffers.logits.put(logits);
         decoder.backward_texts(forward, &d_hidden, gradient, done);
     }

@@ -227,13 +227,8 @@ mod tests {
                 }
             }
             sync_cube();
-            compute_hidden_layers::<f32, f32>(
-                params,
-                &mut activations,
-                comptime!(workgroup.games),
-                shape,
-            );
             let games = comptime!(workgroup.games);
+            compute_hidden_layers::<f32, f32>(params, &mut activations, games, shape);
             if has_row {
                 compute_last_layer::<f32, f32>(
                     params,
@@ -301,19 +296,15 @@ mod tests {
                 let weight = |i: usize| ((i * 104_729) % 2003) as f32 / 5007.5 - 0.2;
                 let params: Vec<f32> = (0..shape.num_params()).map(weight).collect();
                 let rows = 101;
-                let logits = |workgroup| compute_logits(&params, rows, workgroup, shape, &device);
-                let alone = logits(Workgroup { games: 32, units: 32, rows: 0 });
+                let run = |workgroup| compute_logits(&params, rows, workgroup, shape, &device);
+                let alone = run(Workgroup { games: 32, units: 32, rows: 0 });
                 assert!(alone.iter().any(|z| z.abs() > 1e-3), "{alone:?}");
                 let mut cubes = 0;
                 for games in [8, 16, 32, 64] {
                     let workgroup = Workgroup::new(&shape, games, 16 * 1024);
                     assert!(workgroup.has_shared_layers() && workgroup.games <= games);
                     if workgroup.games == games {
-                        assert_eq!(
-                            logits(workgroup),
-                            alone,
-                            "{shape:?}, {workgroup:?}, {device:?}"
-                        );
+                        assert_eq!(run(workgroup), alone, "{shape:?}, {workgroup:?}, {device:?}");
                         cubes += 1;
                     }
                 }

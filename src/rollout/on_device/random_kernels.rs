@@ -4,7 +4,7 @@ use super::env_kernels::{
     StepRange, StepRangeLaunch, games_per_cube, load_env_state, load_episode, steps_per_launch,
     store_env,
 };
-use super::masks::draw_legal_action;
+use super::masks::sample_legal_action;
 use super::{RolloutKeys, action_key, action_uniform, env_words};
 use crate::device::buffers::{argument, cube_tensor, uninit};
 use crate::device::has_kernels;
@@ -51,7 +51,7 @@ fn random_kernel<G: Rules>(
                 sum += G::feature(&state, i, game);
             }
             let u = action_uniform(own_action_key, t as u32);
-            let action = draw_legal_action::<G>(&state, u, game);
+            let action = sample_legal_action::<G>(&state, u, game);
             let played = play_step::<G>(&mut state, &mut episode, action, game);
             sum += played.reward;
         }

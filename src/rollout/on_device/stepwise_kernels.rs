@@ -138,10 +138,8 @@ fn step_kernel<G: Rules>(
     let num_envs = games.groups.num_envs();
     if env < num_envs {
         let num_actions = comptime!(game.num_actions());
-        let u = action_uniform(
-            action_key(iteration_action_key, games.groups.run_wide_env(env)),
-            t as u32,
-        );
+        let own_action_key = action_key(iteration_action_key, games.groups.run_wide_env(env));
+        let u = action_uniform(own_action_key, t as u32);
         let mut state = load_env_state::<G>(&games.envs, env, num_envs, game);
         let step_words = games.step_words(env, t);
         let sampled = if comptime!(G::MASKED) {
@@ -204,15 +202,13 @@ impl<G: Rules> StepwiseBuffers<G> {
         let uninit = |shape: &[usize], dtype: DType| uninit(&probe, shape, dtype);
         let (words, features) = (env_words(game), game.num_features());
         let (steps, envs) = (config.num_steps, config.num_envs());
+        let rows = NUM_QUANTITIES + num_mask_rows::<G>(game);
         Self {
             envs: uninit(&[words + 1, envs], DType::I32),
             branches: uninit(&[words, config.num_groups], DType::I32),
             obs: uninit(&[steps, envs, features], DType::F32),
             actions: uninit(&[steps, envs], DType::I32),
-            quantities: uninit(
-                &[NUM_QUANTITIES + num_mask_rows::<G>(game), steps, envs],
-                DType::F32,
-            ),
+            quantities: uninit(&[rows, steps, envs], DType::F32),
             game,
             config: config.clone(),
             keys,

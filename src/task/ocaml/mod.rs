@@ -64,7 +64,7 @@ impl TaskSettings for OcamlSettings {
     }
 }
 
-/// Attempts to compute the expected values of a problem.
+/// Maximum number of attempts to compute the expected values of a problem.
 const MAX_ATTEMPTS: usize = 3;
 
 /// The task, with its problems and a checker.
@@ -250,7 +250,7 @@ impl Task for Ocaml {
     }
 
     fn num_prompts(&self, split: Split) -> Option<u64> {
-        Some(self.problems.prompts.split(split).len() as u64)
+        Some(self.problems.prompts.of(split).len() as u64)
     }
 
     fn prompt(&self, split: Split, index: u64) -> Result<Prompt, TaskError> {

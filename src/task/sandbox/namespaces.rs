@@ -241,9 +241,7 @@ impl Root {
             }
             check_call(libc::unshare(flags))?;
             if !is_root {
-                self.id_maps
-                    .iter()
-                    .try_for_each(|(path, text)| write_file(path, text.as_bytes()))?;
+                self.id_maps.iter().try_for_each(|(path, text)| write(path, text.as_bytes()))?;
             }
             let root = c"/".as_ptr();
             check_call(libc::mount(null(), root, null(), libc::MS_REC | libc::MS_PRIVATE, null()))?;
@@ -275,7 +273,7 @@ unsafe fn mount_tmpfs(folder: &CStr, options: &CStr) -> io::Result<()> {
     check_call(unsafe { libc::mount(kind, folder.as_ptr(), kind, flags, options.as_ptr().cast()) })
 }
 
-unsafe fn write_file(path: &CStr, text: &[u8]) -> io::Result<()> {
+unsafe fn write(path: &CStr, text: &[u8]) -> io::Result<()> {
     // SAFETY: system calls on a live string and live bytes.
     unsafe {
         let file = libc::open(path.as_ptr(), libc::O_WRONLY);
@@ -332,7 +330,7 @@ pub unsafe fn drop_capabilities() -> io::Result<()> {
 /// Only between `fork` and `exec`.
 pub unsafe fn become_first_oom_victim() {
     // SAFETY: a system call on live bytes. Without `/proc` all stays as it is.
-    let _ = unsafe { write_file(c"/proc/self/oom_score_adj", b"1000") };
+    let _ = unsafe { write(c"/proc/self/oom_score_adj", b"1000") };
 }
 
 /// Interval at which the parent of a sandbox checks that Grove still runs, milliseconds.

@@ -159,7 +159,7 @@ impl<G: Rules + Serialize> Persistent for GameEngine<G> {
         counters: &Counters,
     ) -> Result<(), SnapshotError> {
         let model = self.engine.model();
-        let memory_size = find_memory_size(&model, &self.device);
+        let memory_size = memory_size(&model, &self.device);
         let parameters = model.parameters();
         let params = |section: &str| read_params(checkpoint, section, &parameters);
         let num_groups = self.part.config.rollout.num_groups;
@@ -215,8 +215,8 @@ impl<G: Rules + Serialize> GameTrainer<G> {
     }
 }
 
-/// Finds the size of a model's memory of one game.
-fn find_memory_size(model: &Network, device: &Device) -> usize {
+/// Size of a model's memory of one game.
+fn memory_size(model: &Network, device: &Device) -> usize {
     let memory = model.initial_memory(1, &device.clone().without_autodiff());
     memory.map_or(0, |rows| rows.dims()[1])
 }

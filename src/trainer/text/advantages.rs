@@ -79,9 +79,8 @@ fn compute_prefix_advantages(
     let mut prefixes = vec![(0, (0..completions.len()).collect::<Vec<_>>())];
     while let Some((length, members)) = prefixes.pop() {
         let mut branches = BTreeMap::<u32, Vec<usize>>::new();
-        for (member, value) in
-            members.iter().zip(compute_group_advantages(rewards, &members, divisor))
-        {
+        let advantages = compute_group_advantages(rewards, &members, divisor);
+        for (member, value) in members.iter().zip(advantages) {
             if let Some(token) = completions[*member].tokens.get(length) {
                 values[*member][length] = value;
                 branches.entry(*token).or_default().push(*member);

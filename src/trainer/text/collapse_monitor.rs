@@ -151,7 +151,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    fn healthy_record() -> LanguageRecord {
+    fn healthy() -> LanguageRecord {
         LanguageRecord { truncated: 0.1, sampling_entropy: 1.0, ..LanguageRecord::default() }
     }
 
@@ -178,18 +178,13 @@ mod tests {
     #[test]
     fn a_collapse_is_named_when_it_begins_and_again_after_it_was_over() {
         let collapses: [(BySeverity, &str); 3] = [
-            (|x| record(LanguageRecord { truncated: x, ..healthy_record() }), "is cut off"),
+            (|x| record(LanguageRecord { truncated: x, ..healthy() }), "is cut off"),
             (
-                |x| IterationRecord { zero_variance_groups: x, ..record(healthy_record()) },
+                |x| IterationRecord { zero_variance_groups: x, ..record(healthy()) },
                 "nothing is learnt",
             ),
             (
-                |x| {
-                    record(LanguageRecord {
-                        sampling_entropy: 0.025 - 0.02 * x,
-                        ..healthy_record()
-                    })
-                },
+                |x| record(LanguageRecord { sampling_entropy: 0.025 - 0.02 * x, ..healthy() }),
                 "0.0050 nats",
             ),
         ];
@@ -203,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_policy_near_the_highest_score_may_be_certain() {
-        let certain = LanguageRecord { sampling_entropy: 0.001, ..healthy_record() };
+        let certain = LanguageRecord { sampling_entropy: 0.001, ..healthy() };
         let certain =
             IterationRecord { zero_variance_groups: 1.0, score: Some(0.79), ..record(certain) };
         assert_eq!(observe_all(std::slice::from_ref(&certain)), [None]);
@@ -218,7 +213,7 @@ mod tests {
         for rewards in [vec![("exact", 1.6), ("format", 0.0)], vec![("exact", 5.0)]] {
             let rewards: BTreeMap<String, f64> =
                 rewards.into_iter().map(|(name, mean)| (name.to_string(), mean)).collect();
-            let text = LanguageRecord { rewards, ..healthy_record() };
+            let text = LanguageRecord { rewards, ..healthy() };
             let equal =
                 IterationRecord { zero_variance_groups: 1.0, score: Some(0.8), ..record(text) };
             let words = observe_all(&[equal])[0].clone().unwrap();
@@ -228,10 +223,10 @@ mod tests {
 
     #[test]
     fn a_norm_far_above_the_usual_is_named_but_not_after_a_change_of_loss() {
-        let with_norm = |grad_norm: f64| IterationRecord { grad_norm, ..record(healthy_record()) };
+        let with_norm = |grad_norm: f64| IterationRecord { grad_norm, ..record(healthy()) };
         let sft = |grad_norm: f64| IterationRecord {
             grad_norm,
-            ..record(LanguageRecord { is_sft: true, ..healthy_record() })
+            ..record(LanguageRecord { is_sft: true, ..healthy() })
         };
         let mut records: Vec<_> = (0..10).map(|i| with_norm(0.4 + 0.02 * f64::from(i))).collect();
         records.extend([
@@ -259,7 +254,7 @@ mod tests {
     fn an_error_of_the_verifier_is_quoted() {
         for (unjudged, begin) in [(1, "1 completion has"), (3, "3 completions have")] {
             let first_problem = Some("the verifier reported: \"no\"".to_string());
-            let text = LanguageRecord { unjudged, first_problem, ..healthy_record() };
+            let text = LanguageRecord { unjudged, first_problem, ..healthy() };
             let expected = format!("{begin} no reward: the verifier reported: \"no\".");
             assert_eq!(observe_all(&[record(text)]), [Some(expected)]);
         }

@@ -51,8 +51,8 @@ pub(super) fn gather_bytes(
     };
     let errors = team.all_gather(error.as_bytes())?;
     if let Some(rank) = errors.iter().position(|error| !error.is_empty()) {
-        let why = String::from_utf8_lossy(&errors[rank]).into_owned();
-        return Err(TeamError::Failed { rank, reason: why }.into());
+        let reason = String::from_utf8_lossy(&errors[rank]).into_owned();
+        return Err(TeamError::Failed { rank, reason }.into());
     }
     Ok(team.all_gather(&ours)?)
 }

@@ -52,10 +52,7 @@ fn fraction_true(values: impl Iterator<Item = bool>) -> f64 {
 
 /// Mean of each reward part over the judged completions that it applies to, unweighted; without parts that apply to
 /// none.
-fn average_rewards_by_part(
-    scored: &ScoredCompletions,
-    parts: &[RewardPart],
-) -> BTreeMap<String, f64> {
+fn mean_rewards_by_part(scored: &ScoredCompletions, parts: &[RewardPart]) -> BTreeMap<String, f64> {
     let mean_reward = |(i, part): (usize, &RewardPart)| {
         let rewards = || scored.judged_rewards().filter_map(|rewards| rewards.part(i));
         rewards().next().map(|_| (part.name.clone(), mean(rewards())))
@@ -87,7 +84,7 @@ pub(super) fn new_grpo_record(scored: &ScoredCompletions, parts: &[RewardPart]) 
     let text = LanguageRecord {
         is_sft: false,
         highest_score: scored.judged_rewards().next().map(|_| highest_score),
-        rewards: average_rewards_by_part(scored, parts),
+        rewards: mean_rewards_by_part(scored, parts),
         unjudged: scored.problems().count(),
         first_problem: scored.problems().next().cloned(),
         resampled: scored.dropped_groups,

@@ -38,12 +38,12 @@ impl LanguageEngine {
         Ok(kept)
     }
 
-    /// Generates and scores `completions` completions of each of the prompts at `indices`. All ranks must call this.
+    /// Generates and scores `num_completions` completions of each prompt at `indices`. All ranks must call this.
     pub(super) fn complete_and_score(
         &self,
         split: Split,
         indices: &[u64],
-        completions: usize,
+        num_completions: usize,
         sampling: &Sampling,
     ) -> Result<ScoredCompletions, LanguageTrainError> {
         if indices.is_empty() {
@@ -58,11 +58,7 @@ impl LanguageEngine {
         for (prompt, index) in prompts.iter().zip(indices) {
             let tokens = self.tokenize_prompt(prompt, sampling.max_new_tokens)?;
             let key = draw(draw(key, *index as u32), (*index >> 32) as u32);
-            requests.push(generate::CompletionRequest {
-                tokens,
-                num_completions: completions,
-                key,
-            });
+            requests.push(generate::CompletionRequest { tokens, num_completions, key });
         }
         let shards = self.team.cut_into_shards(indices.len(), self.config.update.num_shards);
         let own = shards.own_items();

@@ -68,8 +68,8 @@ impl LanguageTrainer {
             listener: None,
         };
         // A fixed key, so that a prompt gets the same draws in every iteration.
-        let generated =
-            generator.generate(&[CompletionRequest { tokens, num_completions: count, key: 1 }]);
+        let request = CompletionRequest { tokens, num_completions: count, key: 1 };
+        let generated = generator.generate(&[request]);
         let sample = |completion: Completion| SampleCompletion {
             completion: self.engine.model.decode_completion(&completion.tokens),
             truncated: !completion.has_ended,

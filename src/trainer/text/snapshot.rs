@@ -19,13 +19,11 @@ impl Persistent for LanguageEngine {
             new_section(CONFIG, self.settings.to_string().into_bytes()),
             new_section(WEIGHTS, encode(self.learner.decoder.trainable())),
         ];
-        let optimizer_steps =
-            self.learner.save_moments(|moments| {
-                let named = [FIRST_MOMENT, SECOND_MOMENT].into_iter().zip(moments);
-                sections.extend(named.map(|(name, moment)| {
-                    new_section(name, write_values(&parameters, moment, None))
-                }));
-            });
+        let optimizer_steps = self.learner.save_moments(|moments| {
+            let named = [FIRST_MOMENT, SECOND_MOMENT].into_iter().zip(moments);
+            let moments = named.map(|(name, x)| (name, write_values(&parameters, x, None)));
+            sections.extend(moments.map(|(name, bytes)| new_section(name, bytes)));
+        });
         if let Some(reference) = &self.learner.reference {
             sections.push(new_section(REFERENCE, encode(reference.trainable())));
         }

@@ -40,7 +40,7 @@ struct Job {
     /// Index of the prompt.
     prompt: usize,
     tokens: Vec<u32>,
-    ended: bool,
+    has_ended: bool,
 }
 
 impl<'a> Verification<'a> {
@@ -57,8 +57,8 @@ impl<'a> Verification<'a> {
         self.has_failed.load(Ordering::Relaxed)
     }
 
-    /// Generates completions on this thread, and meanwhile verifies those that are over, on as many threads as the task
-    /// permits.
+    /// Generates completions on this thread, and meanwhile verifies those that are over, on as many threads as the
+    /// task permits.
     ///
     /// # Errors
     /// If a thread does not start, or no completion can be verified any more.
@@ -87,15 +87,12 @@ impl<'a> Verification<'a> {
             let workers =
                 workers.map_err(|error| TaskError::Verifier(format!("cannot verify: {error}")))?;
             let listener = move |index: CompletionIndex, completion: &Completion| {
-                let prompt = index.text;
+                let (prompt, tokens) = (index.text, &completion.tokens);
                 if completion.is_over(generator.sampling)
-                    && lock(&seen).insert((prompt, completion.tokens.clone()))
+                    && lock(&seen).insert((prompt, tokens.clone()))
                 {
-                    let job = Job {
-                        prompt,
-                        tokens: completion.tokens.clone(),
-                        ended: completion.has_ended,
-                    };
+                    let has_ended = completion.has_ended;
+                    let job = Job { prompt, tokens: tokens.clone(), has_ended };
                     jobs.send(job).expect("the queue outlives the listener");
                 }
             };
@@ -126,7 +123,8 @@ impl<'a> Verification<'a> {
                 return Ok(verified);
             }
             let text = (self.decode)(&job.tokens);
-            let task_completion = self.task_completion(job.prompt, &job.tokens, job.ended, &text);
+            let Job { prompt, tokens, has_ended } = &job;
+            let task_completion = self.task_completion(*prompt, tokens, *has_ended, &text);
             let rewards = task::judge(self.task, &[task_completion])
                 .inspect_err(|_| self.has_failed.store(true, Ordering::Relaxed))?;
             let [rewards] = <[Rewards; 1]>::try_from(rewards).expect("one for each completion");
@@ -307,12 +305,8 @@ mod tests {
             ..DecoderShape::default()
         };
         let model = LanguageModel::tiny(&sizes, "01", 0);
-        let completions = completions_per_prompt;
-        let request = |key| generate::CompletionRequest {
-            tokens: vec![1],
-            num_completions: completions,
-            key,
-        };
+        let num_completions = completions_per_prompt;
+        let request = |key| generate::CompletionRequest { tokens: vec![1], num_completions, key };
         let requests: Vec<_> = (0..8).map(request).collect();
         let decode = |tokens: &[u32]| model.decode_completion(tokens);
         let verification = Verification::new(&task, &prompts, &decode);

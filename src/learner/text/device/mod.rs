@@ -84,12 +84,8 @@ pub(super) fn logprobs(
             part_logprobs::<AutodiffPass>(&decoder, &groups, temperature)
         }
     };
-    Some(
-        split_into_device_parts(&decoder, groups, &all)
-            .into_iter()
-            .flat_map(evaluate_part)
-            .collect(),
-    )
+    let parts = split_into_device_parts(&decoder, groups, &all);
+    Some(parts.into_iter().flat_map(evaluate_part).collect())
 }
 
 /// Log-probabilities of all tokens of groups that pass through the decoder together.
