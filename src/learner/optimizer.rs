@@ -70,7 +70,7 @@ impl AdamWTensors {
     }
 }
 
-/// Optimizer state in host memory; moments are numbers in f32, or in bf16 as `u16`.
+/// Optimizer state in host memory; moments are numbers in f32 or in bf16.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Moments<M = f32> {
     /// First moment: running mean of gradients, `[num_params]`.

@@ -126,7 +126,7 @@ impl<G: Rules> EnvLanes<G> {
     /// Starts games at the level after each of these; for callers that are themselves compiled for the processor's
     /// vectors.
     #[inline(always)]
-    pub fn start_next_levels(mut levels: [u32; LANES], game: G) -> Self {
+    pub fn start_next_levels_inlined(mut levels: [u32; LANES], game: G) -> Self {
         let mut words = G::State::zero_rows();
         with_constants(
             game,

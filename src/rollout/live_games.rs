@@ -5,6 +5,7 @@ use super::env_lanes::EnvLanes;
 use super::env_state::EnvState;
 use super::{ActionSelection, EpisodeKeys};
 use crate::env::{Episode, Rules, advance, start_next_level};
+use crate::math::softmax::{compute_normalizer, prob, unnormalized_prob};
 use crate::model::{Actor, LANES, Lanes, set_lane};
 use crate::rng::Stream;
 
@@ -183,7 +184,7 @@ impl<G: Rules> LiveGames<G> {
             let chosen = selection.choose(logits, &keys, self.time);
             choices.extend((0..envs.len()).map(|lane| Choice {
                 action: chosen.actions[lane],
-                probabilities: softmax(logits, lane),
+                probabilities: action_probs(logits, lane),
             }));
         }
         choices
@@ -227,11 +228,12 @@ impl<G: Rules> LiveGames<G> {
 }
 
 /// Action probabilities of a lane, `[num_actions]`.
-fn softmax(logits: &[Lanes], lane: usize) -> Vec<f32> {
-    let max = logits.iter().map(|l| l[lane]).fold(f32::NEG_INFINITY, f32::max);
-    let weights: Vec<f32> = logits.iter().map(|l| (l[lane] - max).exp()).collect();
-    let total: f32 = weights.iter().sum();
-    weights.into_iter().map(|w| w / total).collect()
+fn action_probs(logits: &[Lanes], lane: usize) -> Vec<f32> {
+    let logits = logits.iter().map(|lanes| lanes[lane]);
+    let max = logits.clone().fold(f32::NEG_INFINITY, f32::max);
+    let sum = logits.clone().map(|logit| unnormalized_prob(logit, max)).sum();
+    let normalizer = compute_normalizer(max, sum);
+    logits.map(|logit| prob(logit, &normalizer)).collect()
 }
 
 #[cfg(test)]

@@ -384,7 +384,7 @@ fn restart_games<G: Rules>(
         for (level, env) in levels.iter_mut().zip(envs) {
             *level = blocks[env / LANES].level(env % LANES);
         }
-        let started = EnvLanes::start_next_levels(levels, game);
+        let started = EnvLanes::start_next_levels_inlined(levels, game);
         started.observe_inlined(game, scratch);
         for (lane, env) in envs.iter().enumerate() {
             blocks[env / LANES].copy_env(env % LANES, &started, lane);

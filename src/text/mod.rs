@@ -22,7 +22,7 @@ mod tokenizer;
 use crate::nn::Precision;
 
 pub use crate::nn::DecoderParams;
-pub use crate::nn::arch::{Adapters, LoraConfig};
+pub use crate::nn::arch::{AdapterConflict, Adapters, LoraConfig};
 pub use crate::nn::ops::Parallelism;
 pub use crate::nn::ops::bf16::Kernel;
 pub use crate::nn::ops::linear::Arithmetic;

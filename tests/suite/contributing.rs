@@ -1,5 +1,5 @@
 //! The guides for contributors, and the policy for security, name files, lists, commands and benches that are there,
-//! and all lists that are kept by hand.
+//! and all lists that are kept by hand; all copies of the list of instruction sets are equal.
 
 use crate::support::tree;
 use grove::env::NAMES;
@@ -143,4 +143,37 @@ fn every_bench_example_and_test_that_a_guide_runs_is_there() {
             }
         }
     }
+}
+
+/// The instruction sets for which functions are compiled, where no file has a reason for others.
+const TARGETS: &str = r#""x86_64+avx512f+avx512vl+avx2+fma","x86_64+avx2+fma","aarch64+neon""#;
+/// Those of functions that have a form for AVX-512 written by hand.
+const TARGETS_BESIDE_AVX512: &str = r#""x86_64+avx2+fma","aarch64+neon""#;
+/// Those of functions that expand bytes.
+const TARGETS_OF_BYTES: &str =
+    r#""x86_64+avx512f+avx512vl+avx512bw+avx2+fma","x86_64+avx2+fma","aarch64+neon""#;
+
+/// Instruction sets decide whether sums are fused, and so how numbers are rounded.
+#[test]
+fn functions_are_compiled_for_the_same_instruction_sets() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut count = 0;
+    for (path, bytes) in tree(&root.join("src")) {
+        let path = path.strip_prefix(root).unwrap().to_str().unwrap().replace('\\', "/");
+        let wanted = match &path[..] {
+            "src/nn/ops/attention/products.rs" | "src/nn/ops/matmul/tiles.rs" => {
+                TARGETS_BESIDE_AVX512
+            }
+            "src/nn/ops/stored/products.rs" => TARGETS_OF_BYTES,
+            _ => TARGETS,
+        };
+        let text = String::from_utf8_lossy(&bytes);
+        for attribute in text.split("#[multiversion").skip(1) {
+            let (attribute, _) = attribute.split_once(']').unwrap();
+            let found = attribute.split_whitespace().collect::<String>();
+            assert_eq!(found, format!("(targets({wanted}))"), "{path}");
+            count += 1;
+        }
+    }
+    assert!(count > 40, "{count} functions are compiled for several instruction sets");
 }

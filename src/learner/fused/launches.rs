@@ -6,8 +6,9 @@ use crate::device::buffers::{argument, grid};
 use burn::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
 
-/// Counts the steps of each minibatch in a part ([`count_kernel`]). `advantages` are those of the part, `summary` is
-/// the summary of the update, and each of the `minibatches` has `games` games.
+/// Counts the steps of each minibatch in a part ([`count_kernel`]) into `summary`, that of the update. `order` lists the
+/// games of the `minibatches`, `games` each; `advantages` and `sizes` are those of the part, and `recording_summary` is
+/// that of the whole recording.
 pub(super) fn launch_count(
     order: &CubeTensor,
     advantages: &CubeTensor,
@@ -34,7 +35,7 @@ pub(super) fn launch_count(
     }
 }
 
-/// Sums `rows` rows of `stride` values over their first `width` columns.
+/// Fills `totals`, `[width]`, with the column sums of `partials`, `[rows, stride]`, over the first `width` columns.
 pub(super) fn launch_sum(
     partials: &CubeTensor,
     totals: &CubeTensor,

@@ -27,6 +27,37 @@ impl Gradient {
     }
 }
 
+/// The gradient and the sums of some shards.
+pub(super) struct ShardSums {
+    sum: PartialSum,
+    /// The largest distance of a ratio from 1: a maximum, so not among the sums.
+    max_ratio_distance: f64,
+}
+
+impl ShardSums {
+    /// Takes the gradient of these shards, `[num_trainable]`, and the sums over their tokens.
+    pub fn new(shards: Range<usize>, gradient: Vec<f32>, sums: TokenSums) -> Self {
+        Self {
+            sum: PartialSum { shards, vector: gradient, numbers: sums.to_additive() },
+            max_ratio_distance: sums.max_ratio_distance,
+        }
+    }
+
+    /// Adds the sums of the shards that follow.
+    pub fn add_next(self, next: Self) -> Self {
+        Self {
+            sum: self.sum.add_next(next.sum),
+            max_ratio_distance: self.max_ratio_distance.max(next.max_ratio_distance),
+        }
+    }
+
+    /// Separates the sum from the maximum, to which `max_ratio_distance` is raised.
+    pub fn into_sum(self, max_ratio_distance: &mut f64) -> PartialSum {
+        *max_ratio_distance = max_ratio_distance.max(self.max_ratio_distance);
+        self.sum
+    }
+}
+
 impl Differentiation<'_> {
     /// Computes the gradient of the loss of the `chosen` groups, in ascending order and the same on all ranks. The
     /// maximum in the sums is that of this rank's groups.
@@ -51,9 +82,7 @@ impl Differentiation<'_> {
         }
         let mut max_ratio_distance = 0.0f64;
         let ours = tree_nodes(shards, &self.shards.own_shards()).into_iter().map(|range| {
-            let (sum, distance) = self.partial_sum_on_any_device(chosen, range);
-            max_ratio_distance = max_ratio_distance.max(distance);
-            sum
+            self.partial_sum_on_any_device(chosen, range).into_sum(&mut max_ratio_distance)
         });
         let numbers = TokenSums::NUM_ADDITIVE;
         let len = PartialSumLen { vector: self.decoder.num_trainable(), numbers };
@@ -62,11 +91,7 @@ impl Differentiation<'_> {
     }
 
     /// Computes [`Differentiation::partial_sum`] on the decoder's device, if it has one.
-    fn partial_sum_on_any_device(
-        &self,
-        chosen: &[usize],
-        shards: Range<usize>,
-    ) -> (PartialSum, f64) {
+    fn partial_sum_on_any_device(&self, chosen: &[usize], shards: Range<usize>) -> ShardSums {
         #[cfg(text_kernels)]
         if let Some(sum) = device::partial_sum(self, chosen, &shards) {
             return sum;

@@ -1,6 +1,7 @@
 //! The gradient of an optimizer step over texts on the CPU.
 
 use super::differentiation::{Differentiation, TokenGrads, TokenSums, split_into_parts};
+use super::gradient::ShardSums;
 use super::group::{Group, Sample, TokenIndex, deduplicate_texts};
 use crate::math::softmax::{Normalizer, logprob, prob};
 use crate::model::LANES;
@@ -180,9 +181,7 @@ impl Differentiation<'_> {
             let own = tree_nodes(self.shards.count(), &self.shards.own_shards());
             let (last, others) = own.split_last().expect("every rank has a shard");
             let mut sum = |shards: Range<usize>| {
-                let (sum, distance) = self.partial_sum(chosen, shards);
-                max_ratio_distance = max_ratio_distance.max(distance);
-                sum
+                self.partial_sum(chosen, shards).into_sum(&mut max_ratio_distance)
             };
             let mut sender = PieceSender {
                 complete_sums: others.iter().cloned().map(&mut sum).collect(),
@@ -192,34 +191,30 @@ impl Differentiation<'_> {
                 end: self.decoder.num_trainable(),
                 send,
             };
-            let done = |vector: &[f32], start: usize| sender.send_layer(vector, start);
-            let (shard, distance) = self.shard_sum(chosen, last.end - 1, done);
-            sender.send_rest(&shard);
-            max_ratio_distance = max_ratio_distance.max(distance);
+            let on_layer = |vector: &[f32], start: usize| sender.send_layer(vector, start);
+            let shard = self.shard_sum(chosen, last.end - 1, on_layer);
+            sender.send_rest(&shard.into_sum(&mut max_ratio_distance));
         })?;
         let (gradient, numbers) = join_pieces(pieces, self.decoder.num_trainable());
         Ok((gradient, TokenSums::from_additive(&numbers, max_ratio_distance)))
     }
 
-    /// Computes gradient and sums of the chosen groups in a node's shards, and the largest distance of a ratio from 1.
-    pub(super) fn partial_sum(&self, chosen: &[usize], shards: Range<usize>) -> (PartialSum, f64) {
+    /// Computes gradient and sums of the chosen groups in a node's shards.
+    pub(super) fn partial_sum(&self, chosen: &[usize], shards: Range<usize>) -> ShardSums {
         let shard_sum = |at: usize| self.shard_sum(chosen, shards.start + at, |_, _| {});
-        let add = |(sum, distance): (PartialSum, f64), (more, other): (PartialSum, f64)| {
-            (sum.add_next(more), distance.max(other))
-        };
         // A large decoder's products take all threads, and its gradients much memory.
         let threads = if self.decoder.is_small() { LeafThreads::All } else { LeafThreads::One };
-        sum_leaves(shards.len(), threads, &shard_sum, &add)
+        sum_leaves(shards.len(), threads, &shard_sum, &ShardSums::add_next)
     }
 
-    /// Computes [`Differentiation::partial_sum`] of a single shard; `done` is called in the last backward pass as by
-    /// [`TokenDecoder::backward_texts`].
+    /// Computes [`Differentiation::partial_sum`] of a single shard, and calls `on_layer` as
+    /// [`TokenDecoder::backward_texts`] does, in the last backward pass.
     fn shard_sum(
         &self,
         chosen: &[usize],
         shard: usize,
-        mut done: impl FnMut(&[f32], usize),
-    ) -> (PartialSum, f64) {
+        mut on_layer: impl FnMut(&[f32], usize),
+    ) -> ShardSums {
         let chosen = self.select_shards(chosen, shard..shard + 1);
         let mut vector = self.buffers.gradients.take();
         vector.resize(self.decoder.num_trainable(), 0.0);
@@ -233,29 +228,26 @@ impl Differentiation<'_> {
         run_in_region(parallelism, || {
             for (i, part) in parts.iter().enumerate() {
                 let is_last = i + 1 == parts.len();
-                let done = |gradient: &[f32], start: usize| {
+                let on_layer = |gradient: &[f32], start: usize| {
                     if is_last {
-                        done(gradient, start);
+                        on_layer(gradient, start);
                     }
                 };
-                self.add_gradient(part, &mut forward, &mut vector, &mut sums, done);
+                self.add_gradient(part, &mut forward, &mut vector, &mut sums, on_layer);
             }
         });
         self.buffers.passes.put(forward);
-        (
-            PartialSum { shards: shard..shard + 1, vector, numbers: sums.to_additive() },
-            sums.max_ratio_distance,
-        )
+        ShardSums::new(shard..shard + 1, vector, sums)
     }
 
-    /// Adds the gradient of some groups; `done` is called as by [`TokenDecoder::backward_texts`].
+    /// Adds the gradient of some groups, and calls `on_layer` as [`TokenDecoder::backward_texts`] does.
     fn add_gradient(
         &self,
         chosen: &[usize],
         forward: &mut TextPass,
         gradient: &mut [f32],
         sums: &mut TokenSums,
-        done: impl FnMut(&[f32], usize),
+        on_layer: impl FnMut(&[f32], usize),
     ) {
         let groups: Vec<&Group> = chosen.iter().map(|i| &self.groups[*i]).collect();
         let (texts, completions) = deduplicate_texts(&groups);
@@ -286,7 +278,7 @@ impl Differentiation<'_> {
         let hidden = forward.hidden();
         targets.visit(decoder, hidden, temperature, &mut logits, process_row, process_part);
         self.buffers.logits.put(logits);
-        decoder.backward_texts(forward, &d_hidden, gradient, done);
+        decoder.backward_texts(forward, &d_hidden, gradient, on_layer);
     }
 }
 

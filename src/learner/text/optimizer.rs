@@ -3,16 +3,18 @@
 #[cfg(text_kernels)]
 use super::device;
 use crate::learner::eight_bit::EightBitMoments;
+use crate::learner::moment::Bf16Moment;
 use crate::learner::optimizer::{Moments, StepSettings};
 use crate::model::policy_file::ParameterValues;
 use crate::settings::MomentPrecision;
+use bytemuck::TransparentWrapper;
 use std::borrow::Cow;
 
 /// Optimizer state: in host memory, in one of the precisions, or on the decoder's device.
 #[derive(Clone, Debug)]
 pub(super) enum Optimizer {
     F32(Moments),
-    Bf16(Moments<u16>),
+    Bf16(Moments<Bf16Moment>),
     EightBit(EightBitMoments),
     #[cfg(text_kernels)]
     Device(Box<device::DeviceMoments>),
@@ -46,8 +48,8 @@ impl Optimizer {
         match self {
             Self::Bf16(moments) => {
                 save([
-                    ParameterValues::Bf16(&moments.first_moment),
-                    ParameterValues::Bf16(&moments.second_moment),
+                    ParameterValues::Bf16(Bf16Moment::peel_slice(&moments.first_moment)),
+                    ParameterValues::Bf16(Bf16Moment::peel_slice(&moments.second_moment)),
                 ]);
                 moments.steps
             }

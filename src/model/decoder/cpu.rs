@@ -47,7 +47,7 @@ pub struct Scratch {
     queries: Vec<Lanes>,
     keys: Vec<Lanes>,
     values: Vec<Lanes>,
-    /// The gate, and the values that it multiplies: `[intermediate_size]` each.
+    /// The gate and the up projection: `[intermediate_size]` each.
     gate: Vec<Lanes>,
     up: Vec<Lanes>,
     /// The scores of a head: `[context]`.

@@ -77,6 +77,11 @@ impl Projection {
         }
     }
 
+    /// The [`LinearLayout::index`] of this matrix of a layer.
+    pub const fn index_in(self, layer: usize) -> usize {
+        layer * Self::ALL.len() + self as usize
+    }
+
     /// The numbers of inputs and outputs.
     pub fn sizes(self, shape: &DecoderShape) -> [usize; 2] {
         let (size, inner) = (shape.hidden_size, shape.intermediate_size);
@@ -300,7 +305,7 @@ impl Layout {
             let norm = |name: &str| place(format!("layers.{layer}.{name}.weight"));
             let linears = Projection::ALL.map(|projection| {
                 let name = format!("layers.{layer}.{}", projection.name());
-                linear(&name, layer * count + projection as usize, projection.sizes(shape))
+                linear(&name, projection.index_in(layer), projection.sizes(shape))
             });
             let norms = shape.norm_placement.names().map(|name| name.map_or(0..0, norm));
             let first = if norms.before_attention.is_empty() {

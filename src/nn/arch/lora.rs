@@ -42,6 +42,18 @@ settings! {
     check = LoraConfig::check_settings;
 }
 
+/// A setting that contradicts the adapters which a model has.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "lora.{name} is {own}, but the model has adapters with {theirs}; leave lora.{name} out, or merge the adapters \
+     into the model first"
+)]
+pub struct AdapterConflict {
+    name: &'static str,
+    own: String,
+    theirs: String,
+}
+
 impl LoraConfig {
     /// Adapters of this rank for every matrix of the layers, or none for 0.
     pub fn new(r: usize) -> Self {
@@ -56,8 +68,8 @@ impl LoraConfig {
     /// Takes over the settings of a model's existing adapters, which a run continues to train.
     ///
     /// # Errors
-    /// A clause that names the first setting which is neither the default nor that of the adapters.
-    pub fn adopt(&mut self, existing: &Self) -> Result<(), String> {
+    /// Names the first setting that is neither the default nor that of the adapters.
+    pub fn adopt(&mut self, existing: &Self) -> Result<(), AdapterConflict> {
         let default = Self::default();
         let targets = |config: &Self| Projection::ALL.map(|projection| config.targets(projection));
         let known = [targets(existing), targets(&default)];
@@ -72,10 +84,7 @@ impl LoraConfig {
             None
         };
         if let Some((name, own, theirs)) = conflict {
-            return Err(format!(
-                "lora.{name} is {own}, but the model has adapters with {theirs}; leave lora.{name} out, or merge the \
-                 adapters into the model first"
-            ));
+            return Err(AdapterConflict { name, own, theirs });
         }
         *self = existing.clone();
         Ok(())
@@ -108,6 +117,9 @@ pub struct Adapters {
 
 impl Adapters {
     /// Fresh adapters, which change nothing yet: `a` is uniform in `+-1 / sqrt(inputs)`, `b` is 0.
+    ///
+    /// # Panics
+    /// If the rank is 0, which means no adapters.
     pub fn new(shape: &DecoderShape, config: &LoraConfig, key: u32) -> Self {
         let mut adapters = Self::zeros(shape, config);
         for (index, layout) in adapters.layouts.iter().enumerate() {
@@ -122,7 +134,11 @@ impl Adapters {
     }
 
     /// Adapters whose parameters are all 0.
+    ///
+    /// # Panics
+    /// If the rank is 0, which means no adapters.
     pub fn zeros(shape: &DecoderShape, config: &LoraConfig) -> Self {
+        assert!(config.r > 0, "adapters of rank 0");
         let (mut parameters, mut layouts, mut end) = (Vec::new(), Vec::new(), 0);
         for layer in 0..shape.num_layers {
             for projection in Projection::ALL {
@@ -193,5 +209,16 @@ impl Adapters {
     /// The factor of the adapters' results, `lora_alpha / r`.
     pub(crate) fn scale(&self) -> f32 {
         self.config.lora_alpha / self.config.r as f32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "adapters of rank 0")]
+    fn adapters_have_a_rank() {
+        Adapters::new(&DecoderShape::default(), &LoraConfig::new(0), 7);
     }
 }

@@ -22,7 +22,7 @@ mod smollm3;
 pub use config::MAX_HEAD_DIM;
 pub use entries::{ConfigError, family_names};
 pub use layout::{LayerLayout, LayerNorms, Layout, LinearLayout, Parameter, Projection, QkNorms};
-pub use lora::{Adapters, LoraConfig};
+pub use lora::{AdapterConflict, Adapters, LoraConfig};
 pub use names::gguf_name;
 pub use rope::RopeScaling;
 

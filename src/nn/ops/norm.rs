@@ -166,22 +166,22 @@ mod tests {
             let (x, weight) = (draws.next_numbers(rows * size), draws.next_numbers(size));
             let dy = draws.next_numbers(rows * size);
             let loss = |x: &[f32], weight: &[f32]| {
-                let (mut normed, mut output) = (NormActivations::default(), Vec::new());
+                let (mut activations, mut output) = (NormActivations::default(), Vec::new());
                 let norm = RmsNorm { weight, offset, eps };
-                normed.forward(Parallelism::Parallel, x, norm, &mut output);
+                activations.forward(Parallelism::Parallel, x, norm, &mut output);
                 weighted_sum(&output, &dy)
             };
             let norm = RmsNorm { weight: &weight, offset, eps };
             let [mut output, mut again] = [Vec::new(), Vec::new()];
-            let mut normed = NormActivations::default();
-            normed.forward(Parallelism::Sequential, &x, norm, &mut output);
-            normed.recompute(Parallelism::Parallel, norm, &mut again);
+            let mut activations = NormActivations::default();
+            activations.forward(Parallelism::Sequential, &x, norm, &mut output);
+            activations.recompute(Parallelism::Parallel, norm, &mut again);
             assert_eq!(again, output);
             let (mut dx, mut d_weight) = (vec![0.0; x.len()], vec![0.0; size]);
             let parallelism = [Parallelism::Sequential, Parallelism::Parallel][round % 2];
-            normed.backward(parallelism, norm, &mut dy.clone(), &mut dx, Some(&mut d_weight));
+            activations.backward(parallelism, norm, &mut dy.clone(), &mut dx, Some(&mut d_weight));
             let mut frozen = vec![0.0; x.len()];
-            normed.backward(parallelism, norm, &mut dy.clone(), &mut frozen, None);
+            activations.backward(parallelism, norm, &mut dy.clone(), &mut frozen, None);
             assert_eq!(frozen, dx);
             assert_gradient("rows", &x, &dx, |x| loss(x, &weight));
             assert_gradient("weights", &weight, &d_weight, |weight| loss(&x, weight));

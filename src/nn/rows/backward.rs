@@ -35,13 +35,13 @@ impl DecoderWeights {
     }
 
     /// Runs the backward pass of a layer: replaces `d_stream`, the gradient of the stream after the layer, by the
-    /// gradient of the stream before it, and adds the gradient of the layer's parameters to `gradient`. `attend`
+    /// gradient of the stream before it, and adds the gradient of the layer's parameters to `gradient`. `attention`
     /// recomputes the layer if its activations were not kept.
     pub(super) fn layer_backward(
         &self,
         layer: usize,
         forward_tape: &ForwardTape,
-        attend: &mut impl Attend,
+        attention: &mut impl Attend,
         d_stream: &mut [f32],
         gradient: &mut [f32],
         scratch: &mut Scratch,
@@ -53,7 +53,14 @@ impl DecoderWeights {
                 let mut stream = mem::take(&mut scratch.stream);
                 kept.clone_into(&mut stream);
                 let rotations = &tape.rotations;
-                self.layer_forward(layer, rotations, &mut stream, attend, &mut recomputed, scratch);
+                self.layer_forward(
+                    layer,
+                    rotations,
+                    &mut stream,
+                    attention,
+                    &mut recomputed,
+                    scratch,
+                );
                 scratch.stream = stream;
                 &recomputed
             }
@@ -62,8 +69,9 @@ impl DecoderWeights {
         self.mlp_backward(layer, activations, d_stream, gradient, scratch);
         let layout = &self.layout.layers[layer];
         let linear = &layout.linears[Projection::Output as usize];
-        let (normed, place) = (&activations.attention_output, &layout.norms.after_attention);
-        let d_block = self.output_backward(normed, place, d_stream, gradient, scratch);
+        let (norm_activations, place) =
+            (&activations.attention_output, &layout.norms.after_attention);
+        let d_block = self.output_backward(norm_activations, place, d_stream, gradient, scratch);
         scratch.d_attended.resize(activations.attended.len(), 0.0);
         let results = [(linear, d_block.as_deref().unwrap_or(d_stream))];
         let dx = &mut scratch.d_attended[..];
@@ -80,21 +88,21 @@ impl DecoderWeights {
     /// Adds to the gradients of a norm's input and, unless adapters are learnt, of its weights; `dy` is overwritten.
     fn norm_backward(
         &self,
-        normed: &NormActivations,
+        norm_activations: &NormActivations,
         place: &Range<usize>,
         dy: &mut [f32],
         dx: &mut [f32],
         gradient: &mut [f32],
     ) {
         let d_weight = self.adapters.is_none().then(|| &mut gradient[place.clone()]);
-        normed.backward(self.parallelism, self.norm(place), dy, dx, d_weight);
+        norm_activations.backward(self.parallelism, self.norm(place), dy, dx, d_weight);
     }
 
     /// Computes the gradient of a block's result, in the memory of `scratch.d_block`, from the gradient of the stream
     /// to which the result was added; `None` if both gradients are the same, since the block has no norm after it.
     fn output_backward(
         &self,
-        normed: &NormActivations,
+        norm_activations: &NormActivations,
         place: &Range<usize>,
         d_stream: &[f32],
         gradient: &mut [f32],
@@ -108,14 +116,14 @@ impl DecoderWeights {
         d_block.resize(d_stream.len(), 0.0);
         let d_input = &mut scratch.d_input;
         d_stream.clone_into(d_input);
-        self.norm_backward(normed, place, d_input, &mut d_block, gradient);
+        self.norm_backward(norm_activations, place, d_input, &mut d_block, gradient);
         Some(d_block)
     }
 
     /// Adds the gradient of a block's input, `scratch.d_input`, to that of the stream.
     fn input_backward(
         &self,
-        normed: &NormActivations,
+        norm_activations: &NormActivations,
         place: &Range<usize>,
         d_stream: &mut [f32],
         gradient: &mut [f32],
@@ -125,7 +133,7 @@ impl DecoderWeights {
         if place.is_empty() {
             d_stream.iter_mut().zip(d_input).for_each(|(sum, d)| *sum += *d)
         } else {
-            self.norm_backward(normed, place, d_input, d_stream, gradient)
+            self.norm_backward(norm_activations, place, d_input, d_stream, gradient)
         }
     }
 
@@ -255,17 +263,17 @@ impl DecoderWeights {
     ) {
         let (shape, input) = (&self.shape, &activations.attention_input);
         let mut d_heads = mem::take(&mut scratch.d_heads);
-        let (normed, places) = (&activations.qk_norms, &layout.qk_norms);
-        let queries = (&mut d_heads.queries, &normed.query, &places.query);
-        let keys = (&mut d_heads.keys, &normed.key, &places.key);
-        for (d, normed, place) in [queries, keys] {
+        let (qk_norms, places) = (&activations.qk_norms, &layout.qk_norms);
+        let queries = (&mut d_heads.queries, &qk_norms.query, &places.query);
+        let keys = (&mut d_heads.keys, &qk_norms.key, &places.key);
+        for (d, norm_activations, place) in [queries, keys] {
             let sizes = [shape.head_dim, shape.rotary_dim() / 2];
             rotate(self.parallelism, d, sizes, rotations, Direction::Backward);
             if shape.qk_norm != QkNorm::None {
                 let d_unnormed = &mut scratch.d_unnormed;
                 d_unnormed.clear();
                 d_unnormed.resize(d.len(), 0.0);
-                self.norm_backward(normed, place, d, d_unnormed, gradient);
+                self.norm_backward(norm_activations, place, d, d_unnormed, gradient);
                 mem::swap(d, d_unnormed);
             }
         }

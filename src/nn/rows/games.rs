@@ -134,10 +134,10 @@ impl SequenceModel for DecoderSequenceModel {
         obs.clone_into(&mut game.obs);
         game.tape.set_rotations(&self.weights.rope, memory[0].iter().map(|count| *count as usize));
         self.scratches.with(|scratch| {
-            let mut attend =
+            let mut attention =
                 StepAttention { memory, scratch: std::mem::take(&mut scratch.game_scratch) };
-            self.game_forward(game, Retention::Nothing, &mut attend, scratch);
-            scratch.game_scratch = attend.scratch;
+            self.game_forward(game, Retention::Nothing, &mut attention, scratch);
+            scratch.game_scratch = attention.scratch;
         });
         memory[0].iter_mut().for_each(|count| *count += 1.0);
         logits.copy_from_slice(&game.logits);
@@ -164,10 +164,10 @@ impl SequenceModel for DecoderSequenceModel {
             for (i, game) in games.zip(&mut *tapes) {
                 let segment = self.begin_game(sequences, i, game);
                 let attention_scratch = std::mem::take(&mut scratch.game_scratch);
-                let mut attend =
+                let mut attention =
                     SequenceAttention { segment: &segment, scratch: attention_scratch };
-                self.game_forward(game, self.retention, &mut attend, scratch);
-                scratch.game_scratch = attend.scratch;
+                self.game_forward(game, self.retention, &mut attention, scratch);
+                scratch.game_scratch = attention.scratch;
                 game.segment = Some(segment);
             }
         });
@@ -220,7 +220,7 @@ impl DecoderSequenceModel {
         &self,
         game: &mut GameTape,
         retention: Retention,
-        attend: &mut impl Attend,
+        attention: &mut impl Attend,
         scratch: &mut Scratch,
     ) {
         let DecoderWeights { shape, layout, .. } = &self.weights;
@@ -229,7 +229,7 @@ impl DecoderSequenceModel {
         let mut stream = std::mem::take(&mut scratch.stream);
         stream.resize(rows * shape.hidden_size, 0.0);
         self.weights.linear_forward(self.input(), obs, &mut stream, WriteMode::Overwrite);
-        self.weights.forward(&mut stream, retention, attend, tape, scratch);
+        self.weights.forward(&mut stream, retention, attention, tape, scratch);
         scratch.stream = stream;
         logits.resize(rows * shape.num_actions, 0.0);
         self.weights.linear_forward(&layout.head, &tape.hidden, logits, WriteMode::Overwrite);
@@ -291,13 +291,13 @@ impl DecoderSequenceModel {
         weights.last_norm_backward(tape, &mut d_normed, &mut d_stream, gradient);
         scratch.d_input = d_normed;
         let forward_tape = ForwardTape { tape, segments: std::slice::from_ref(segment) };
-        let mut attend =
+        let mut attention =
             SequenceAttention { segment, scratch: std::mem::take(&mut scratch.game_scratch) };
         for layer in (0..weights.shape.num_layers).rev() {
             weights.layer_backward(
                 layer,
                 &forward_tape,
-                &mut attend,
+                &mut attention,
                 &mut d_stream,
                 gradient,
                 scratch,
@@ -305,6 +305,6 @@ impl DecoderSequenceModel {
         }
         weights.add_weight_grads(&game.obs, [(self.input(), &d_stream[..])], gradient);
         scratch.d_stream = d_stream;
-        scratch.game_scratch = attend.scratch;
+        scratch.game_scratch = attention.scratch;
     }
 }

@@ -16,7 +16,7 @@ impl DecoderWeights {
         &self,
         stream: &mut [f32],
         retention: Retention,
-        attend: &mut impl Attend,
+        attention: &mut impl Attend,
         tape: &mut Tape,
         scratch: &mut Scratch,
     ) {
@@ -30,7 +30,7 @@ impl DecoderWeights {
                 stream.clone_into(kept);
             }
             let activations = &mut tape.layers[if keeps_all { layer } else { 0 }];
-            self.layer_forward(layer, &tape.rotations, stream, attend, activations, scratch);
+            self.layer_forward(layer, &tape.rotations, stream, attention, activations, scratch);
         }
         let norm = self.norm(&self.layout.norm);
         tape.last_norm.forward(self.parallelism, stream, norm, &mut tape.hidden);
@@ -42,7 +42,7 @@ impl DecoderWeights {
         layer: usize,
         rotations: &[Vec<Rotation>],
         stream: &mut [f32],
-        attend: &mut impl Attend,
+        attention: &mut impl Attend,
         activations: &mut Activations,
         scratch: &mut Scratch,
     ) {
@@ -55,7 +55,7 @@ impl DecoderWeights {
         let rows = stream.len() / self.shape.hidden_size;
         activations.attended.resize(rows * self.shape.query_size(), 0.0);
         activations.log_sum_exps.resize(rows * self.shape.num_heads, 0.0);
-        attend.attend(self, layer, activations);
+        attention.attend(self, layer, activations);
         let Activations { attended, attention_output, .. } = activations;
         let output = (Projection::Output, &norms.after_attention);
         let blocks = [&mut scratch.block, &mut scratch.normed];
@@ -72,13 +72,13 @@ impl DecoderWeights {
         &self,
         place: &Range<usize>,
         stream: &[f32],
-        normed: &mut NormActivations,
+        norm_activations: &mut NormActivations,
         input: &mut Vec<f32>,
     ) {
         if place.is_empty() {
-            normed.forward_identity(stream, input)
+            norm_activations.forward_identity(stream, input)
         } else {
-            normed.forward(self.parallelism, stream, self.norm(place), input)
+            norm_activations.forward(self.parallelism, stream, self.norm(place), input)
         }
     }
 
@@ -105,8 +105,8 @@ impl DecoderWeights {
             let QkNorms { query, key } = &layout.qk_norms;
             let queries = (&mut qk_norms.query, &mut heads.queries, query);
             let keys = (&mut qk_norms.key, &mut heads.keys, key);
-            for (normed, heads, place) in [queries, keys] {
-                normed.forward(self.parallelism, heads, self.norm(place), buffer);
+            for (norm_activations, heads, place) in [queries, keys] {
+                norm_activations.forward(self.parallelism, heads, self.norm(place), buffer);
                 mem::swap(heads, buffer);
             }
         }
@@ -121,7 +121,7 @@ impl DecoderWeights {
         }
     }
 
-    /// Computes the gate, the values that it multiplies, and their product.
+    /// Computes the gate, the up projection, and the up projection times the activated gate, `inner`.
     fn feed_forward(
         &self,
         layer: usize,
@@ -149,7 +149,7 @@ impl DecoderWeights {
         layer: usize,
         (projection, place): (Projection, &Range<usize>),
         x: &[f32],
-        normed: &mut NormActivations,
+        norm_activations: &mut NormActivations,
         stream: &mut [f32],
         [block, result]: [&mut Vec<f32>; 2],
     ) {
@@ -160,7 +160,7 @@ impl DecoderWeights {
         }
         block.resize(stream.len(), 0.0);
         self.linear_forward(linear, x, block, WriteMode::Overwrite);
-        normed.forward(self.parallelism, block, self.norm(place), result);
+        norm_activations.forward(self.parallelism, block, self.norm(place), result);
         stream.iter_mut().zip(result).for_each(|(x, y)| *x += *y);
     }
 }

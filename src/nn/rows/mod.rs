@@ -80,7 +80,7 @@ struct Activations {
     mlp_input: NormActivations,
     /// The gate before its activation: `[rows, intermediate_size]`.
     gate: Vec<f32>,
-    /// The values that the gate multiplies: `[rows, intermediate_size]`.
+    /// The up projection: `[rows, intermediate_size]`.
     up: Vec<f32>,
     /// The result of the feed-forward block, where it is normed.
     mlp_output: NormActivations,
@@ -123,7 +123,7 @@ pub enum Retention {
     Nothing,
     /// The input of each layer: the backward pass recomputes the rest.
     Inputs,
-    /// All; on a device, the backward pass recomputes values and the factors of the gate.
+    /// All; on a device, the backward pass recomputes the values and the up projection.
     All,
 }
 
@@ -132,7 +132,7 @@ pub enum Retention {
 struct Scratch {
     /// The input of a block: `[rows, hidden_size]`.
     input: Vec<f32>,
-    /// The product of the gate and its values: `[rows, intermediate_size]`.
+    /// The up projection times the activated gate: `[rows, intermediate_size]`.
     inner: Vec<f32>,
     /// The result of a block before it is normed: `[rows, hidden_size]`.
     block: Vec<f32>,
@@ -148,9 +148,9 @@ struct Scratch {
     d_block: Vec<f32>,
     /// The gradient of the result of attention: `[rows, query_size]`.
     d_attended: Vec<f32>,
-    /// The gradient of the product of the gate and its values, then of the gate: `[rows, intermediate_size]`.
+    /// The gradient of `inner`, then of the gate: `[rows, intermediate_size]`.
     d_gate: Vec<f32>,
-    /// The gradient of the values that the gate multiplies: `[rows, intermediate_size]`.
+    /// The gradient of the up projection: `[rows, intermediate_size]`.
     d_up: Vec<f32>,
     /// The gradients of queries, keys and values.
     d_heads: HeadRows,

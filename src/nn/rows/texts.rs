@@ -418,12 +418,12 @@ impl TokenDecoder {
         let starts = self.layer_starts();
         let first_layer = starts.len() - self.shape().num_layers;
         let forward_tape = ForwardTape { tape, segments };
-        let mut attend = CachedAttention { rows, caches };
+        let mut attention = CachedAttention { rows, caches };
         for layer in (0..self.shape().num_layers).rev() {
             weights.layer_backward(
                 layer,
                 &forward_tape,
-                &mut attend,
+                &mut attention,
                 &mut d_stream,
                 gradient,
                 scratch,

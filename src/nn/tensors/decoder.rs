@@ -126,8 +126,7 @@ impl Layer {
 /// Low-rank adapters of the layers' matrices: `scale x a b` is added to `x w` (LoRA, Hu et al. 2021).
 #[derive(Clone, Debug)]
 pub(crate) struct AdapterTensors {
-    /// `a`, `[inputs, r]`, and `b`, `[r, outputs]`, of each matrix that has them, layer by layer in the order of
-    /// [`Projection::ALL`].
+    /// `a`, `[inputs, r]`, and `b`, `[r, outputs]`, of each matrix that has them, by [`Projection::index_in`].
     pub pairs: Vec<Option<[Tensor<2>; 2]>>,
     pub scale: f32,
 }
@@ -135,7 +134,7 @@ pub(crate) struct AdapterTensors {
 impl AdapterTensors {
     /// The adapter of a layer's matrix; `None` if it has none.
     pub fn pair(&self, (layer, projection): (usize, Projection)) -> Option<&[Tensor<2>; 2]> {
-        self.pairs[layer * Projection::ALL.len() + projection as usize].as_ref()
+        self.pairs[projection.index_in(layer)].as_ref()
     }
 
     fn add(

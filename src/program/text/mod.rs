@@ -29,7 +29,7 @@ use crate::trainer::text::{
     LanguageConfig, LanguageSettings, LanguageTrainer, join_language_settings, load_language_model,
     read_settings, split_language_settings,
 };
-use anyhow::{Context, Error, Result, bail};
+use anyhow::{Context, Result, bail};
 use device::default_precision;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -292,7 +292,7 @@ fn train_new(games: &Games, request: &LanguageRequest, args: &RunArgs) -> Result
         );
     }
     if let Some(adapters) = model.as_ref().and_then(|model| model.adapters.as_ref()) {
-        config.lora.adopt(adapters.config()).map_err(Error::msg)?;
+        config.lora.adopt(adapters.config())?;
     }
     trust::check(&task_name, &task_settings, request.verifier, &args.set)?;
     let task = open_new_task(&task_name, &mut task_settings)?;

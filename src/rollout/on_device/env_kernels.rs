@@ -14,22 +14,13 @@ use burn::cubecl::prelude::*;
 use burn::tensor::Device;
 use burn_cubecl::tensor::CubeTensor;
 
-/// Approximate number of steps of all games per launch: few enough to stay below the timeouts of
-/// drivers and browsers, enough to make the launch overhead negligible.
-const TOTAL_STEPS_PER_LAUNCH: usize = 1 << 22;
-
 /// Maximum loop iterations of a unit per launch: Mesa's lavapipe leaves every loop of an invocation without an error
 /// once they have made 65,535 iterations in total.
-const MAX_LOOP_ITERATIONS: usize = 60_000;
+pub(super) const MAX_LOOP_ITERATIONS: usize = 60_000;
 
 /// Games per cube; smaller for few games, so that they spread over all of a GPU's processors.
 pub(super) fn games_per_cube(num_envs: usize) -> u32 {
     if num_envs < 32 * 1024 { 32 } else { 64 }
-}
-
-/// Steps of each game per launch.
-pub(super) fn steps_per_launch(num_envs: usize) -> usize {
-    (TOTAL_STEPS_PER_LAUNCH / num_envs).clamp(1, MAX_LOOP_ITERATIONS)
 }
 
 /// Maximum steps of a game per launch, where a step takes `iterations` iterations of loops.

@@ -1,7 +1,7 @@
 //! The kernel for random play: one unit plays many steps of one game.
 
 use super::env_kernels::{
-    StepRange, StepRangeLaunch, games_per_cube, load_env_state, load_episode, steps_per_launch,
+    MAX_LOOP_ITERATIONS, StepRange, StepRangeLaunch, games_per_cube, load_env_state, load_episode,
     store_env,
 };
 use super::masks::sample_legal_action;
@@ -14,6 +14,15 @@ use burn::backend::{Cube, DType};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 use burn::tensor::{Device, Tensor};
+
+/// Approximate number of steps of all games per launch: few enough to stay below the timeouts of
+/// drivers and browsers, enough to make the launch overhead negligible.
+const TOTAL_STEPS_PER_LAUNCH: usize = 1 << 22;
+
+/// Steps of each game per launch.
+fn steps_per_launch(num_envs: usize) -> usize {
+    (TOTAL_STEPS_PER_LAUNCH / num_envs).clamp(1, MAX_LOOP_ITERATIONS)
+}
 
 /// Plays some steps of one game and adds its features and rewards to its sum.
 ///

@@ -10,6 +10,8 @@ use burn::cubecl::prelude::*;
 
 /// Number of elements of a head that a unit reads at a time from workgroup memory.
 pub(super) const WIDTH: usize = 4;
+/// The [`TileCounts::query_floats`] for which tiles are shrunk: the most that any kernel has, so that all shrink alike.
+const FITTED_QUERY_FLOATS: usize = 3;
 
 /// Tiles of queries and of keys in workgroup memory; a compile-time value of kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,10 +45,10 @@ pub(crate) struct ProductShape {
 }
 
 impl Tiles {
-    /// Halves queries or keys, down to `min_queries` queries, until these arrays fit in `bytes` of workgroup memory
-    /// with three floats per query, or nothing is left to halve.
+    /// Halves queries or keys, down to `min_queries` queries, until these arrays fit in `bytes` of workgroup memory, or
+    /// nothing is left to halve. `counts.query_floats` is ignored: room is made for as many as any kernel has.
     pub fn shrink_to_fit(self, min_queries: usize, counts: TileCounts, bytes: usize) -> Self {
-        let counts = TileCounts { query_floats: 3, ..counts };
+        let counts = TileCounts { query_floats: FITTED_QUERY_FLOATS, ..counts };
         let mut tiles = self;
         while tiles.bytes(counts) > bytes {
             let Tiles { queries, keys, .. } = &mut tiles;

@@ -79,7 +79,7 @@ pub(crate) fn add_norm(
     (normed, sum)
 }
 
-/// Multiplies the activation of a gate by its factors, `up`. The result has the shape of the gate.
+/// Multiplies the activation of a gate by the up projection. The result has the shape of the gate.
 pub(crate) fn apply_gate(
     gate: &CubeTensor,
     up: &CubeTensor,

@@ -189,7 +189,7 @@ pub(crate) fn add_norm_kernel<N: Float>(
     }
 }
 
-/// Multiplies the activation of a gate by its factors, `up`; one unit per vector.
+/// Multiplies the activation of a gate by the up projection; one unit per vector.
 ///
 /// Buffers: `[count]` vectors three times.
 #[cube(launch_unchecked)]
@@ -214,9 +214,9 @@ pub(crate) fn gate_kernel<N: Float, V: Size>(
     }
 }
 
-/// Computes the gradients of a gate and of its factors, `up`; one unit per vector.
+/// Computes the gradients of a gate and of the up projection; one unit per vector.
 ///
-/// Buffers: the gradient of the result; the gate, the factors, and their gradients: `[count]` vectors each.
+/// Buffers: the gradient of the result; the gate, the up projection, and their gradients: `[count]` vectors each.
 #[cube(launch_unchecked)]
 pub(crate) fn gate_backward_kernel<N: Float, V: Size>(
     d_gated: &[Vector<f32, V>],

@@ -275,7 +275,7 @@ impl PackedPass<'_> {
         self.linears_backward(layer, Projection::MLP_INPUTS, input, d_results, gradients)
     }
 
-    /// Computes the gradients of the gate and of its factors from that of their product, `d`.
+    /// Computes the gradients of the gate and of the up projection from that of the gated product, `d`.
     fn gate_backward(&self, d: &CubeTensor, gate: &CubeTensor, up: &CubeTensor) -> [CubeTensor; 2] {
         let new = || uninit(gate, &gate.meta.shape().to_vec(), self.operand_type);
         let count = gate.meta.num_elements();

@@ -119,11 +119,13 @@ impl AttentionTiles {
         };
         // A prompt's keys are seen by all its completions: more units share the work of a cube.
         let units = if workgroup_bytes >= LARGE_WORKGROUP_BYTES { 4 * UNITS } else { UNITS };
-        let counts = |tiles, products, query_floats| TileCounts { tiles, products, query_floats };
+        let forward_counts = TileCounts { tiles: 1, products: 1, query_floats: 3 };
+        let query_counts = TileCounts { tiles: 2, products: 1, query_floats: 0 };
+        let key_counts = TileCounts { tiles: 2, products: 2, query_floats: 0 };
         let all = [
-            (tile_sizes(16, 32), heads_per_key, counts(1, 1, 3)),
-            (tile_sizes(16, 32), heads_per_key, counts(2, 1, 0)),
-            (Tiles { units, ..tile_sizes(32, 16) }, 1, counts(2, 2, 0)),
+            (tile_sizes(16, 32), heads_per_key, forward_counts),
+            (tile_sizes(16, 32), heads_per_key, query_counts),
+            (Tiles { units, ..tile_sizes(32, 16) }, 1, key_counts),
         ];
         let mut bytes = 0;
         let [forward, query_gradient, key_gradient] = all.map(|(tiles, min_queries, counts)| {
@@ -155,8 +157,8 @@ pub(super) struct LayerPass {
     pub activations: Option<Activations>,
 }
 
-/// The activations of a layer. A pass does not keep values and the factors of the gate, a third of them: the backward
-/// pass needs their inputs anyway, and makes each again by a product.
+/// The activations of a layer. A pass keeps neither the values nor the up projection, a third of the memory of all: the
+/// backward pass needs their inputs anyway, and recomputes each by one product.
 pub(super) struct Activations {
     /// Queries and keys before their norms, if they have any.
     pub unnormed: Option<[CubeTensor; 2]>,
@@ -173,7 +175,7 @@ pub(super) struct Activations {
     /// The stream between the attention block and the feed-forward block.
     pub middle: CubeTensor,
     pub gate: CubeTensor,
-    /// The factors of the gate; `None` once a pass keeps the others.
+    /// The up projection; `None` once a pass keeps the others.
     pub up: Option<CubeTensor>,
     /// Output of the feed-forward block, if it is normed.
     pub output: Option<CubeTensor>,
@@ -311,7 +313,7 @@ impl<'a> PackedPass<'a> {
         let attention_output = apply(Projection::Output, &attended);
         let output = Some((attention_output.clone(), norms.after_attention));
         let (input, middle) = add_norm(shape, stream, output, norms.before_mlp, self.operand_type);
-        // The gate lives longer than its factors: a buffer of both would keep them, too.
+        // The gate lives longer than the up projection: a buffer of both would keep them, too.
         let [gate, up] = Projection::MLP_INPUTS.map(|projection| apply(projection, &input));
         let output =
             apply(Projection::Down, &apply_gate(&gate, &up, shape.activation, self.operand_type));

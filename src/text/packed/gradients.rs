@@ -85,9 +85,8 @@ impl Gradients {
         matrix: AdapterMatrix,
         make: impl FnOnce(&mut Option<Tensor<1>>) -> [Tensor<2>; 1],
     ) {
-        let matrix_index = layer * Projection::ALL.len() + projection as usize;
         let ParameterIndices::Adapters(indices) = &self.indices else { return };
-        let Some(index) = indices[matrix_index] else { return };
+        let Some(index) = indices[projection.index_in(layer)] else { return };
         self.add_to([index + matrix as usize], make);
     }
 

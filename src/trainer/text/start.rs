@@ -81,7 +81,8 @@ pub(super) fn set_up_adapters(
 ) -> Result<(), LanguageTrainError> {
     match &model.adapters {
         Some(adapters) => {
-            config.lora.adopt(adapters.config()).map_err(LanguageTrainError::Settings)?;
+            let adopted = config.lora.adopt(adapters.config());
+            adopted.map_err(|conflict| LanguageTrainError::Settings(conflict.to_string()))?;
         }
         None if config.lora.r > 0 && model.is_fresh() => {
             let what = "lora.r needs a pretrained model; all weights of `tiny` are learnt";

@@ -13,9 +13,9 @@ mod tokens;
 
 use super::LanguageLearner;
 use super::differentiation::{Differentiation, TokenGrads, TokenSums, split_into_parts};
+use super::gradient::ShardSums;
 use super::group::{Group, deduplicate_texts};
 use crate::device;
-use crate::parallel::PartialSum;
 use crate::settings::Precision;
 use crate::text::{
     Arenas, CompletionIndex, DeviceDecoder, PromptWithCompletions, Retention, TokenDecoder,
@@ -127,20 +127,16 @@ impl DeviceGradient {
     }
 }
 
-/// The gradient and the sums of the chosen groups in several shards at once, and the largest distance of a ratio from
-/// 1; `None` if the decoder is on the CPU.
+/// The gradient and the sums of the chosen groups in several shards at once; `None` if the decoder is on the CPU.
 pub(super) fn partial_sum(
     differentiation: &Differentiation,
     chosen: &[usize],
     shards: &Range<usize>,
-) -> Option<(PartialSum, f64)> {
+) -> Option<ShardSums> {
     let chosen = differentiation.select_shards(chosen, shards.clone());
     let (gradient, sums) = gradient(differentiation, chosen)?;
     let vector = gradient.fetch(&differentiation.decoder.trainable_sizes());
-    Some((
-        PartialSum { shards: shards.clone(), vector, numbers: sums.to_additive() },
-        sums.max_ratio_distance,
-    ))
+    Some(ShardSums::new(shards.clone(), vector, sums))
 }
 
 /// The gradient of the chosen groups, which stays on the device, and their sums; `None` if the decoder is on the CPU.

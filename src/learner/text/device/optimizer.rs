@@ -54,9 +54,10 @@ impl DeviceMoments {
 }
 
 /// The gradient of one optimizer step, with the factors of AdamW.
-struct Step {
+struct StepInputs {
     gradient: Arenas,
-    decayed: Factors,
+    /// Factors of parameters with weight decay.
+    decayed_factors: Factors,
     /// Whether vectors, that is norms and biases, have no weight decay.
     leaves_vectors_undecayed: bool,
 }
@@ -74,13 +75,17 @@ pub(in crate::learner::text) fn step(
 ) -> Tensor<1> {
     let LanguageStepSettings { max_norm, learning_rate } = settings;
     state.steps += 1;
-    let decayed = adamw_factors(config, learning_rate, state.steps);
+    let decayed_factors = adamw_factors(config, learning_rate, state.steps);
     let mut gradient = gradient.0.unwrap_or_else(|| state.moments[0].zeros_like());
     let arenas: Vec<Tensor<1>> = gradient.arenas().collect();
-    let step = Step { gradient, decayed, leaves_vectors_undecayed: !config.decay_norms_and_biases };
+    let inputs = StepInputs {
+        gradient,
+        decayed_factors,
+        leaves_vectors_undecayed: !config.decay_norms_and_biases,
+    };
     if let Some(portions) = state.portions.clone() {
         let kernels = StepKernels::new(&arenas, portions, max_norm);
-        step.apply(decoder, state, |arena, before, gradient, factors| {
+        inputs.apply(decoder, state, |arena, before, gradient, factors| {
             kernels.step(arena, before, gradient, factors)
         });
         return kernels.norm();
@@ -88,7 +93,7 @@ pub(in crate::learner::text) fn step(
     let squares = arenas.into_iter().map(|gradient| gradient.square().sum());
     let norm = squares.reduce(|sum, more| sum + more).expect("at least one arena").sqrt();
     let scale = clip_scale_tensor(&norm, max_norm);
-    step.apply(decoder, state, |_, before, gradient, factors| {
+    inputs.apply(decoder, state, |_, before, gradient, factors| {
         let gradient = match &scale {
             Some(scale) => gradient * scale.clone(),
             None => gradient,
@@ -98,24 +103,25 @@ pub(in crate::learner::text) fn step(
     norm
 }
 
-impl Step {
-    /// Replaces each arena of a decoder's trainable parameters, and of their moments, by `step(arena, before,
-    /// gradient, factors)`.
+impl StepInputs {
+    /// Replaces each arena of a decoder's trainable parameters, and of their moments, by
+    /// `step_arena(arena, before, gradient, factors)`.
     fn apply(
         mut self,
         decoder: &mut TokenDecoder,
         state: &mut DeviceMoments,
-        mut step: impl FnMut(usize, AdamWTensors, Tensor<1>, &Factors) -> AdamWTensors,
+        mut step_arena: impl FnMut(usize, AdamWTensors, Tensor<1>, &Factors) -> AdamWTensors,
     ) {
-        let undecayed = Factors { decay: 1.0, ..self.decayed };
+        let undecayed_factors = Factors { decay: 1.0, ..self.decayed_factors };
         let packing = self.gradient.packing().clone();
         decoder.change_on_device(|arena, params| {
             let gradient = self.gradient.take(arena);
             let [first, second] = state.moments.each_mut().map(|moment| moment.take(arena));
             let is_undecayed = self.leaves_vectors_undecayed && packing.has_vectors(arena);
-            let factors = if is_undecayed { &undecayed } else { &self.decayed };
+            let factors = if is_undecayed { &undecayed_factors } else { &self.decayed_factors };
             let before = AdamWTensors { params, first, second };
-            let AdamWTensors { params, first, second } = step(arena, before, gradient, factors);
+            let AdamWTensors { params, first, second } =
+                step_arena(arena, before, gradient, factors);
             for (moment, changed) in state.moments.iter_mut().zip([first, second]) {
                 moment.put(arena, changed);
             }

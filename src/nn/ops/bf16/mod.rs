@@ -65,11 +65,13 @@ impl Kernel {
         match self {
             #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
             Self::Amx => amx::is_available(),
+            #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+            Self::Amx => false,
             #[cfg(target_arch = "x86_64")]
             Self::Avx512 => avx512::is_available(),
+            #[cfg(not(target_arch = "x86_64"))]
+            Self::Avx512 => false,
             Self::Portable => true,
-            #[allow(unreachable_patterns)]
-            _ => false,
         }
     }
 
@@ -109,9 +111,9 @@ pub fn forward(
     match kernel {
         Kernel::Portable => portable::forward(parallelism, x, products, mode),
         #[cfg(target_arch = "x86_64")]
-        _ => tiled::forward(kernel, parallelism, x, products, mode),
+        Kernel::Amx | Kernel::Avx512 => tiled::forward(kernel, parallelism, x, products, mode),
         #[cfg(not(target_arch = "x86_64"))]
-        _ => unreachable!("not available"),
+        Kernel::Amx | Kernel::Avx512 => unreachable!("not available"),
     }
 }
 
@@ -130,9 +132,11 @@ pub fn weight_grads<const N: usize>(
     match kernel {
         Kernel::Portable => portable::weight_grads(parallelism, x, inputs, results),
         #[cfg(target_arch = "x86_64")]
-        _ => tiled::weight_grads(kernel, parallelism, x, inputs, results),
+        Kernel::Amx | Kernel::Avx512 => {
+            tiled::weight_grads(kernel, parallelism, x, inputs, results)
+        }
         #[cfg(not(target_arch = "x86_64"))]
-        _ => unreachable!("not available"),
+        Kernel::Amx | Kernel::Avx512 => unreachable!("not available"),
     }
 }
 

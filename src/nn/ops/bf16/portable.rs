@@ -3,7 +3,7 @@
 use super::tiles::{TiledMatrix, round_to_bf16};
 use crate::math::{LANES, Lanes};
 use crate::nn::ops::matmul;
-use crate::nn::ops::stored::{self, Bf16, Expand, StoredStrips, Strip};
+use crate::nn::ops::stored::{self, Bf16RowPair, Expand, StoredStrips, Strip};
 use crate::nn::ops::{Parallelism, WriteMode, for_rows};
 use multiversion::multiversion;
 use std::cell::RefCell;
@@ -50,7 +50,7 @@ pub fn weight_grads<const N: usize>(
 
 impl TiledMatrix {
     /// A strip of 16 columns.
-    fn column_strip(&self, index: usize) -> Strip<'_, Bf16> {
+    fn column_strip(&self, index: usize) -> Strip<'_, Bf16RowPair> {
         Strip { pairs: self.pairs(index), scales: UNSCALED }
     }
 

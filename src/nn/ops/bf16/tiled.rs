@@ -97,7 +97,9 @@ fn multiply(
                 #[cfg(target_os = "linux")]
                 Kernel::Amx => amx::multiply(a, b, part.clone(), to),
                 Kernel::Avx512 => avx512::multiply(a, b, part.clone(), to),
-                _ => unreachable!("no instructions that multiply tiles"),
+                #[cfg(not(target_os = "linux"))]
+                Kernel::Amx => unreachable!("AMX is used on Linux alone"),
+                Kernel::Portable => unreachable!("it multiplies no tiles"),
             }
         }
     });

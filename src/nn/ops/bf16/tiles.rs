@@ -3,7 +3,7 @@
 use crate::math::{LANES, Lanes};
 use crate::nn::ops::Parallelism;
 use crate::nn::ops::matmul::{View, transpose};
-use crate::nn::ops::stored::Bf16;
+use crate::nn::ops::stored::Bf16RowPair;
 
 /// Rows of a left operand, or columns of a right one, in a tile, and words in a row of a tile.
 pub const TILE_SIDE: usize = 16;
@@ -94,10 +94,12 @@ impl TiledMatrix {
     }
 
     /// The rows of words of a strip of columns.
-    pub(super) fn pairs(&self, index: usize) -> &[Bf16] {
+    pub(super) fn pairs(&self, index: usize) -> &[Bf16RowPair] {
         let tiles = self.strip(index);
-        const { assert!(size_of::<Tile>() == TILE_SIDE * size_of::<Bf16>() && TILE_SIDE == LANES) };
-        // SAFETY: a tile is an array of 16 rows of 16 words without padding, and `Bf16` is such a row.
+        const {
+            assert!(size_of::<Tile>() == TILE_SIDE * size_of::<Bf16RowPair>() && TILE_SIDE == LANES)
+        };
+        // SAFETY: a tile is an array of 16 rows of 16 words without padding, and `Bf16RowPair` is such a row.
         unsafe { std::slice::from_raw_parts(tiles.as_ptr().cast(), tiles.len() * TILE_SIDE) }
     }
 }
@@ -167,7 +169,7 @@ fn pack_tile(matrix: View, [outer, depth]: [usize; 2], side: Side, tile: &mut Ti
 fn pack_rows(values: &[f32], row_stride: usize, tile: &mut Tile) {
     assert!((TILE_SIDE - 1) * row_stride + DEPTH <= values.len(), "rows of a tile");
     #[cfg(target_arch = "x86_64")]
-    if crate::nn::ops::matmul::has_many_registers() {
+    if crate::nn::ops::matmul::has_avx512() {
         // SAFETY: the processor has AVX-512, and the length was checked above.
         return unsafe { avx512::pack_rows(values, row_stride, tile) };
     }
@@ -184,7 +186,7 @@ fn pack_rows(values: &[f32], row_stride: usize, tile: &mut Tile) {
 fn pack_columns(values: &[f32], row_stride: usize, tile: &mut Tile) {
     assert!((DEPTH - 1) * row_stride + TILE_SIDE <= values.len(), "rows of a tile");
     #[cfg(target_arch = "x86_64")]
-    if crate::nn::ops::matmul::has_many_registers() {
+    if crate::nn::ops::matmul::has_avx512() {
         // SAFETY: the processor has AVX-512, and the length was checked above.
         return unsafe { avx512::pack_columns(values, row_stride, tile) };
     }
@@ -207,10 +209,13 @@ mod avx512 {
     };
 
     /// Rounds 16 elements to bf16, each in the low half of a word, as [`super::to_bf16`].
+    ///
+    /// # Safety
+    /// The processor has AVX-512, and there are 16 elements at `from`.
     #[inline]
     #[target_feature(enable = "avx512f")]
     unsafe fn round(from: *const f32) -> __m512i {
-        // SAFETY: the caller has 16 elements there.
+        // SAFETY: as this function demands.
         let x = unsafe { _mm512_loadu_ps(from) };
         let bits = _mm512_castps_si512(x);
         let high = _mm512_srli_epi32::<16>(bits);

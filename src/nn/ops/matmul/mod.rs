@@ -22,7 +22,7 @@ use multiversion::multiversion;
 use std::cell::RefCell;
 use tiles::{LeftRows, Strided};
 
-pub(crate) use tiles::{has_many_registers, transpose};
+pub(crate) use tiles::{has_avx512, transpose};
 
 /// A matrix whose element `[i, k]` is `values[i * row_stride + k * column_stride]`.
 #[derive(Clone, Copy, Debug)]
@@ -302,7 +302,7 @@ pub fn matmul_packed(a: View, b: Strips, c: Target, rows: usize) {
 
 fn multiply(a: View, b: Strips, mut c: Target, rows: usize, left: &mut Vec<f32>) {
     // As many sums as registers hold: with AVX-512 there are 32 of 16 lanes.
-    let i = if has_many_registers() {
+    let i = if has_avx512() {
         multiply_tile_rows::<MAX_TILE_ROWS>(a, b, &mut c, [0, rows], left)
     } else {
         0

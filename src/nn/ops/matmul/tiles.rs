@@ -9,8 +9,8 @@ use crate::nn::ops::WriteMode;
 #[cfg(not(target_family = "wasm"))]
 use multiversion::multiversion;
 
-/// Whether the CPU has 32 registers of [`LANES`] floats (AVX-512).
-pub fn has_many_registers() -> bool {
+/// Whether the CPU has AVX-512, and so 32 registers of [`LANES`] floats.
+pub fn has_avx512() -> bool {
     #[cfg(target_arch = "x86_64")]
     return is_x86_feature_detected!("avx512f");
     #[cfg(not(target_arch = "x86_64"))]
@@ -108,7 +108,7 @@ pub fn multiply_tile<const R: usize, const V: usize>(
         "room for {R} rows of {width} numbers"
     );
     #[cfg(target_arch = "x86_64")]
-    if has_many_registers() {
+    if has_avx512() {
         // SAFETY: the CPU has AVX-512, and the lengths were checked above.
         return unsafe { multiply_tile_avx512(a, strip, c, width) };
     }
@@ -244,7 +244,7 @@ fn sum_half_vector<const R: usize, const V: usize, const FIRST: usize>(
 #[inline]
 pub fn transpose(rows: &[Lanes; LANES]) -> [Lanes; LANES] {
     #[cfg(target_arch = "x86_64")]
-    if has_many_registers() {
+    if has_avx512() {
         // SAFETY: the CPU has AVX-512.
         return unsafe { transpose_avx512(rows) };
     }

@@ -59,22 +59,22 @@ pub trait RowPair: Copy + Default + Send + Sync + 'static {
 
 /// Codes of 4 bits: that of row 0 in the low half of a byte.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct FourBit([u8; LANES]);
+pub struct FourBitRowPair([u8; LANES]);
 
 /// Codes of 8 bits.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct EightBit([[i8; LANES]; 2]);
+pub struct EightBitRowPair([[i8; LANES]; 2]);
 
 /// Numbers in bfloat16: those of both rows in a word, row 0 in the low half.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(transparent)]
-pub struct Bf16([u32; LANES]);
+pub struct Bf16RowPair([u32; LANES]);
 
 /// Numbers in half precision.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct F16([[u16; LANES]; 2]);
+pub struct F16RowPair([[u16; LANES]; 2]);
 
-impl RowPair for FourBit {
+impl RowPair for FourBitRowPair {
     const HAS_SCALES: bool = true;
     const MAX_FUSED_ROWS: usize = 8;
 
@@ -91,7 +91,7 @@ impl RowPair for FourBit {
     }
 }
 
-impl RowPair for EightBit {
+impl RowPair for EightBitRowPair {
     const HAS_SCALES: bool = true;
     const MAX_FUSED_ROWS: usize = 8;
 
@@ -105,7 +105,7 @@ impl RowPair for EightBit {
     }
 }
 
-impl RowPair for Bf16 {
+impl RowPair for Bf16RowPair {
     const HAS_SCALES: bool = false;
     // Two instructions expand two numbers.
     const MAX_FUSED_ROWS: usize = 128;
@@ -123,7 +123,7 @@ impl RowPair for Bf16 {
     }
 }
 
-impl RowPair for F16 {
+impl RowPair for F16RowPair {
     const HAS_SCALES: bool = false;
     const MAX_FUSED_ROWS: usize = 8;
 

@@ -7,13 +7,13 @@
 mod codes;
 mod products;
 
-pub use codes::{Bf16, NumberFormat};
+pub use codes::{Bf16RowPair, NumberFormat};
 pub use products::{Strip, expand, multiply};
 
 use super::matmul::{self, PackedMatrix, STRIP_COLUMNS, WeightColumns, transpose};
 use super::{Parallelism, WriteMode};
 use crate::math::{LANES, Lanes};
-use codes::{EightBit, F16, FourBit, RowPair};
+use codes::{EightBitRowPair, F16RowPair, FourBitRowPair, RowPair};
 use products::STRIPS_AT_A_TIME;
 use rayon::prelude::*;
 use std::fmt::{self, Debug};
@@ -50,13 +50,15 @@ impl StoredMatrix {
     ) -> Self {
         let storage: Arc<dyn Storage> = match format {
             NumberFormat::FourBit => {
-                Arc::new(StripStorage::<FourBit>::new(sizes, group_size, fill))
+                Arc::new(StripStorage::<FourBitRowPair>::new(sizes, group_size, fill))
             }
             NumberFormat::EightBit => {
-                Arc::new(StripStorage::<EightBit>::new(sizes, group_size, fill))
+                Arc::new(StripStorage::<EightBitRowPair>::new(sizes, group_size, fill))
             }
-            NumberFormat::Bf16 => Arc::new(StripStorage::<Bf16>::new(sizes, group_size, fill)),
-            NumberFormat::F16 => Arc::new(StripStorage::<F16>::new(sizes, group_size, fill)),
+            NumberFormat::Bf16 => {
+                Arc::new(StripStorage::<Bf16RowPair>::new(sizes, group_size, fill))
+            }
+            NumberFormat::F16 => Arc::new(StripStorage::<F16RowPair>::new(sizes, group_size, fill)),
         };
         Self { storage, sizes }
     }

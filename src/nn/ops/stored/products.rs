@@ -3,7 +3,7 @@
 use super::codes::RowPair;
 use crate::math::{LANES, Lanes, map_array, mul_add};
 use crate::nn::ops::matmul::{
-    PackedMatrix, STRIP_COLUMNS, Target, View, has_many_registers, matmul_packed,
+    PackedMatrix, STRIP_COLUMNS, Target, View, has_avx512, matmul_packed,
 };
 use crate::nn::ops::{Parallelism, WriteMode};
 use multiversion::multiversion;
@@ -42,7 +42,7 @@ pub fn multiply<'a, P: RowPair>(
     mode: WriteMode,
 ) {
     let rows = x.len() / inner;
-    let has_many = has_many_registers();
+    let has_many = has_avx512();
     let max_fused_rows = if has_many { P::MAX_FUSED_ROWS } else { MAX_FUSED_ROWS_FEW_REGISTERS };
     let takes_two_rows = !has_many && !P::HAS_SCALES;
     let mut expanded = EXPANDED.take();
