@@ -335,7 +335,7 @@ impl<G: Rules> Engine for GameEngine<G> {
         let (totals, phases) = with_engine!(&mut self.engine, engine => {
             iterate(engine.as_mut(), iteration, next).await
         })?;
-        let GameTotals { games, waiting_seconds, zero_variance_groups, update } = totals;
+        let GameTotals { games, waiting_seconds, zero_variance_fraction, update } = totals;
         let GameSums { scores, episodes, ended_steps, rewards, steps } = games;
         let steps = self.part.counted_steps(steps);
         self.env_steps += steps;
@@ -347,7 +347,7 @@ impl<G: Rules> Engine for GameEngine<G> {
             episodes: episodes as u64,
             mean_length: (episodes > 0.0).then(|| ended_steps / episodes),
             mean_reward: rewards / steps as f64,
-            zero_variance_groups,
+            zero_variance_fraction,
             learning_rate: learning_rate(
                 &self.part.config.optimizer,
                 optimizer_steps - 1,
