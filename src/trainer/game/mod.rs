@@ -174,16 +174,33 @@ impl<G: Rules> GameTrainer<G> {
     /// Plays the first `episodes` episodes of evaluations during training, the same in each call. Since these selected
     /// the best policy, use [`Trainer::evaluate_fresh`] for a final score.
     ///
+    /// # Errors
+    /// If an environment on the host fails.
+    ///
     /// # Panics
-    /// If `episodes` is 0, or an environment on the host fails.
-    pub fn evaluate(&self, episodes: usize, selection: ActionSelection) -> Evaluation {
+    /// If `episodes` is 0.
+    pub fn evaluate(
+        &self,
+        episodes: usize,
+        selection: ActionSelection,
+    ) -> Result<Evaluation, TrainError> {
         block_on(self.evaluate_async(episodes, selection))
     }
 
     /// The asynchronous form of [`Trainer::evaluate`], for a browser.
-    pub async fn evaluate_async(&self, episodes: usize, selection: ActionSelection) -> Evaluation {
-        let played = self.engine.play(0..episodes, self.engine.validation_keys(), selection).await;
-        Evaluation::from_results(&played.unwrap_or_else(|error| panic!("{error}")))
+    ///
+    /// # Errors
+    /// If an environment on the host fails.
+    ///
+    /// # Panics
+    /// If `episodes` is 0.
+    pub async fn evaluate_async(
+        &self,
+        episodes: usize,
+        selection: ActionSelection,
+    ) -> Result<Evaluation, TrainError> {
+        let keys = self.engine.validation_keys();
+        Ok(Evaluation::from_results(&self.engine.play(0..episodes, keys, selection).await?))
     }
 
     /// Evaluates the policy on `episodes` episodes of levels that neither training nor its evaluations use. The levels
