@@ -161,14 +161,14 @@ impl<G: Rules> GameTrainer<G> {
         started.elapsed().as_secs_f64()
     }
 
-    /// Measures the seconds of a rollout, after another one that compiles the kernels; infinite if the requested engine
+    /// Measures the seconds of a rollout, after another one that compiles the kernels; `None` if the requested engine
     /// or precision is not available.
-    pub fn measure_rollout_seconds(&mut self) -> f64 {
+    pub fn measure_rollout_seconds(&mut self) -> Option<f64> {
         if self.unsupported_reason().is_some() {
-            return f64::INFINITY;
+            return None;
         }
         self.rehearse();
-        self.rehearse()
+        Some(self.rehearse())
     }
 
     /// Plays the first `episodes` episodes of evaluations during training, the same in each call. Since these selected
