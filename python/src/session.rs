@@ -118,7 +118,7 @@ impl Session {
         let BestPolicy { checkpoint: best, warnings } =
             files.load_best_policy(run).map_err(runtime_error)?;
         listener.warn_all(&warnings)?;
-        let evaluation = finish(run, Some(&mut files), best.as_ref()).map_err(runtime_error)?;
+        let evaluation = finish(run, Some(&files), best.as_ref()).map_err(runtime_error)?;
         listener.warn_all(evaluation.warning().as_slice())?;
         let (program, env_steps) = (grove::program(), summary.env_steps);
         let described =

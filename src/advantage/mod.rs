@@ -24,7 +24,7 @@ pub struct Advantages {
     pub mask: Tensor<2>,
     /// Fraction of groups whose games all have the same credit at every counted step and which
     /// therefore have no gradient: `[1]`.
-    pub zero_variance: Tensor<1>,
+    pub zero_variance_fraction: Tensor<1>,
 }
 
 /// Computes the advantages of the first `learn_steps` steps of `trajectory`. Groups are
@@ -44,8 +44,8 @@ pub fn compute_advantages(
 ) -> Advantages {
     let credits = Credits::new(trajectory, mask, group_size, learn_steps, config);
     let variance = credits.squares().sum() / credits.mask.clone().sum();
-    let zero_variance = credits.zero_variance_groups().mean().reshape([1]);
-    credits.into_advantages(config.scale_rewards, variance.sqrt(), zero_variance)
+    let zero_variance_fraction = credits.zero_variance_groups().mean().reshape([1]);
+    credits.into_advantages(config.scale_rewards, variance.sqrt(), zero_variance_fraction)
 }
 
 /// Computes the [advantages](compute_advantages) of this rank's groups. `rollout` describes those groups only;
@@ -67,19 +67,19 @@ pub fn compute_shared_advantages(
     let RolloutConfig { group_size, learn_steps, .. } = *rollout;
     let credits = Credits::new(trajectory, mask, group_size, learn_steps, config);
     let groups = shards.own_items().len();
-    let [squares, steps, zero_variance] =
+    let [squares, steps, zero_variance_groups] =
         [credits.squares(), credits.mask.clone(), credits.zero_variance_groups()]
             .map(|values| sum_by_group(values, groups));
     let shard_sums = |shard: usize| {
         let own = shards.local_items_of(shard);
-        [&squares, &steps, &zero_variance].map(|values| values[own.clone()].iter().sum())
+        [&squares, &steps, &zero_variance_groups].map(|values| values[own.clone()].iter().sum())
     };
     let ours: Vec<[f64; 3]> = shards.own_shards().map(shard_sums).collect();
-    let [squares, steps, zero_variance] = team.all_reduce_shard_numbers(shards, &ours)?;
+    let [squares, steps, zero_variance_groups] = team.all_reduce_shard_numbers(shards, &ours)?;
     let scalar = |x: f64| Tensor::from_floats([x as f32], &trajectory.obs.device());
     let deviation = scalar((squares / steps).sqrt());
-    let zero_variance = scalar(zero_variance / shards.num_items() as f64);
-    Ok(credits.into_advantages(config.scale_rewards, deviation, zero_variance))
+    let zero_variance_fraction = scalar(zero_variance_groups / shards.num_items() as f64);
+    Ok(credits.into_advantages(config.scale_rewards, deviation, zero_variance_fraction))
 }
 
 /// Sums `[steps, groups, group_size]` over everything but the groups.
@@ -150,7 +150,7 @@ impl Credits {
         self,
         scale: AdvantageScale,
         deviation: Tensor<1>,
-        zero_variance: Tensor<1>,
+        zero_variance_fraction: Tensor<1>,
     ) -> Advantages {
         let [learn_steps, num_groups, group_size] = self.values.dims();
         let scaled = match scale {
@@ -167,7 +167,7 @@ impl Credits {
         let flatten_games =
             |values: Tensor<3>| values.reshape([learn_steps, num_groups * group_size]);
         let mask = flatten_games(self.mask);
-        Advantages { values: flatten_games(scaled) * mask.clone(), mask, zero_variance }
+        Advantages { values: flatten_games(scaled) * mask.clone(), mask, zero_variance_fraction }
     }
 }
 
@@ -245,7 +245,7 @@ mod tests {
         let expected = Tensor::<2>::from_floats(expected, &device).into_data();
         let tolerance = Tolerance::<f32>::absolute(1e-3);
         advantages.values.into_data().assert_approx_eq(&expected, tolerance);
-        assert_eq!(advantages.zero_variance.into_data().try_into_vec::<f32>().unwrap(), [0.5]);
+        assert_eq!(device::fetch(advantages.zero_variance_fraction), [0.5]);
     }
 
     #[test]
@@ -305,15 +305,15 @@ mod tests {
         for estimator in [CreditEstimator::Return, CreditEstimator::RewardToGo] {
             let config =
                 AdvantageConfig { estimator, discount: 1.0, scale_rewards: AdvantageScale::None };
-            let zero_variance = |learn_steps| {
+            let zero_variance_fraction = |learn_steps| {
                 let advantages = compute_advantages(&trajectory, &mask, 2, learn_steps, &config);
                 let values = advantages.values.into_data();
                 let learnt = values.iter::<f32>().any(|x| x != 0.0);
                 assert!(learnt, "{estimator:?}: something is learnt");
-                advantages.zero_variance.into_data().iter::<f32>().next()
+                advantages.zero_variance_fraction.into_data().iter::<f32>().next()
             };
-            assert_eq!(zero_variance(3), Some(0.5), "{estimator:?}");
-            assert_eq!(zero_variance(1), Some(0.5), "{estimator:?}");
+            assert_eq!(zero_variance_fraction(3), Some(0.5), "{estimator:?}");
+            assert_eq!(zero_variance_fraction(1), Some(0.5), "{estimator:?}");
         }
     }
 }

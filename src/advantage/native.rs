@@ -19,7 +19,7 @@ pub struct HostAdvantages {
     pub counts: Vec<usize>,
     /// Fraction of groups whose games all have the same credit at every counted step and which
     /// therefore have no gradient.
-    pub zero_variance: f64,
+    pub zero_variance_fraction: f64,
 }
 
 /// Contribution of a group to the quantities over all groups.
@@ -83,17 +83,17 @@ impl HostAdvantages {
                 self.counts[own.start * group_size..own.end * group_size].iter().sum();
             let groups = &groups[own];
             let squares: f64 = groups.iter().map(|group| group.squares).sum();
-            let zero_variance = groups.iter().filter(|group| group.has_zero_variance).count();
-            [squares, steps as f64, zero_variance as f64]
+            let alike = groups.iter().filter(|group| group.has_zero_variance).count();
+            [squares, steps as f64, alike as f64]
         };
         let ours: Vec<[f64; 3]> = shards.own_shards().map(shard_sums).collect();
-        let [squares, steps, zero_variance] = team.all_reduce_shard_numbers(shards, &ours)?;
+        let [squares, steps, alike] = team.all_reduce_shard_numbers(shards, &ours)?;
         if config.scale_rewards == AdvantageScale::Batch {
             let scale = 1.0 / ((squares / steps).sqrt() as f32 + STD_EPSILON);
             let values = self.values.par_chunks_mut(group_size * num_steps);
             values.for_each(|values| values.iter_mut().for_each(|x| *x *= scale));
         }
-        self.zero_variance = zero_variance / shards.num_items() as f64;
+        self.zero_variance_fraction = alike / shards.num_items() as f64;
         Ok(())
     }
 }
@@ -262,9 +262,9 @@ mod tests {
         assert!(values.slice([17..STEPS, 0..35]).into_data().iter::<f32>().all(|x| x == 0.0));
         let counts = want.mask.sum_dim(0).into_data();
         assert!(counts.iter::<f32>().eq(got.counts.iter().map(|count| *count as f32)));
-        let zero_variance = want.zero_variance.into_data().iter::<f64>().next();
-        assert!((zero_variance.expect("one number") - got.zero_variance).abs() < 1e-6);
-        assert!(got.zero_variance > 0.0 && got.zero_variance < 1.0);
+        let expected = want.zero_variance_fraction.into_data().iter::<f64>().next();
+        assert!((expected.expect("one number") - got.zero_variance_fraction).abs() < 1e-6);
+        assert!(got.zero_variance_fraction > 0.0 && got.zero_variance_fraction < 1.0);
     }
 
     #[test]

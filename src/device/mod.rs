@@ -251,19 +251,20 @@ pub fn find_best() -> Result<(DeviceInfo, String), DeviceError> {
 }
 
 /// Selects the faster of the GPU that `auto` has chosen for a run and the CPU. `rehearse` returns the seconds that a
-/// rehearsal takes on a device, infinite if the run is impossible there. A discrete GPU is taken without comparison.
+/// rehearsal takes on a device, `None` if the run is impossible there. A discrete GPU is taken without comparison.
 ///
 /// # Errors
 /// If `rehearse` fails.
 pub fn choose_faster<E>(
     gpu: ChosenDevice,
-    mut rehearse: impl FnMut(&ChosenDevice) -> Result<f64, E>,
+    mut rehearse: impl FnMut(&ChosenDevice) -> Result<Option<f64>, E>,
 ) -> Result<ChosenDevice, E> {
     if !may_be_slow(&gpu.info) {
         return Ok(gpu);
     }
     let Ok(mut cpu) = start("cpu") else { return Ok(gpu) };
-    let [gpu_seconds, cpu_seconds] = [rehearse(&gpu)?, rehearse(&cpu)?];
+    let [gpu_seconds, cpu_seconds] =
+        [rehearse(&gpu)?, rehearse(&cpu)?].map(|seconds| seconds.unwrap_or(f64::INFINITY));
     if gpu_seconds <= cpu_seconds {
         return Ok(gpu);
     }
@@ -334,23 +335,24 @@ mod tests {
     use super::*;
 
     /// Chooses between a GPU of this kind and the CPU, which take these seconds, and returns the name.
-    fn choose_by_seconds(kind: &str, seconds: [f64; 2]) -> String {
+    fn choose_by_seconds(kind: &str, seconds: [Option<f64>; 2]) -> String {
         let mut gpu = start("cpu").unwrap();
         gpu.info = DeviceInfo { name: "wgpu:0".into(), kind: kind.into(), ..gpu.info };
         let rehearse = |chosen: &ChosenDevice| match chosen.info.name.as_str() {
             "cpu" => Ok(seconds[1]),
-            _ => Ok::<f64, ()>(seconds[0]),
+            _ => Ok::<_, ()>(seconds[0]),
         };
         choose_faster(gpu, rehearse).unwrap().info.name
     }
 
     #[test]
     fn a_gpu_in_the_processor_is_taken_if_it_is_faster_and_a_card_always() {
-        assert_eq!(choose_by_seconds("integrated gpu", [1.0, 2.0]), "wgpu:0");
-        assert_eq!(choose_by_seconds("integrated gpu", [2.0, 1.0]), "cpu");
-        assert_eq!(choose_by_seconds("integrated gpu", [f64::INFINITY, 1.0]), "cpu");
-        assert_eq!(choose_by_seconds("virtual gpu", [2.0, 1.0]), "cpu");
-        assert_eq!(choose_by_seconds("discrete gpu", [2.0, 1.0]), "wgpu:0");
+        assert_eq!(choose_by_seconds("integrated gpu", [Some(1.0), Some(2.0)]), "wgpu:0");
+        assert_eq!(choose_by_seconds("integrated gpu", [Some(2.0), Some(1.0)]), "cpu");
+        assert_eq!(choose_by_seconds("integrated gpu", [None, Some(1.0)]), "cpu");
+        assert_eq!(choose_by_seconds("integrated gpu", [Some(2.0), None]), "wgpu:0");
+        assert_eq!(choose_by_seconds("virtual gpu", [Some(2.0), Some(1.0)]), "cpu");
+        assert_eq!(choose_by_seconds("discrete gpu", [Some(2.0), Some(1.0)]), "wgpu:0");
     }
 
     #[test]

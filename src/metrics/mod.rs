@@ -32,7 +32,7 @@ pub struct IterationRecord {
     pub mean_reward: f64,
     /// Fraction of groups without any difference in return. Their advantages are 0, so they
     /// contribute no gradient.
-    pub zero_variance_groups: f64,
+    pub zero_variance_fraction: f64,
     /// Mean loss over all optimizer steps. Values near zero are normal: advantages have mean zero.
     pub loss: f64,
     /// Mean entropy of the policy, nats.

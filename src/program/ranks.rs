@@ -41,10 +41,11 @@ impl Rank {
     }
 
     /// Starts its device like [`Rank::choose_device`]. If `auto` finds a GPU that may be slower than the CPU, the run
-    /// is rehearsed on both: `rehearse` returns the seconds that a part of it takes.
+    /// is rehearsed on both: `rehearse` returns the seconds that a part of it takes, `None` if the run is
+    /// impossible there.
     pub fn choose_faster_device(
         self,
-        rehearse: impl FnMut(&ChosenDevice) -> Result<f64>,
+        rehearse: impl FnMut(&ChosenDevice) -> Result<Option<f64>>,
     ) -> Result<(ChosenDevice, Team)> {
         let mut chosen = device::start(&self.device)?;
         if self.device == "auto" && self.team.size() == 1 {

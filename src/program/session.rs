@@ -143,13 +143,13 @@ fn check_unfinished(run: &dyn Run, folder: &RunFolder) -> Result<()> {
 /// model takes long: that of an interrupted run is left to the resumed run, and the result is `None`.
 fn evaluate_best(
     run: &mut dyn Run,
-    files: Option<&mut RunFiles>,
+    files: Option<&RunFiles>,
     best: Option<&Checkpoint>,
     end_reason: Option<EndReason>,
 ) -> Result<Option<FinalEvaluation>> {
     let message = match run.subject() {
         Subject::Task(_) if end_reason.is_none() => {
-            restore_best(run, &files, best)?;
+            restore_best(run, files, best)?;
             return Ok(None);
         }
         Subject::Task(_) => "Evaluating the best model on held-out prompts.",
@@ -257,7 +257,7 @@ impl Session<'_> {
             outputs.as_ref().map(|outputs| outputs.files.load_best_policy(run)).transpose()?;
         let BestPolicy { checkpoint: best, warnings } = best.unwrap_or_default();
         warn(&warnings);
-        let files = outputs.as_mut().map(|outputs| &mut outputs.files);
+        let files = outputs.as_ref().map(|outputs| &outputs.files);
         let evaluation = evaluate_best(run, files, best.as_ref(), summary.end_reason)?;
         let Some(mut outputs) = outputs else { return Ok(()) };
         warn(evaluation.as_ref().and_then(FinalEvaluation::warning).as_slice());

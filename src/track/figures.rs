@@ -27,7 +27,7 @@ pub fn list_figures(record: &IterationRecord) -> Vec<Figure> {
         ("charts/mean_reward", has_rewards.then_some(record.mean_reward)),
         ("charts/SPS", Some(record.steps_per_second)),
         ("charts/learning_rate", Some(record.learning_rate)),
-        ("charts/frac_reward_zero_std", Some(record.zero_variance_groups)),
+        ("charts/frac_reward_zero_std", Some(record.zero_variance_fraction)),
         ("losses/policy_loss", Some(record.loss)),
         ("losses/entropy", Some(record.entropy)),
         ("losses/approx_kl", Some(record.approx_kl)),

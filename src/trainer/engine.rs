@@ -156,7 +156,7 @@ pub(super) struct GameTotals {
     /// Seconds spent waiting for data.
     pub waiting_seconds: f64,
     /// Fraction of groups without variance.
-    pub zero_variance_groups: f64,
+    pub zero_variance_fraction: f64,
     /// Metrics of the update.
     pub update: UpdateMeans,
 }

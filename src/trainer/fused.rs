@@ -146,7 +146,7 @@ impl<G: Rules> Grpo for FusedEngine<G> {
         Ok(GameTotals {
             games: GameSums::from(sums),
             waiting_seconds: self.source.take_waiting_seconds(),
-            zero_variance_groups: total(ZERO_VARIANCE_GROUPS)
+            zero_variance_fraction: total(ZERO_VARIANCE_GROUPS)
                 / self.part.config.rollout.num_groups as f64,
             update: UpdateMeans::new(std::array::from_fn(|i| means[i].into())),
         })

@@ -65,7 +65,7 @@ fn upload_windows(windows: &WindowBatch, device: &Device) -> DeviceData {
     let advantages = Advantages {
         values: upload(&windows.weights),
         mask: upload(&windows.mask()),
-        zero_variance: Tensor::zeros([1], device),
+        zero_variance_fraction: Tensor::zeros([1], device),
     };
     (windows.trajectory.to_tensors(device), advantages)
 }
@@ -128,7 +128,7 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
         _next: Option<u32>,
     ) -> Result<GameTotals, TrainError> {
         let RankPart { config, rollout, .. } = &self.part;
-        let mut parts = vec![advantages.zero_variance, stats];
+        let mut parts = vec![advantages.zero_variance_fraction, stats];
         // A run that learns from data plays no games, and the episodes of a dataset have no score.
         if let Source::Games(_) = self.source {
             let sums_by_game = |values: Tensor<2>| values.sum_dim(0).squeeze_dim::<1>(0);
@@ -156,7 +156,7 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
         Ok(GameTotals {
             games: self.part.sum_games(&sums)?,
             waiting_seconds: self.source.take_waiting_seconds(),
-            zero_variance_groups: means[0].into(),
+            zero_variance_fraction: means[0].into(),
             update: UpdateMeans::new(std::array::from_fn(|i| means[1 + i].into())),
         })
     }

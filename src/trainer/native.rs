@@ -36,7 +36,7 @@ struct IterationBuffers {
 impl From<WindowBatch> for IterationBuffers {
     fn from(windows: WindowBatch) -> Self {
         let WindowBatch { trajectory, counts, weights } = windows;
-        let advantages = HostAdvantages { values: weights, counts, zero_variance: 0.0 };
+        let advantages = HostAdvantages { values: weights, counts, zero_variance_fraction: 0.0 };
         Self { trajectory, advantages }
     }
 }
@@ -155,12 +155,12 @@ impl<G: Rules> Grpo for NativeEngine<G> {
         stats: UpdateMeans,
         _next: Option<u32>,
     ) -> Result<GameTotals, TrainError> {
-        let zero_variance_groups = advantages.zero_variance;
+        let zero_variance_fraction = advantages.zero_variance_fraction;
         self.give_back(trajectory, advantages);
         Ok(GameTotals {
             games: self.part.sum_games(&sums)?,
             waiting_seconds: self.source.take_waiting_seconds(),
-            zero_variance_groups,
+            zero_variance_fraction,
             update: stats,
         })
     }

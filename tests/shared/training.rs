@@ -58,7 +58,7 @@ pub async fn whole_runs(device: &Device) -> f64 {
                 ("mean reward", got.mean_reward, want.mean_reward),
                 ("entropy", got.entropy, want.entropy),
                 ("gradient norm", got.grad_norm, want.grad_norm),
-                ("zero variance", got.zero_variance_groups, want.zero_variance_groups),
+                ("zero variance", got.zero_variance_fraction, want.zero_variance_fraction),
             ] {
                 assert!((got - want).abs() <= 1e-3 * want.abs(), "{name}: {got} and {want}");
             }

@@ -159,7 +159,7 @@ fn check(games: &Games, config: &AdvantageConfig, ends: &[usize], device: &burn:
         };
         (0..rollout.num_groups).filter(|group| has_none(*group)).count() as f32
     };
-    let zero = floats(want.zero_variance)[0];
+    let zero = floats(want.zero_variance_fraction)[0];
     let equal = (zero * rollout.num_groups as f32).round();
     assert_eq!([without(&values), without(&expected_values)], [equal; 2], "{context}");
     let counted = floats(want.mask.sum_dim(0));

@@ -144,7 +144,7 @@ fn assert_agree(a: (&Device, EngineChoice), b: (&Device, EngineChoice), auto_res
             ("mean reward", a.mean_reward, b.mean_reward),
             ("entropy", a.entropy, b.entropy),
             ("gradient norm", a.grad_norm, b.grad_norm),
-            ("zero variance", a.zero_variance_groups, b.zero_variance_groups),
+            ("zero variance", a.zero_variance_fraction, b.zero_variance_fraction),
         ] {
             assert!((a - b).abs() <= 1e-3 * b.abs(), "{name}: {a} and {b}");
         }

@@ -208,6 +208,7 @@ fn numbers_that_are_not_finite_are_those_of_their_environment() {
     ] {
         let mut trainer = run(numbers, &config());
         let errors = [
+            trainer.evaluate(3, ActionSelection::Greedy).unwrap_err(),
             trainer.evaluate_fresh(3, 0, ActionSelection::Greedy).unwrap_err(),
             trainer.iterate().unwrap_err(),
         ];

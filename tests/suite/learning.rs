@@ -15,7 +15,7 @@ fn score<G: Rules + Default + Serialize>(iterations: u32) -> f64 {
     for _ in 0..iterations {
         trainer.iterate().unwrap();
     }
-    trainer.evaluate(5000, ActionSelection::Greedy).mean_score
+    trainer.evaluate(5000, ActionSelection::Greedy).unwrap().mean_score
 }
 
 #[test]

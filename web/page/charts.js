@@ -26,7 +26,7 @@ const GAME_CHARTS = [
   { key: "entropy", title: "Entropy, nats", digits: 3 },
   { key: "approx_kl", title: "KL of an update, nats", digits: 6 },
   { key: "clip_fraction", title: "Clip fraction", digits: 3 },
-  { key: "zero_variance_groups", title: "Share of zero-variance groups", digits: 3 },
+  { key: "zero_variance_fraction", title: "Share of zero-variance groups", digits: 3 },
   { key: "steps_per_second", title: "Steps a second", short },
 ];
 
@@ -40,7 +40,7 @@ export const TEXT_CHARTS = [
 export const moreTextCharts = (parts) => [
   ...parts.filter((name) => name !== "exact").map((name) => ({ key: `part ${name}`, title: `Reward part: ${name}`, digits: 2 })),
   { key: "loss", title: "Loss", digits: 4 },
-  { key: "zero_variance_groups", title: "Share of zero-variance groups", digits: 3 },
+  { key: "zero_variance_fraction", title: "Share of zero-variance groups", digits: 3 },
   { key: "distinct", title: "Share of distinct completions in a group", digits: 2 },
   { key: "truncated", title: "Share of completions cut off", digits: 3 },
   { key: "approx_kl", title: "KL of an update, nats", digits: 6 },

@@ -17,7 +17,7 @@ const SORT_RUN = { ...CATCH_RUN, run: 'sort-1', game: '', task: 'sort', referenc
 /** A record of an iteration. */
 const record = (iteration, more) => ({
   iteration, is_sft: false, score: iteration / 100, rewards: { exact: iteration / 100 }, loss: 0.01, entropy: 1 / iteration, approx_kl: 0, clip_fraction: 0,
-  zero_variance_groups: 0, steps_per_second: 1000, seconds: { total: 0.1, phases: {} }, memory: {}, completion_length: 5, ...more,
+  zero_variance_fraction: 0, steps_per_second: 1000, seconds: { total: 0.1, phases: {} }, memory: {}, completion_length: 5, ...more,
 });
 
 const records = (count, more) => Array.from({ length: count }, (_, i) => record(i + 1, more));

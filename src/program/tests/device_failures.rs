@@ -110,7 +110,7 @@ fn train_to_the_end(run: &mut dyn Run, path: &std::path::Path) -> Result<(), Run
     let (mut files, _lock) = RunFiles::create(Some(path.to_path_buf()), "run", run, "")?;
     drive(run, Some(&mut files), &mut SilentObserver)?;
     let best = files.folder().load_best_policy()?.checkpoint;
-    finish(run, Some(&mut files), best.as_ref()).map(drop)
+    finish(run, Some(&files), best.as_ref()).map(drop)
 }
 
 /// Makes a device fail at each iteration and each work of a run, which evaluates every second iteration.

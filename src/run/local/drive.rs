@@ -58,7 +58,7 @@ pub fn drive(
 /// If the checkpoint does not fit, the model cannot be written, or the device fails.
 pub fn restore_best(
     run: &mut dyn Run,
-    files: &Option<&mut RunFiles>,
+    files: Option<&RunFiles>,
     best: Option<&Checkpoint>,
 ) -> Result<(), RunError> {
     let watch = DeviceWatch::start();
@@ -80,13 +80,13 @@ pub fn restore_best(
 /// the device fails.
 pub fn finish(
     run: &mut dyn Run,
-    files: Option<&mut RunFiles>,
+    files: Option<&RunFiles>,
     best: Option<&Checkpoint>,
 ) -> Result<FinalEvaluation, RunError> {
     // First, since the evaluation may take long and be interrupted.
-    restore_best(run, &files, best)?;
+    restore_best(run, files, best)?;
     let watch = DeviceWatch::start();
     let evaluation =
         run_guarded(watch, "the final evaluation".to_string(), || run.evaluate_fresh(usize::MAX));
-    evaluation.map_err(|error| add_saved_state(error, run, &files))
+    evaluation.map_err(|error| add_saved_state(error, run, files))
 }

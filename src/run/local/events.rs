@@ -109,7 +109,7 @@ impl<'a> Events<'a> {
             let is_stopped = if has_next { self.stop_or_train(poll) } else { Ok(true) };
             let last = match is_stopped {
                 Ok(is_stopped) => is_stopped.then(|| Ok(Event::End(self.summarize()))),
-                Err(error) => Some(Err(add_saved_state(error, self.run, &self.files))),
+                Err(error) => Some(Err(add_saved_state(error, self.run, self.files.as_deref()))),
             };
             self.is_over = last.is_some();
             self.pending.extend(last);

@@ -19,7 +19,7 @@ pub(super) fn run_guarded<T>(
 pub(super) fn add_saved_state(
     mut error: RunError,
     run: &dyn Run,
-    files: &Option<&mut RunFiles>,
+    files: Option<&RunFiles>,
 ) -> RunError {
     if let (RunError::Panicked { saved, .. }, Some(files)) = (&mut error, files) {
         let folder = files.folder();

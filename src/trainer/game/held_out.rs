@@ -81,8 +81,8 @@ impl<G: Rules> GameEngine<G> {
     /// Compares the policy with the held-out demonstrations.
     pub(super) async fn compute_confusion_matrix(&self) -> Option<ConfusionMatrix> {
         let held_out = self.held_out.as_ref()?;
-        let actions = self.game.num_actions();
-        Some(ConfusionMatrix::compute(&self.engine.model(), held_out, actions, &self.device).await)
+        let (model, actions) = (self.policy_engine.model(), self.game.num_actions());
+        Some(ConfusionMatrix::compute(&model, held_out, actions, &self.device).await)
     }
 
     /// Means over the held-out demonstrations. Every rank returns those of rank 0: devices may round differently, but

@@ -44,7 +44,7 @@ pub struct GameEngine<G: Rules> {
     device: Device,
     /// This rank's part of the run.
     part: RankPart,
-    engine: AnyEngine<G>,
+    policy_engine: AnyEngine<G>,
     /// Steps played, or learnt from a dataset, since the start of the run.
     env_steps: u64,
     /// Bytes uploaded to the device before the first iteration.
@@ -138,7 +138,7 @@ impl<G: Rules> GameTrainer<G> {
         inputs.check(config);
         let (game, host) = (inputs.game, inputs.host.clone());
         let transfers = TransferCount::start();
-        let (engine, part) = AnyEngine::new(inputs, config, device, team)?;
+        let (policy_engine, part) = AnyEngine::new(inputs, config, device, team)?;
         let uploaded_bytes = transfers.stop().uploaded_bytes;
         let device = device.clone();
         let env_steps = 0;
@@ -146,7 +146,7 @@ impl<G: Rules> GameTrainer<G> {
             game,
             device,
             part,
-            engine,
+            policy_engine,
             env_steps,
             uploaded_bytes,
             held_out,
@@ -157,33 +157,50 @@ impl<G: Rules> GameTrainer<G> {
     /// Plays the next iteration's rollout without learning from it; the run is unchanged. Returns its seconds.
     pub fn rehearse(&mut self) -> f64 {
         let started = Instant::now();
-        with_engine!(&mut self.engine.engine, engine => engine.rehearse(self.iteration));
+        with_engine!(&mut self.engine.policy_engine, engine => engine.rehearse(self.iteration));
         started.elapsed().as_secs_f64()
     }
 
-    /// Measures the seconds of a rollout, after another one that compiles the kernels; infinite if the requested engine
+    /// Measures the seconds of a rollout, after another one that compiles the kernels; `None` if the requested engine
     /// or precision is not available.
-    pub fn measure_rollout_seconds(&mut self) -> f64 {
+    pub fn measure_rollout_seconds(&mut self) -> Option<f64> {
         if self.unsupported_reason().is_some() {
-            return f64::INFINITY;
+            return None;
         }
         self.rehearse();
-        self.rehearse()
+        Some(self.rehearse())
     }
 
     /// Plays the first `episodes` episodes of evaluations during training, the same in each call. Since these selected
     /// the best policy, use [`Trainer::evaluate_fresh`] for a final score.
     ///
+    /// # Errors
+    /// If an environment on the host fails.
+    ///
     /// # Panics
-    /// If `episodes` is 0, or an environment on the host fails.
-    pub fn evaluate(&self, episodes: usize, selection: ActionSelection) -> Evaluation {
+    /// If `episodes` is 0.
+    pub fn evaluate(
+        &self,
+        episodes: usize,
+        selection: ActionSelection,
+    ) -> Result<Evaluation, TrainError> {
         block_on(self.evaluate_async(episodes, selection))
     }
 
     /// The asynchronous form of [`Trainer::evaluate`], for a browser.
-    pub async fn evaluate_async(&self, episodes: usize, selection: ActionSelection) -> Evaluation {
-        let played = self.engine.play(0..episodes, self.engine.validation_keys(), selection).await;
-        Evaluation::from_results(&played.unwrap_or_else(|error| panic!("{error}")))
+    ///
+    /// # Errors
+    /// If an environment on the host fails.
+    ///
+    /// # Panics
+    /// If `episodes` is 0.
+    pub async fn evaluate_async(
+        &self,
+        episodes: usize,
+        selection: ActionSelection,
+    ) -> Result<Evaluation, TrainError> {
+        let keys = self.engine.validation_keys();
+        Ok(Evaluation::from_results(&self.engine.play(0..episodes, keys, selection).await?))
     }
 
     /// Evaluates the policy on `episodes` episodes of levels that neither training nor its evaluations use. The levels
@@ -206,7 +223,7 @@ impl<G: Rules> GameTrainer<G> {
 
     /// The current model.
     pub fn model(&self) -> Network {
-        self.engine.engine.model()
+        self.engine.policy_engine.model()
     }
 
     /// The reason why the run does not use a fast engine; `None` if it does.
@@ -218,12 +235,12 @@ impl<G: Rules> GameTrainer<G> {
     /// The reason why the requested engine or precision is not available, or the device has no room for the policy or a
     /// rollout, as a sentence; `None` if nothing is missing.
     pub fn unsupported_reason(&self) -> Option<String> {
-        let GameEngine { part, device, engine, .. } = &self.engine;
+        let GameEngine { part, device, policy_engine, .. } = &self.engine;
         let bytes = (self.model().num_params() * size_of::<f32>()) as u64;
         let policy_reason =
             device::buffer_size_reason(device, "the vector of the policy's parameters", bytes)
                 .map(|reason| format!("{reason}: choose a smaller policy"));
-        let rollout_reason = || with_engine!(engine, engine => engine.size_reason());
+        let rollout_reason = || with_engine!(policy_engine, engine => engine.size_reason());
         if let Some(reason) = policy_reason.or_else(rollout_reason) {
             return Some(format!("{reason}, or use another device, such as the CPU"));
         }
@@ -265,7 +282,7 @@ impl<G: Rules> GameEngine<G> {
     ) -> Result<Vec<EpisodeResult>, HostEnvError> {
         let game = self.game;
         let (features, actions) = (game.num_features(), game.num_actions());
-        let policy = NativePolicy::new_async(&self.engine.model(), features, actions).await;
+        let policy = NativePolicy::new_async(&self.policy_engine.model(), features, actions).await;
         match &self.host {
             Some(envs) => {
                 play_host_episodes(&policy, envs, game.max_steps(), episodes, keys, selection)
@@ -317,12 +334,12 @@ impl<G: Rules> Engine for GameEngine<G> {
     }
 
     fn describe(&self) -> String {
-        with_engine!(&self.engine, engine => engine.describe())
+        with_engine!(&self.policy_engine, engine => engine.describe())
     }
 
     fn runs_in_pool(&self) -> bool {
         // Environments on the host stay on the caller's thread, which may block on their lock.
-        let is_native = matches!(self.engine, AnyEngine::Native(_)) && self.host.is_none();
+        let is_native = matches!(self.policy_engine, AnyEngine::Native(_)) && self.host.is_none();
         is_native && may_enter_pool(&self.part.team)
     }
 
@@ -332,10 +349,10 @@ impl<G: Rules> Engine for GameEngine<G> {
         next: Option<u32>,
     ) -> Result<IterationResult, TrainError> {
         device::count_upload(std::mem::take(&mut self.uploaded_bytes));
-        let (totals, phases) = with_engine!(&mut self.engine, engine => {
+        let (totals, phases) = with_engine!(&mut self.policy_engine, engine => {
             iterate(engine.as_mut(), iteration, next).await
         })?;
-        let GameTotals { games, waiting_seconds, zero_variance_groups, update } = totals;
+        let GameTotals { games, waiting_seconds, zero_variance_fraction, update } = totals;
         let GameSums { scores, episodes, ended_steps, rewards, steps } = games;
         let steps = self.part.counted_steps(steps);
         self.env_steps += steps;
@@ -347,7 +364,7 @@ impl<G: Rules> Engine for GameEngine<G> {
             episodes: episodes as u64,
             mean_length: (episodes > 0.0).then(|| ended_steps / episodes),
             mean_reward: rewards / steps as f64,
-            zero_variance_groups,
+            zero_variance_fraction,
             learning_rate: learning_rate(
                 &self.part.config.optimizer,
                 optimizer_steps - 1,
@@ -381,7 +398,7 @@ impl<G: Rules> Engine for GameEngine<G> {
     }
 
     async fn params(&self) -> Cow<'_, [f32]> {
-        Cow::Owned(device::read_async(self.engine.model().flatten()).await)
+        Cow::Owned(device::read_async(self.policy_engine.model().flatten()).await)
     }
 }
 

@@ -126,8 +126,8 @@ pub fn policy_bytes(checkpoint: &Checkpoint) -> Result<&[u8], SnapshotError> {
 
 impl<G: Rules + Serialize> Persistent for GameEngine<G> {
     async fn export_state(&self, iteration: u32) -> Result<EngineState, TeamError> {
-        let parameters = self.engine.model().parameters();
-        let mut state = with_engine!(&self.engine, engine => engine.export_state().await);
+        let parameters = self.policy_engine.model().parameters();
+        let mut state = with_engine!(&self.policy_engine, engine => engine.export_state().await);
         let num_groups = self.part.config.rollout.num_groups;
         if self.part.team.size() > 1 {
             state.games = gather_game_states(&state.games, num_groups, &self.part.team)?;
@@ -158,7 +158,7 @@ impl<G: Rules + Serialize> Persistent for GameEngine<G> {
         checkpoint: &Checkpoint,
         counters: &Counters,
     ) -> Result<(), SnapshotError> {
-        let model = self.engine.model();
+        let model = self.policy_engine.model();
         let memory_size = memory_size(&model, &self.device);
         let parameters = model.parameters();
         let params = |section: &str| read_params(checkpoint, section, &parameters);
@@ -190,7 +190,7 @@ impl<G: Rules + Serialize> Persistent for GameEngine<G> {
             games,
             memory,
         };
-        with_engine!(&mut self.engine, engine => engine.import_state(&state))?;
+        with_engine!(&mut self.policy_engine, engine => engine.import_state(&state))?;
         let recorded_steps = self.part.recorded_steps() * u64::from(counters.iteration);
         self.env_steps = counters.played_steps.unwrap_or(recorded_steps);
         Ok(())

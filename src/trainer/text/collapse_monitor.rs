@@ -80,7 +80,7 @@ impl CollapseMonitor {
         let is_best_known = self.parts.iter().all(is_within_scale);
         let is_poor = |score: f64| score < NEAR_BEST_FRACTION * best || !is_best_known;
         let has_poor_score = is_rewarded && record.score.is_some_and(is_poor);
-        let zero_variance_groups = record.zero_variance_groups;
+        let zero_variance_fraction = record.zero_variance_fraction;
         let LanguageRecord { truncated, sampling_entropy, unjudged, .. } = text;
         let has_low_entropy = has_poor_score && *sampling_entropy < LOW_ENTROPY;
         let signs = [
@@ -91,8 +91,8 @@ impl CollapseMonitor {
             ),
             (
                 Collapse::NoVariance,
-                has_poor_score && zero_variance_groups >= 1.0,
-                zero_variance_groups <= RECOVERED_FRACTION,
+                has_poor_score && zero_variance_fraction >= 1.0,
+                zero_variance_fraction <= RECOVERED_FRACTION,
             ),
             (Collapse::LowEntropy, has_low_entropy, *sampling_entropy > RECOVERED_ENTROPY),
             (Collapse::NormSpike, norm_ratio > SPIKE_START_RATIO, norm_ratio < SPIKE_END_RATIO),
@@ -158,7 +158,7 @@ mod tests {
     fn record(text: LanguageRecord) -> IterationRecord {
         IterationRecord {
             score: Some(0.4),
-            zero_variance_groups: 0.2,
+            zero_variance_fraction: 0.2,
             grad_norm: 0.5,
             text: Some(text),
             ..IterationRecord::default()
@@ -180,7 +180,7 @@ mod tests {
         let collapses: [(BySeverity, &str); 3] = [
             (|x| record(LanguageRecord { truncated: x, ..healthy() }), "is cut off"),
             (
-                |x| IterationRecord { zero_variance_groups: x, ..record(healthy()) },
+                |x| IterationRecord { zero_variance_fraction: x, ..record(healthy()) },
                 "nothing is learnt",
             ),
             (
@@ -200,7 +200,7 @@ mod tests {
     fn a_policy_near_the_highest_score_may_be_certain() {
         let certain = LanguageRecord { sampling_entropy: 0.001, ..healthy() };
         let certain =
-            IterationRecord { zero_variance_groups: 1.0, score: Some(0.79), ..record(certain) };
+            IterationRecord { zero_variance_fraction: 1.0, score: Some(0.79), ..record(certain) };
         assert_eq!(observe_all(std::slice::from_ref(&certain)), [None]);
         let wrong = IterationRecord { score: Some(0.2), ..certain };
         let words = observe_all(&[wrong])[0].clone().unwrap();
@@ -215,7 +215,7 @@ mod tests {
                 rewards.into_iter().map(|(name, mean)| (name.to_string(), mean)).collect();
             let text = LanguageRecord { rewards, ..healthy() };
             let equal =
-                IterationRecord { zero_variance_groups: 1.0, score: Some(0.8), ..record(text) };
+                IterationRecord { zero_variance_fraction: 1.0, score: Some(0.8), ..record(text) };
             let words = observe_all(&[equal])[0].clone().unwrap();
             assert!(words.contains("nothing is learnt"), "{words}");
         }

@@ -15,13 +15,12 @@ use crate::trainer::{iterate, may_enter_pool, run_in_pool_if};
 use burn::tensor::Device;
 use std::borrow::Cow;
 
-/// The rollout of an iteration: completions, or, in SFT, solutions.
-pub(in crate::trainer) struct LanguageRollout {
-    iteration: u32,
-    /// Solutions for SFT.
-    solutions: Vec<Group>,
-    /// Scored completions for GRPO; `None` in SFT.
-    scored: Option<ScoredCompletions>,
+/// What an iteration learns from, by the stage of training.
+pub(in crate::trainer) enum LanguageRollout {
+    /// Solutions to imitate, in SFT.
+    Demonstrations(Vec<Group>),
+    /// Completions of the policy, in GRPO, with their iteration, counted from 0.
+    Completions { iteration: u32, scored: ScoredCompletions },
 }
 
 /// Result of an update.
@@ -102,22 +101,21 @@ impl Grpo for LanguageEngine {
     type Error = LanguageTrainError;
 
     fn roll_out(&mut self, iteration: u32) -> Result<LanguageRollout, LanguageTrainError> {
-        let (solutions, scored) = match self.stage(iteration) {
-            TrainingStage::Sft => (self.take_demonstrations()?, None),
-            TrainingStage::Grpo => (Vec::new(), Some(self.complete_prompts()?)),
-        };
-        Ok(LanguageRollout { iteration, solutions, scored })
+        Ok(match self.stage(iteration) {
+            TrainingStage::Sft => LanguageRollout::Demonstrations(self.take_demonstrations()?),
+            TrainingStage::Grpo => {
+                LanguageRollout::Completions { iteration, scored: self.complete_prompts()? }
+            }
+        })
     }
 
     fn compute_advantages(
         &mut self,
         rollout: &LanguageRollout,
     ) -> Result<Vec<Vec<f32>>, LanguageTrainError> {
+        let LanguageRollout::Completions { scored, .. } = rollout else { return Ok(Vec::new()) };
         let scale = self.config.reward.scale_rewards;
-        let scored = rollout.scored.as_ref();
-        Ok(scored.map_or(Vec::new(), |scored| {
-            advantages::compute_advantages(&scored.learnt_rewards(), scale)
-        }))
+        Ok(advantages::compute_advantages(&scored.learnt_rewards(), scale))
     }
 
     fn update(
@@ -126,13 +124,16 @@ impl Grpo for LanguageEngine {
         advantages: &Vec<Vec<f32>>,
         iteration: u32,
     ) -> Result<LanguageStats, LanguageTrainError> {
-        let groups = match &rollout.scored {
-            Some(scored) => &advantages::to_learner_groups(scored, advantages, &self.config.reward),
-            None => &rollout.solutions,
+        let learner_groups;
+        let groups = match rollout {
+            LanguageRollout::Demonstrations(groups) => groups,
+            LanguageRollout::Completions { scored, .. } => {
+                let reward = &self.config.reward;
+                learner_groups = advantages::to_learner_groups(scored, advantages, reward);
+                self.check_groups(&learner_groups)?;
+                &learner_groups
+            }
         };
-        if rollout.scored.is_some() {
-            self.check_groups(groups)?;
-        }
         let means = self.learn(groups, iteration)?;
         Ok(LanguageStats { means, learnt_tokens: record::count_tokens(groups) })
     }
@@ -144,18 +145,19 @@ impl Grpo for LanguageEngine {
         stats: LanguageStats,
         _next: Option<u32>,
     ) -> Result<LanguageTotals, LanguageTrainError> {
-        let LanguageRollout { iteration, scored, .. } = rollout;
-        let seconds = scored.as_ref().map(|scored| scored.seconds).unwrap_or_default();
-        let parts = &self.reward_parts[..];
-        let mut record = match &scored {
-            Some(scored) => record::new_grpo_record(scored, parts),
-            None => record::new_sft_record(),
+        let (parts, model) = (&self.reward_parts[..], &self.model);
+        let (mut record, seconds, completions) = match &rollout {
+            LanguageRollout::Demonstrations(_) => {
+                (record::new_sft_record(), RolloutSeconds::default(), Vec::new())
+            }
+            LanguageRollout::Completions { iteration, scored } => (
+                record::new_grpo_record(scored, parts),
+                scored.seconds,
+                CompletionRecord::from_iteration(iteration + 1, scored, &advantages, parts, model),
+            ),
         };
         record::write_language_means(&mut record, &stats.means);
-        self.completions = scored.map_or(Vec::new(), |scored| {
-            let iteration = iteration + 1;
-            CompletionRecord::from_iteration(iteration, &scored, &advantages, parts, &self.model)
-        });
+        self.completions = completions;
         Ok(LanguageTotals { record, learnt_tokens: stats.learnt_tokens, seconds })
     }
 

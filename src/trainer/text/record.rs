@@ -104,7 +104,7 @@ pub(super) fn new_grpo_record(scored: &ScoredCompletions, parts: &[RewardPart]) 
             .map(|_| mean(scored.judged_rewards().map(|rewards| rewards.score(parts)))),
         episodes: completions().count() as u64,
         mean_reward: reward_sum / judged_tokens.max(1) as f64,
-        zero_variance_groups: fraction_true(have_zero_variance),
+        zero_variance_fraction: fraction_true(have_zero_variance),
         text: Some(text),
         ..IterationRecord::default()
     }

@@ -5,7 +5,7 @@ use crate::text::generate::Completion;
 
 /// Scored completions, by prompt.
 #[derive(Default)]
-pub(super) struct ScoredCompletions {
+pub(in crate::trainer) struct ScoredCompletions {
     pub groups: Vec<ScoredGroup>,
     /// Number of discarded groups.
     pub dropped_groups: usize,
@@ -17,7 +17,7 @@ pub(super) struct ScoredCompletions {
 
 /// Seconds spent in a rollout.
 #[derive(Clone, Copy, Default)]
-pub(super) struct RolloutSeconds {
+pub(in crate::trainer) struct RolloutSeconds {
     /// Generation of completions.
     pub generation: f64,
     /// Verification by the task after generation has ended.
@@ -26,7 +26,7 @@ pub(super) struct RolloutSeconds {
 
 /// A prompt with its scored completions; all lists are in the same order.
 #[derive(Clone)]
-pub(super) struct ScoredGroup {
+pub(in crate::trainer) struct ScoredGroup {
     pub prompt: Prompt,
     /// Tokens of the prompt.
     pub tokens: Vec<u32>,

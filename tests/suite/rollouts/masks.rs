@@ -113,12 +113,12 @@ fn illegal_actions_are_never_learnt() {
     config.policy.hidden = vec![32];
     config.update.num_minibatches = 1;
     let mut trainer = Trainer::new(LEDGE, &config, &cpu());
-    let before = trainer.evaluate(500, ActionSelection::Sampling).mean_score;
+    let before = trainer.evaluate(500, ActionSelection::Sampling).unwrap().mean_score;
     for _ in 0..30 {
         let record = trainer.iterate().expect("values stay finite");
         assert!(record.entropy <= 4f64.ln(), "{record:?}");
     }
-    let after = trainer.evaluate(500, ActionSelection::Greedy).mean_score;
+    let after = trainer.evaluate(500, ActionSelection::Greedy).unwrap().mean_score;
     assert!(after > 1.3 * before, "from {before} to {after}");
     let walled = LedgeState { cell: 0, lamp: 3, stood: 1 };
     assert!(<Ledge as Rules>::is_legal(&walled, 2, LEDGE), "one action is always left");

@@ -34,7 +34,7 @@ pub trait Run {
     /// Whether it is over.
     fn is_over(&self) -> bool;
     /// Evaluates the current policy on few episodes, without the other workers.
-    fn evaluate_quickly(&self) -> LocalFuture<'_, EvaluationRecord>;
+    fn evaluate_quickly(&self) -> LocalFuture<'_, Result<EvaluationRecord, TrainError>>;
     /// Runs one iteration, and evaluates if an evaluation is due; on few episodes before the first that is due.
     fn iterate(&mut self) -> LocalFuture<'_, Result<IterationRecord, TrainError>>;
     /// A checkpoint.
@@ -68,8 +68,10 @@ impl<G: ConfigurableGame> Run for Session<G> {
         self.schedule().end_reason(self.trainer.iteration(), self.trainer.best()).is_some()
     }
 
-    fn evaluate_quickly(&self) -> LocalFuture<'_, EvaluationRecord> {
-        Box::pin(async { self.trainer.evaluate_async(FEW, ActionSelection::Greedy).await.into() })
+    fn evaluate_quickly(&self) -> LocalFuture<'_, Result<EvaluationRecord, TrainError>> {
+        Box::pin(async {
+            Ok(self.trainer.evaluate_async(FEW, ActionSelection::Greedy).await?.into())
+        })
     }
 
     fn iterate(&mut self) -> LocalFuture<'_, Result<IterationRecord, TrainError>> {
@@ -79,7 +81,7 @@ impl<G: ConfigurableGame> Run for Session<G> {
             if schedule.due_work(record.iteration, false).evaluate {
                 record.evaluation = Some(self.trainer.validate_async().await?.evaluation);
             } else if record.iteration < schedule.eval_every && self.team().rank() == 0 {
-                record.evaluation = Some(self.evaluate_quickly().await);
+                record.evaluation = Some(self.evaluate_quickly().await?);
             }
             Ok(record)
         })

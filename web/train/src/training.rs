@@ -87,9 +87,9 @@ impl Training {
     }
 
     /// The evaluation of the first weights, as the record of iteration 0: `{record}`, as JSON.
-    pub async fn first(&self) -> String {
-        let evaluation = self.run.evaluate_quickly().await;
-        json!({ "record": { "iteration": 0, "evaluation": evaluation } }).to_string()
+    pub async fn first(&self) -> Result<String, JsError> {
+        let evaluation = self.run.evaluate_quickly().await?;
+        Ok(json!({ "record": { "iteration": 0, "evaluation": evaluation } }).to_string())
     }
 
     /// Runs one iteration; returns its record, with an evaluation if there is one, as JSON: `{record}`.
