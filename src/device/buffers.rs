@@ -6,8 +6,8 @@ use burn::tensor::Device;
 
 pub(crate) use crate::nn::buffers::*;
 
-/// Size from which a recording is cut into parts, bytes, unless the device has a lower limit. It is the same for devices
-/// with larger buffers, since sums over other parts round differently.
+/// Size from which a recording is cut into parts, bytes, unless the device has a lower limit. Devices with larger
+/// buffers have the same, since sums over other parts round differently.
 const MAX_PART_BYTES: u64 = 1 << 31;
 
 /// Maximum size of a buffer of a part of a recording on this device, bytes. What cannot be cut may be larger, up to

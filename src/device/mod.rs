@@ -88,8 +88,8 @@ pub struct ChosenDevice {
 }
 
 impl ChosenDevice {
-    /// The device of a language model's tensors; `None` for `cpu`, where it is trained without tensors. `ndarray`, which
-    /// is the CPU, too, has tensors.
+    /// The device of a language model's tensors; `None` for `cpu`, where it is trained without tensors. `ndarray`,
+    /// which is the CPU, too, has tensors.
     pub fn language_device(&self) -> Option<Device> {
         (self.info.name != "cpu").then(|| self.device.clone())
     }
