@@ -274,7 +274,7 @@ impl Visitor for TrainGame<'_> {
         if config.data.is_on() {
             return Err(value_error("`grove fit` learns from datasets; `train` plays"));
         }
-        if session.chosen.info.name == "cpu" {
+        if session.chosen.info.is_cpu() {
             check_rollout(game, &config)?;
         }
         session.rehearse(game, &config)?;

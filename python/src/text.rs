@@ -316,7 +316,7 @@ pub fn train_text(
         let settings = join_language_settings(PYTHON, &own, &config);
         let trainer = LanguageTrainer::for_task(Arc::new(task), config, loaded);
         let trainer = trainer.map_err(value_error)?.with_settings(settings.clone());
-        let device = (session.chosen.info.name != "cpu").then(|| session.chosen.device.clone());
+        let device = session.chosen.language_device();
         let mut run = LanguageRun::new(trainer.with_device(device).map_err(value_error)?);
         session.train(&mut run, PYTHON, &settings.to_string())
     })

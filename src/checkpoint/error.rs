@@ -132,14 +132,14 @@ pub enum CheckpointError {
     },
 
     /// A file system operation failed.
-    #[error("cannot {action} {path}: {source}; check the path, its permissions and its disk")]
+    #[error("cannot {action} {path}: {cause}; check the path, its permissions and its disk")]
     Io {
         /// The operation, as a verb.
         action: &'static str,
         /// The file or directory concerned.
         path: PathBuf,
         /// The system's error.
-        source: io::Error,
+        cause: io::Error,
     },
 }
 
@@ -154,7 +154,7 @@ impl CheckpointError {
         match self {
             Self::NewerFormat { .. } | Self::OtherSectionVersion { .. } => true,
             // Other errors are about what is in the place of a file.
-            Self::Io { source, .. } => source.raw_os_error().is_some(),
+            Self::Io { cause, .. } => cause.raw_os_error().is_some(),
             _ => false,
         }
     }
@@ -166,12 +166,12 @@ impl CheckpointError {
 
     /// Wraps an I/O error, for use in `map_err`.
     pub(super) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
-        move |source| Self::Io { action, path: path.to_owned(), source }
+        move |cause| Self::Io { action, path: path.to_owned(), cause }
     }
 }
 
 impl From<FolderError> for CheckpointError {
-    fn from(FolderError { action, path, source }: FolderError) -> Self {
-        Self::Io { action, path, source }
+    fn from(FolderError { action, path, source: cause }: FolderError) -> Self {
+        Self::Io { action, path, cause }
     }
 }

@@ -33,8 +33,8 @@ pub fn save(checkpoint: &Checkpoint, path: &Path) -> Result<(), CheckpointError>
     let saved =
         disk::replace_folder(path, remove_manifest_last, |tmp| write_files(checkpoint, tmp));
     saved.map_err(|error| match error {
-        CheckpointError::Io { source, .. }
-            if matches!(source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) =>
+        CheckpointError::Io { cause, .. }
+            if matches!(cause.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) =>
         {
             let needed_bytes = sections.iter().map(|s| s.bytes.len() as u64).sum();
             CheckpointError::DiskFull { path: path.to_owned(), needed_bytes }

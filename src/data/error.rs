@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum DatasetError {
     /// An I/O error.
-    #[error("cannot {action} {path}: {source}")]
+    #[error("cannot {action} {path}: {cause}")]
     Io {
         /// Attempted action, for instance `read`.
         action: &'static str,
         /// Path of the file or folder.
         path: PathBuf,
         /// The underlying error.
-        source: io::Error,
+        cause: io::Error,
     },
     /// A path at which there is nothing.
     #[error("there is no folder {0}; a dataset is a folder with a {MANIFEST_FILE}")]
@@ -45,7 +45,7 @@ pub(super) fn io_error(
     path: &Path,
 ) -> impl FnOnce(io::Error) -> DatasetError {
     let path = path.to_path_buf();
-    move |source| DatasetError::Io { action, path, source }
+    move |cause| DatasetError::Io { action, path, cause }
 }
 
 /// Creates a [`DatasetError::Malformed`].

@@ -1,6 +1,6 @@
 //! The backends of devices, and how the devices of each that this build has are found and started.
 
-use super::{DeviceError, DeviceInfo};
+use super::{DeviceError, DeviceInfo, DeviceKind};
 use burn::tensor::Device;
 
 /// The names of all backends, with the Cargo feature that enables each.
@@ -98,7 +98,7 @@ fn list_cpu(name: &str, api: &str) -> Vec<DeviceInfo> {
             threads => format!("{threads} threads"),
         },
         api: api.to_string(),
-        kind: "cpu".to_string(),
+        kind: DeviceKind::Cpu,
         is_software: false,
         memory_bytes: super::usage::total_memory(),
         driver: None,
@@ -120,7 +120,7 @@ fn list_enumerated(
             name: format!("{backend}:{i}"),
             description: format!("{api} device {i}"),
             api: api.to_string(),
-            kind: "gpu".to_string(),
+            kind: DeviceKind::Gpu,
             is_software: false,
             memory_bytes: None,
             driver: None,

@@ -1,6 +1,6 @@
 //! The GPU of a browser, reached through WebGPU.
 
-use super::{ChosenDevice, DeviceError, DeviceInfo};
+use super::{ChosenDevice, DeviceError, DeviceInfo, DeviceKind};
 use burn::tensor::Device;
 use burn_wgpu::{WgpuInitError, WgpuSetup};
 use std::cell::RefCell;
@@ -61,12 +61,12 @@ pub async fn start_in_browser() -> Result<ChosenDevice, DeviceError> {
             adapter_info.name
         },
         api: "WebGPU".to_string(),
-        kind: if is_software { "software gpu" } else { "gpu" }.to_string(),
+        kind: if is_software { DeviceKind::SoftwareGpu } else { DeviceKind::Gpu },
         is_software,
         memory_bytes: None,
         driver: None,
     };
-    let chosen = ChosenDevice { device, info, reason: "the browser's GPU".to_string() };
+    let chosen = ChosenDevice { device, info, reason: Some("the browser's GPU".to_string()) };
     STARTED.set(Some((chosen.clone(), setup)));
     Ok(chosen)
 }

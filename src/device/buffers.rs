@@ -6,12 +6,14 @@ use burn::tensor::Device;
 
 pub(crate) use crate::nn::buffers::*;
 
-/// Maximum size of a single buffer, bytes, unless the device has a lower limit.
-const MAX_BUFFER_BYTES: u64 = 1 << 31;
+/// Size from which a recording is cut into parts, bytes, unless the device has a lower limit. Devices with larger
+/// buffers have the same, since sums over other parts round differently.
+const MAX_PART_BYTES: u64 = 1 << 31;
 
-/// The maximum size of a buffer for kernels on this device, bytes.
-pub(crate) fn max_buffer_bytes(device: &Device) -> u64 {
-    largest_allocation(device).min(MAX_BUFFER_BYTES)
+/// Maximum size of a buffer of a part of a recording on this device, bytes. What cannot be cut may be larger, up to
+/// [`max_addressable_bytes`](super::max_addressable_bytes).
+pub(crate) fn max_part_bytes(device: &Device) -> u64 {
+    largest_allocation(device).min(MAX_PART_BYTES)
 }
 
 /// The kernel element type of a precision.

@@ -1,7 +1,7 @@
 //! GPUs that are reached through wgpu, outside browsers.
 
-use super::{DeviceError, DeviceInfo};
-use burn::tensor::{Device, DeviceKind};
+use super::{DeviceError, DeviceInfo, DeviceKind};
+use burn::tensor::{Device, DeviceKind as BurnKind};
 use burn_wgpu::{WgpuBackend, WgpuSetup};
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -13,7 +13,7 @@ use wgpu::{
 /// An adapter, and the address by which Burn can select it, if there is one.
 struct Candidate {
     info: DeviceInfo,
-    address: Option<(DeviceKind, WgpuBackend)>,
+    address: Option<(BurnKind, WgpuBackend)>,
     adapter: Adapter,
     instance: Instance,
 }
@@ -38,7 +38,7 @@ fn list_candidates(backend: &str) -> Vec<Candidate> {
             continue;
         }
         let count = counts.entry((adapter_info.backend, adapter_info.device_type)).or_default();
-        let Some((address, kind_name)) = burn_address(adapter_info.device_type, *count) else {
+        let Some((address, kind)) = burn_address(adapter_info.device_type, *count) else {
             continue;
         };
         *count += 1;
@@ -47,12 +47,12 @@ fn list_candidates(backend: &str) -> Vec<Candidate> {
                 name: format!("{backend}:{}", found.len()),
                 description: adapter_info.name.clone(),
                 api: format!("{:?}", adapter_info.backend),
-                kind: kind_name.to_string(),
+                kind,
                 is_software: adapter_info.device_type == DeviceType::Cpu,
                 memory_bytes: memory_bytes(&adapter),
                 driver: describe_driver(&adapter_info),
             },
-            address: address.map(|kind| (kind, api)),
+            address: address.map(|address| (address, api)),
             adapter,
             instance: instance.clone(),
         });
@@ -70,18 +70,17 @@ fn burn_api(backend: Backend) -> Option<WgpuBackend> {
     }
 }
 
-/// Burn's address of the adapter with this index among those of its type and API, if there is one, and its type in
-/// words; `None` if Grove does not use the type.
-fn burn_address(
-    device_type: DeviceType,
-    index: usize,
-) -> Option<(Option<DeviceKind>, &'static str)> {
+/// Burn's address of the adapter with this index among those of its type and API, if there is one, and its kind;
+/// `None` if Grove does not use the type.
+fn burn_address(device_type: DeviceType, index: usize) -> Option<(Option<BurnKind>, DeviceKind)> {
     Some(match device_type {
-        DeviceType::DiscreteGpu => (Some(DeviceKind::DiscreteGpu(index)), "discrete gpu"),
-        DeviceType::IntegratedGpu => (Some(DeviceKind::IntegratedGpu(index)), "integrated gpu"),
-        DeviceType::VirtualGpu => (Some(DeviceKind::VirtualGpu(index)), "virtual gpu"),
+        DeviceType::DiscreteGpu => (Some(BurnKind::DiscreteGpu(index)), DeviceKind::DiscreteGpu),
+        DeviceType::IntegratedGpu => {
+            (Some(BurnKind::IntegratedGpu(index)), DeviceKind::IntegratedGpu)
+        }
+        DeviceType::VirtualGpu => (Some(BurnKind::VirtualGpu(index)), DeviceKind::VirtualGpu),
         // Burn addresses the first adapter of the CPU only.
-        DeviceType::Cpu => ((index == 0).then_some(DeviceKind::Cpu), "software gpu"),
+        DeviceType::Cpu => ((index == 0).then_some(BurnKind::Cpu), DeviceKind::SoftwareGpu),
         DeviceType::Other => return None,
     })
 }
@@ -100,7 +99,7 @@ pub(super) fn list(backend: &str) -> Vec<DeviceInfo> {
 /// A device started by this process.
 struct StartedDevice {
     name: String,
-    address: Option<(DeviceKind, WgpuBackend)>,
+    address: Option<(BurnKind, WgpuBackend)>,
     device: Device,
     setup: WgpuSetup,
 }

@@ -29,6 +29,7 @@ pub fn has_precision(device: &Device, precision: Precision) -> bool {
 const ADDRESSABLE_BYTES: u64 = u32::MAX as u64;
 
 /// Maximum size of a buffer of a device that kernels address, bytes; `None` for the CPU, which has no such limit.
+/// Recordings are cut into smaller parts.
 pub fn max_addressable_bytes(device: &Device) -> Option<u64> {
     let device = device.clone().without_autodiff();
     has_kernels(&device).then(|| buffers::largest_allocation(&device).min(ADDRESSABLE_BYTES))

@@ -30,12 +30,31 @@ pub use usage::{
     data_budget, measure_memory, measure_utilization, release_freed_memory, total_memory,
 };
 
+use crate::schema::names;
 use crate::settings::Precision;
 use backends::{BACKEND_FEATURES, BACKENDS};
 use burn::tensor::Device;
 use serde::Serialize;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+names! {
+    /// Kind of a device.
+    pub enum DeviceKind {
+        /// The processor.
+        Cpu = "cpu",
+        /// A GPU with memory of its own.
+        DiscreteGpu = "discrete gpu",
+        /// A GPU that shares the processor's memory.
+        IntegratedGpu = "integrated gpu",
+        /// A GPU of a virtual machine.
+        VirtualGpu = "virtual gpu",
+        /// A renderer that runs on the processor.
+        SoftwareGpu = "software gpu",
+        /// A GPU of which the API does not tell more.
+        Gpu = "gpu",
+    }
+}
 
 /// A device that this build supports and that is present on this machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -46,9 +65,8 @@ pub struct DeviceInfo {
     pub description: String,
     /// The API through which it is used, for instance `Vulkan`.
     pub api: String,
-    /// The kind of device: `cpu`, `discrete gpu`, `integrated gpu`, `virtual gpu`, `software gpu`
-    /// or `gpu`.
-    pub kind: String,
+    /// The kind of device.
+    pub kind: DeviceKind,
     /// Whether it is a software renderer that runs on the CPU.
     #[serde(rename = "software")]
     pub is_software: bool,
@@ -65,8 +83,16 @@ pub struct ChosenDevice {
     pub device: Device,
     /// Description of the device.
     pub info: DeviceInfo,
-    /// The reason for the choice, as a short phrase.
-    pub reason: String,
+    /// The reason for the choice, as a short phrase; `None` if the device was requested by name.
+    pub reason: Option<String>,
+}
+
+impl ChosenDevice {
+    /// The device of a language model's tensors; `None` for `cpu`, where it is trained without tensors. `ndarray`,
+    /// which is the CPU, too, has tensors.
+    pub fn language_device(&self) -> Option<Device> {
+        (self.info.name != "cpu").then(|| self.device.clone())
+    }
 }
 
 /// The reason a device is not available.
@@ -114,6 +140,13 @@ pub enum DeviceError {
     },
 }
 
+impl DeviceInfo {
+    /// Whether the device is the CPU, by any backend.
+    pub fn is_cpu(&self) -> bool {
+        self.kind == DeviceKind::Cpu
+    }
+}
+
 impl fmt::Display for DeviceInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({}, {})", self.name, self.description, self.api)
@@ -141,7 +174,7 @@ pub fn unsupported_precision_reason(
 /// A fingerprint of a device's numerics: equal fingerprints give bit-identical results; on the CPU in single precision
 /// only, since products in bf16 also depend on the kernel that the CPU has for them.
 pub fn numerics_fingerprint(info: &DeviceInfo) -> String {
-    if info.kind != "cpu" {
+    if !info.is_cpu() {
         let driver = info.driver.as_deref().unwrap_or_default();
         return format!("{}, {}, {driver}", info.description, info.api);
     }
@@ -186,7 +219,7 @@ pub fn list() -> Vec<DeviceInfo> {
 pub fn start(name: &str) -> Result<ChosenDevice, DeviceError> {
     if name == "auto" {
         let (info, reason) = find_best()?;
-        return start_listed(&info, reason);
+        return start_listed(&info, Some(reason));
     }
     let (backend_name, index) = name.split_once(':').unwrap_or((name, "0"));
     let Some((backend_name, feature)) =
@@ -205,7 +238,7 @@ pub fn start(name: &str) -> Result<ChosenDevice, DeviceError> {
     };
     // Other drivers are not queried.
     match (backend.list)(backend.name).get(index) {
-        Some(info) => start_listed(info, "as requested".to_string()),
+        Some(info) => start_listed(info, None),
         None => Err(not_present_error(name, &list())),
     }
 }
@@ -217,14 +250,14 @@ pub fn start(name: &str) -> Result<ChosenDevice, DeviceError> {
 /// If there is no device that this build can use.
 pub fn find_best() -> Result<(DeviceInfo, String), DeviceError> {
     let devices = list();
-    let preference = |info: &&DeviceInfo| match info.kind.as_str() {
+    let preference = |info: &&DeviceInfo| match info.kind {
         #[cfg(feature = "cuda")]
         _ if info.api == "CUDA" && !backends::has_libdevice() => None,
-        "gpu" => Some(0),
-        "discrete gpu" => Some(1),
-        "integrated gpu" => Some(2),
-        "virtual gpu" => Some(3),
-        _ => None,
+        DeviceKind::Gpu => Some(0),
+        DeviceKind::DiscreteGpu => Some(1),
+        DeviceKind::IntegratedGpu => Some(2),
+        DeviceKind::VirtualGpu => Some(3),
+        DeviceKind::Cpu | DeviceKind::SoftwareGpu => None,
     };
     if let Some(best) =
         devices.iter().filter(|d| preference(d).is_some()).min_by_key(|d| preference(d))
@@ -244,7 +277,7 @@ pub fn find_best() -> Result<(DeviceInfo, String), DeviceError> {
         Some(reason) => format!("no usable GPU found ({reason})"),
         None => "no GPU found".to_string(),
     };
-    match devices.iter().find(|d| d.kind == "cpu") {
+    match devices.iter().find(|info| info.is_cpu()) {
         Some(cpu) => Ok((cpu.clone(), reason)),
         None => Err(not_present_error("auto", &devices)),
     }
@@ -268,13 +301,14 @@ pub fn choose_faster<E>(
     if gpu_seconds <= cpu_seconds {
         return Ok(gpu);
     }
-    cpu.reason = format!("faster for this run than {}, {}", gpu.info.name, gpu.info.description);
+    let DeviceInfo { name, description, .. } = &gpu.info;
+    cpu.reason = Some(format!("faster for this run than {name}, {description}"));
     Ok(cpu)
 }
 
 /// Whether a GPU is integrated or virtual, so that the CPU may be faster.
 fn may_be_slow(info: &DeviceInfo) -> bool {
-    matches!(info.kind.as_str(), "integrated gpu" | "virtual gpu")
+    matches!(info.kind, DeviceKind::IntegratedGpu | DeviceKind::VirtualGpu)
 }
 
 fn not_present_error(name: &str, devices: &[DeviceInfo]) -> DeviceError {
@@ -283,7 +317,7 @@ fn not_present_error(name: &str, devices: &[DeviceInfo]) -> DeviceError {
 }
 
 /// Starts a device of the list.
-fn start_listed(info: &DeviceInfo, reason: String) -> Result<ChosenDevice, DeviceError> {
+fn start_listed(info: &DeviceInfo, reason: Option<String>) -> Result<ChosenDevice, DeviceError> {
     let (name, index) = info.name.split_once(':').unwrap_or((&info.name, "0"));
     let backend = BACKENDS.iter().find(|backend| backend.name == name);
     let backend = backend.expect("a listed device has a backend");
@@ -294,8 +328,8 @@ fn start_listed(info: &DeviceInfo, reason: String) -> Result<ChosenDevice, Devic
 /// Completes a description by the driver's name for the device and its memory. CUDA and ROCm report these only for a
 /// started device, so this starts the device; if it fails to start, the description stays as listed.
 pub fn complete_description(info: DeviceInfo) -> DeviceInfo {
-    match info.kind.as_str() {
-        "gpu" => start_listed(&info, String::new()).map_or(info, |chosen| chosen.info),
+    match info.kind {
+        DeviceKind::Gpu => start_listed(&info, None).map_or(info, |chosen| chosen.info),
         _ => info,
     }
 }
@@ -303,7 +337,7 @@ pub fn complete_description(info: DeviceInfo) -> DeviceInfo {
 /// Completes the description of a started device by the name that its driver reports.
 fn add_driver_name(info: &DeviceInfo, device: &Device) -> DeviceInfo {
     match kernels::driver_identity(device) {
-        Some((description, memory_bytes)) if info.kind == "gpu" => {
+        Some((description, memory_bytes)) if info.kind == DeviceKind::Gpu => {
             DeviceInfo { description, memory_bytes, ..info.clone() }
         }
         _ => info.clone(),
@@ -317,9 +351,8 @@ fn add_driver_name(info: &DeviceInfo, device: &Device) -> DeviceInfo {
 pub(crate) fn adapters() -> Vec<Device> {
     use std::io::Write;
     let required = std::env::var("GROVE_REQUIRE_ADAPTER").as_deref() == Ok("1");
-    let is_wanted = |info: &DeviceInfo| {
-        info.kind != "cpu" && (required || !info.description.contains("llvmpipe"))
-    };
+    let is_wanted =
+        |info: &DeviceInfo| !info.is_cpu() && (required || !info.description.contains("llvmpipe"));
     let found: Vec<_> = list().into_iter().filter(is_wanted).collect();
     assert!(!required || !found.is_empty(), "GROVE_REQUIRE_ADAPTER is 1, but there is no adapter");
     if found.is_empty() {
@@ -335,9 +368,9 @@ mod tests {
     use super::*;
 
     /// Chooses between a GPU of this kind and the CPU, which take these seconds, and returns the name.
-    fn choose_by_seconds(kind: &str, seconds: [Option<f64>; 2]) -> String {
+    fn choose_by_seconds(kind: DeviceKind, seconds: [Option<f64>; 2]) -> String {
         let mut gpu = start("cpu").unwrap();
-        gpu.info = DeviceInfo { name: "wgpu:0".into(), kind: kind.into(), ..gpu.info };
+        gpu.info = DeviceInfo { name: "wgpu:0".into(), kind, ..gpu.info };
         let rehearse = |chosen: &ChosenDevice| match chosen.info.name.as_str() {
             "cpu" => Ok(seconds[1]),
             _ => Ok::<_, ()>(seconds[0]),
@@ -347,12 +380,20 @@ mod tests {
 
     #[test]
     fn a_gpu_in_the_processor_is_taken_if_it_is_faster_and_a_card_always() {
-        assert_eq!(choose_by_seconds("integrated gpu", [Some(1.0), Some(2.0)]), "wgpu:0");
-        assert_eq!(choose_by_seconds("integrated gpu", [Some(2.0), Some(1.0)]), "cpu");
-        assert_eq!(choose_by_seconds("integrated gpu", [None, Some(1.0)]), "cpu");
-        assert_eq!(choose_by_seconds("integrated gpu", [Some(2.0), None]), "wgpu:0");
-        assert_eq!(choose_by_seconds("virtual gpu", [Some(2.0), Some(1.0)]), "cpu");
-        assert_eq!(choose_by_seconds("discrete gpu", [Some(2.0), Some(1.0)]), "wgpu:0");
+        assert_eq!(choose_by_seconds(DeviceKind::IntegratedGpu, [Some(1.0), Some(2.0)]), "wgpu:0");
+        assert_eq!(choose_by_seconds(DeviceKind::IntegratedGpu, [Some(2.0), Some(1.0)]), "cpu");
+        assert_eq!(choose_by_seconds(DeviceKind::IntegratedGpu, [None, Some(1.0)]), "cpu");
+        assert_eq!(choose_by_seconds(
+<<<<<<< OURS
+"integrated gpu", [Some(2.0), None]), "wgpu:0");
+        assert_eq!(choose_by_seconds("virtual gpu"
+||||| BASE
+"virtual gpu"
+=====
+DeviceKind::VirtualGpu
+>>>>> THEIRS
+, [Some(2.0), Some(1.0)]), "cpu");
+        assert_eq!(choose_by_seconds(DeviceKind::DiscreteGpu, [Some(2.0), Some(1.0)]), "wgpu:0");
     }
 
     #[test]
@@ -372,21 +413,24 @@ mod tests {
 
     #[test]
     fn devices_with_other_drivers_have_other_numerics() {
-        let fingerprint = |kind: &str, driver: Option<&str>| {
+        let fingerprint = |kind: DeviceKind, driver: Option<&str>| {
             let info = start("cpu").unwrap().info;
-            let (kind, driver) = (kind.into(), driver.map(str::to_string));
+            let driver = driver.map(str::to_string);
             numerics_fingerprint(&DeviceInfo { kind, driver, ..info })
         };
         let all = [None, Some("NVIDIA 580.1"), Some("NVIDIA 580.2")];
-        let [none, one, other] = all.map(|driver| fingerprint("discrete gpu", driver));
+        let [none, one, other] = all.map(|driver| fingerprint(DeviceKind::DiscreteGpu, driver));
         assert!(none != one && one != other);
-        assert_eq!(fingerprint("cpu", None), numerics_fingerprint(&start("cpu").unwrap().info));
+        assert_eq!(
+            fingerprint(DeviceKind::Cpu, None),
+            numerics_fingerprint(&start("cpu").unwrap().info)
+        );
     }
 
     #[test]
     fn an_error_of_the_rehearsal_is_returned() {
         let mut gpu = start("cpu").unwrap();
-        gpu.info.kind = "integrated gpu".into();
+        gpu.info.kind = DeviceKind::IntegratedGpu;
         assert_eq!(choose_faster(gpu, |_| Err("no memory")).unwrap_err(), "no memory");
     }
 }

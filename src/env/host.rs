@@ -9,6 +9,7 @@ use crate::schema::settings;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 use rayon::prelude::*;
+use std::error::Error;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
@@ -107,10 +108,21 @@ pub trait HostVecEnv: Send {
     ) -> Result<(), HostEnvError>;
 }
 
-/// The failure of an environment on the host.
-#[derive(Debug, thiserror::Error)]
-#[error("an environment failed: {0}")]
-pub struct HostEnvError(#[source] pub Box<dyn std::error::Error + Send + Sync>);
+/// The failure of an environment on the host. Its message contains that of the environment's error.
+#[derive(Debug)]
+pub struct HostEnvError(pub Box<dyn Error + Send + Sync>);
+
+impl fmt::Display for HostEnvError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "an environment failed: {}", self.0)
+    }
+}
+
+impl Error for HostEnvError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.0.source()
+    }
+}
 
 /// Environments in plain Rust, stepped by all threads.
 #[derive(Clone, Debug)]

@@ -8,11 +8,14 @@ use std::path::{Path, PathBuf};
 
 /// Records cannot be written or read.
 #[derive(Debug, thiserror::Error)]
-#[error("the records in {path} cannot be {action}: {source}")]
+#[error("the records in {path} cannot be {action}: {cause}")]
 pub struct RecordsError {
-    path: PathBuf,
-    action: &'static str,
-    source: std::io::Error,
+    /// Path of the file.
+    pub path: PathBuf,
+    /// Failed action: `read` or `written`.
+    pub action: &'static str,
+    /// The system's error.
+    pub cause: std::io::Error,
 }
 
 /// The field that all records share: the iteration, from 1.
@@ -162,7 +165,7 @@ fn copy_lines(
 }
 
 fn records_error(path: &Path, action: &'static str) -> impl FnOnce(std::io::Error) -> RecordsError {
-    move |source| RecordsError { path: path.to_path_buf(), action, source }
+    move |cause| RecordsError { path: path.to_path_buf(), action, cause }
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ pub fn run(args: DevicesArgs) -> Result<()> {
     let gib = |bytes: u64| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30));
     let row = |device: DeviceInfo| {
         let memory = device.memory_bytes.map_or("unknown".to_string(), gib);
-        vec![device.name, device.kind, device.api, memory, device.description]
+        vec![device.name, device.kind.to_string(), device.api, memory, device.description]
     };
     let rows: Vec<_> = devices.into_iter().map(row).collect();
     let table = align_columns(&["device", "kind", "api", "memory", "description"], &rows, 3..4);

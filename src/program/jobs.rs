@@ -40,7 +40,7 @@ impl Concurrency {
         let is_text = text::is_requested(args);
         let is_cpu = |name: &str| -> Result<bool> {
             let name = if is_text { device_name(name) } else { name };
-            Ok(name == "cpu" || device::start(name)?.info.kind == "cpu")
+            Ok(name == "cpu" || device::start(name)?.info.is_cpu())
         };
         let kinds = device.split(',').map(|name| is_cpu(name.trim()));
         let are_cpus = kinds.collect::<Result<Vec<bool>>>()?.into_iter().all(|is_cpu| is_cpu);

@@ -20,15 +20,6 @@ macro_rules! eprint_line {
 }
 pub(super) use eprint_line;
 
-/// Formats an error with its causes, each once: the message of some errors says their cause.
-pub fn format_error(error: &anyhow::Error) -> String {
-    error.chain().map(ToString::to_string).fold(String::new(), |message, cause| match &*message {
-        "" => cause,
-        _ if message.contains(&cause) => message,
-        _ => message + ": " + &cause,
-    })
-}
-
 /// Whether output is suppressed, because another MPI process prints it.
 static MUTED: AtomicBool = AtomicBool::new(false);
 
@@ -116,7 +107,19 @@ fn escape_json(json: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::checkpoint::CheckpointError;
+    use crate::data::DatasetError;
+    use crate::disk::FolderError;
+    use crate::env::HostEnvError;
+    use crate::metrics::RecordsError;
+    use crate::model::policy_file::PolicyFileError;
+    use crate::plot::ChartError;
+    use crate::run::RunError;
+    use crate::settings::ConfigError;
+    use crate::text::LanguageError;
+    use crate::trainer::{SnapshotError, TrainError};
     use std::io;
+    use std::path::PathBuf;
 
     #[test]
     fn messages_do_not_control_the_terminal() {
@@ -134,13 +137,27 @@ mod tests {
 
     #[test]
     fn an_error_names_each_cause_once() {
-        let full = || io::Error::other("the disk is full");
-        let outer = anyhow::Error::new(full()).context("cannot write x: the disk is full");
-        assert_eq!(format_error(&outer), "cannot write x: the disk is full");
-        let outer =
-            anyhow::Error::new(full()).context("cannot write x: the disk is full; free some");
-        assert_eq!(format_error(&outer), "cannot write x: the disk is full; free some");
-        let outer = anyhow::Error::new(full()).context("cannot write x").context("cannot save");
-        assert_eq!(format_error(&outer), "cannot save: cannot write x: the disk is full");
+        let (action, path, cause) =
+            ("write", || PathBuf::from("x"), || io::Error::other("the disk is full"));
+        let reason = || PolicyFileError::Unreadable("the disk is full".to_string());
+        let settings = || ConfigError::OutOfRange("the disk is full".to_string());
+        let errors: [anyhow::Error; 11] = [
+            FolderError { action, path: path(), source: cause() }.into(),
+            RecordsError { action, path: path(), cause: cause() }.into(),
+            ChartError::File(path(), cause()).into(),
+            CheckpointError::Io { action, path: path(), cause: cause() }.into(),
+            DatasetError::Io { action, path: path(), cause: cause() }.into(),
+            LanguageError::File { action, path: path(), cause: cause() }.into(),
+            RunError::File { action, path: path(), cause: cause() }.into(),
+            RunError::NotAPolicy { path: path(), cause: reason() }.into(),
+            SnapshotError::Params { section: "weights".to_string(), cause: reason() }.into(),
+            SnapshotError::from(settings()).into(),
+            TrainError::from(HostEnvError(anyhow::Error::new(cause()).context("step 3").into()))
+                .into(),
+        ];
+        for error in errors {
+            let text = format!("{error:#}");
+            assert_eq!(text.matches("the disk is full").count(), 1, "{text}");
+        }
     }
 }

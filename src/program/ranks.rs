@@ -2,7 +2,7 @@
 
 use super::args::RunArgs;
 use super::games::ConfigurableGame;
-use super::output::{eprint_line, format_error, mute, unmute};
+use super::output::{eprint_line, mute, unmute};
 use super::text::device::device_name;
 use crate::device::{self, ChosenDevice};
 use crate::disk::input;
@@ -323,11 +323,11 @@ pub fn report_failure(error: &Error) {
         }
         unmute();
         match rank {
-            0 => eprint_line!("error: {}", format_error(error)),
-            _ => eprint_line!("error at rank {rank} of {size}: {}", format_error(error)),
+            0 => eprint_line!("error: {error:#}"),
+            _ => eprint_line!("error at rank {rank} of {size}: {error:#}"),
         }
         mpi::abort(1);
         return;
     }
-    eprint_line!("error: {}", format_error(error));
+    eprint_line!("error: {error:#}");
 }

@@ -1,7 +1,7 @@
 //! A run as read from its files: settings, records and status.
 
 use super::games::{Games, ReferenceScores};
-use super::output::{eprint_line, format_error};
+use super::output::eprint_line;
 use super::settings::{InitialModel, language_defaults};
 use super::text::device::default_precision;
 use crate::disk::input;
@@ -91,7 +91,7 @@ impl RecordedRun {
         let read = |path: PathBuf| match Self::read(&path) {
             Ok(run) => Some(run),
             Err(error) => {
-                eprint_line!("warning: {}: {}", path.display(), format_error(&error));
+                eprint_line!("warning: {}: {error:#}", path.display());
                 None
             }
         };

@@ -4,7 +4,7 @@ use super::args::{Seeds, TrainArgs};
 use super::columns::{align_columns, format_number};
 use super::interrupt::Interrupt;
 use super::jobs::{Concurrency, format_command_line, option_argument, run_side_by_side};
-use super::output::{eprint_line, format_error, print_json, print_result};
+use super::output::{eprint_line, print_json, print_result};
 use super::progress::RunBoard;
 use crate::plot::statistics::{bootstrap_interval, interquartile_mean, mean};
 use crate::run::pluralize;
@@ -61,7 +61,7 @@ pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
     let runs: Vec<Value> = reports.into_iter().flatten().collect();
     let remaining = describe_remaining_work(&runs, &not_begun);
     let problem = match (outcome, failed.len()) {
-        (Err(error), _) => format_error(&error),
+        (Err(error), _) => format!("{error:#}"),
         (Ok(()), 0) if remaining.is_none() => return print_summary(runs, args.run.json),
         (Ok(()), 0) => bail!("interrupted; {}", remaining.unwrap_or_default()),
         (Ok(()), count) => format!(
@@ -83,7 +83,7 @@ fn describe_end(seed: u64, report: &Result<Value>) -> String {
             let score = format_number(read_score(report));
             format!("seed {seed}: {score} in {}", run_path(report))
         }
-        Err(error) => format!("seed {seed} failed: {}", format_error(error)),
+        Err(error) => format!("seed {seed} failed: {error:#}"),
     }
 }
 

@@ -339,14 +339,13 @@ impl Session<'_> {
         let metadata = RunMetadata::new(run, &chosen.info)
             .with_iterations_of_epochs(self.iterations_of_epochs);
         outputs.files.write_metadata(&metadata)?;
-        let hardware = match chosen.info.kind.as_str() {
-            "cpu" => format!("the CPU ({})", chosen.info.description),
-            _ => chosen.info.to_string(),
+        let hardware = if chosen.info.is_cpu() {
+            format!("the CPU ({})", chosen.info.description)
+        } else {
+            chosen.info.to_string()
         };
-        let reason = match chosen.reason.as_str() {
-            "as requested" => String::new(),
-            reason => format!(" {}.", capitalize(reason)),
-        };
+        let reason = chosen.reason.as_deref().map(|reason| format!(" {}.", capitalize(reason)));
+        let reason = reason.unwrap_or_default();
         let subject = match run.subject() {
             Subject::Env(game) => game,
             Subject::Task(task) if task == DataTask::NAME => "a model on your data".to_string(),

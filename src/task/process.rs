@@ -26,6 +26,23 @@ pub enum NoAnswer {
     Ended(String),
 }
 
+/// Ends of processes that worked on one request, which other processes may try again.
+///
+/// A process that has answered other requests may have ended for a reason of its own, and so may a new one. If two new
+/// ones end, the request is to blame.
+#[derive(Default)]
+pub struct RequestEnds {
+    num_new: usize,
+}
+
+impl RequestEnds {
+    /// Counts the end of a process, and returns whether the request is to blame.
+    pub fn count(&mut self, is_new: bool) -> bool {
+        self.num_new += usize::from(is_new);
+        self.num_new == 2
+    }
+}
+
 /// Maximum length of a line, bytes.
 const MAX_LINE_BYTES: u64 = 1 << 20;
 

@@ -7,14 +7,14 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum LanguageError {
     /// A file cannot be read or written.
-    #[error("the file {path} cannot be {action}: {source}")]
+    #[error("the file {path} cannot be {action}: {cause}")]
     File {
         /// Path of the file.
         path: PathBuf,
         /// Failed action: `read` or `written`.
         action: &'static str,
         /// Error of the operating system.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
     /// The path does not exist.
     #[error(

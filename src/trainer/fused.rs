@@ -11,7 +11,7 @@ use crate::data::summary::{
     COUNTED_STEPS, ENDED_STEPS, EPISODES, REWARD_SUM, SCORE_SUM, ZERO_VARIANCE_GROUPS,
 };
 use crate::data::{GameSums, Recording, RecordingAdvantages, WindowBatch};
-use crate::device::{self, buffers::max_buffer_bytes};
+use crate::device::{self, buffers::max_part_bytes};
 use crate::env::Rules;
 use crate::learner::UpdateMeans;
 use crate::learner::fused::FusedLearner;
@@ -46,7 +46,7 @@ type DeviceData = (Recording, RecordingAdvantages);
 
 /// Uploads windows.
 fn upload_windows(windows: &WindowBatch, device: &Device) -> DeviceData {
-    windows.upload_recording(max_buffer_bytes(device), device)
+    windows.upload_recording(max_part_bytes(device), device)
 }
 
 impl<G: Rules> FusedEngine<G> {
@@ -63,7 +63,7 @@ impl<G: Rules> FusedEngine<G> {
                 Source::Games(games.with_precision(config.precision))
             }
             Some(window_set) => {
-                Source::from_data(window_set, config, shards, max_buffer_bytes(device), |windows| {
+                Source::from_data(window_set, config, shards, max_part_bytes(device), |windows| {
                     Box::new(upload_windows(&windows, device))
                 })
             }

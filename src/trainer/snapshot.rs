@@ -91,7 +91,7 @@ pub enum SnapshotError {
     Checkpoint(#[from] CheckpointError),
     /// The saved settings cannot be read.
     #[error("the checkpoint's settings cannot be used: {0}")]
-    Config(#[from] ConfigError),
+    Config(ConfigError),
     /// The saved language model cannot be used.
     #[error(transparent)]
     Language(#[from] LanguageError),
@@ -138,12 +138,12 @@ pub enum SnapshotError {
         name: String,
     },
     /// The parameters are of another network, or cannot be read.
-    #[error("the checkpoint's {section}: {source}")]
+    #[error("the checkpoint's {section}: {cause}")]
     Params {
         /// Name of the section.
         section: String,
         /// Underlying error.
-        source: PolicyFileError,
+        cause: PolicyFileError,
     },
     /// A section has an invalid format.
     #[error("the checkpoint's {section} cannot be read: {reason}")]
@@ -153,6 +153,12 @@ pub enum SnapshotError {
         /// Message of the parser.
         reason: String,
     },
+}
+
+impl From<ConfigError> for SnapshotError {
+    fn from(error: ConfigError) -> Self {
+        Self::Config(error)
+    }
 }
 
 /// An engine whose state can be saved.
@@ -257,7 +263,7 @@ pub(super) fn read_params(
 ) -> Result<Vec<f32>, SnapshotError> {
     let section = checkpoint.section(name, VERSION)?;
     let params = policy_file::read_params(&section.bytes, parameters);
-    params.map_err(|source| SnapshotError::Params { section: name.to_string(), source })
+    params.map_err(|cause| SnapshotError::Params { section: name.to_string(), cause })
 }
 
 #[cfg(test)]

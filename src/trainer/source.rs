@@ -24,18 +24,18 @@ pub(super) enum Source<R, D> {
 
 impl<R, D> Source<R, D> {
     /// Opens the dataset of these shards: resident and converted by `convert` if it fits in memory, otherwise streamed.
-    /// A resident dataset of more than `max_buffer_bytes` is loaded at once rather than streamed first: it is summed in
+    /// A resident dataset of more than `max_part_bytes` is loaded at once rather than streamed first: it is summed in
     /// another order, and results must not depend on when loading finishes.
     pub fn from_data(
         window_set: WindowSet,
         config: &TrainConfig,
         shards: &Shards,
-        max_buffer_bytes: u64,
+        max_part_bytes: u64,
         convert: impl FnOnce(WindowBatch) -> D,
     ) -> Self {
         let is_resident = is_resident(&window_set, shards, config);
         let is_loaded_at_once = cfg!(target_family = "wasm")
-            || !(MAX_EAGER_LOAD_BYTES + 1..=max_buffer_bytes).contains(&window_set.bytes());
+            || !(MAX_EAGER_LOAD_BYTES + 1..=max_part_bytes).contains(&window_set.bytes());
         if is_resident && is_loaded_at_once {
             return Self::make_resident(window_set.copy_all(), convert);
         }
@@ -144,18 +144,18 @@ mod tests {
         WindowSet::new(Arc::new(columns), &episodes, WindowOptions::new(1, 1))
     }
 
-    /// Whether the dataset of some shards is streamed first, where `resident_mb` may be kept in memory and a buffer
-    /// holds `max_buffer_bytes`.
+    /// Whether the dataset of some shards is streamed first, where `resident_mb` may be kept in memory and a part
+    /// holds `max_part_bytes`.
     fn is_streamed(
         window_set: &WindowSet,
         shards: &Shards,
         resident_mb: u64,
-        max_buffer_bytes: u64,
+        max_part_bytes: u64,
     ) -> bool {
         let mut config = TrainConfig::for_game("any");
         (config.data.path, config.data.resident_mb) = ("somewhere".to_string(), resident_mb);
         let own = window_set.clone().select(shards.own_items());
-        Source::<(), usize>::from_data(own, &config, shards, max_buffer_bytes, |all| all.len())
+        Source::<(), usize>::from_data(own, &config, shards, max_part_bytes, |all| all.len())
             .is_streamed()
     }
 

@@ -59,37 +59,38 @@ pub struct BoardOrigin {
 }
 
 impl Wall {
-    /// Fits `count` games into a picture of `width` x `height` pixels. The wall is empty if there
-    /// are no games or no pixels.
+    /// Fits `count` games into a picture of `width` x `height` pixels. The wall is empty if there are no games, whose
+    /// boards would have the size of a single one's, or no pixels.
     pub fn fit(scene: SceneSize, count: usize, width: u32, height: u32) -> Self {
         let count = count as u32;
         let (cells_x, cells_y) = (scene.columns as f32, scene.rows as f32);
-        let cell_size = |columns: u32| {
-            let rows = count.div_ceil(columns) as f32;
+        let fit_cells = |columns: u32| {
+            let rows = count.div_ceil(columns).max(1) as f32;
             let columns = columns as f32;
-            let side = |n: f32, cells: f32, cell_size: f32| {
-                n * cells * cell_size + (n - 1.0) * gap_width(cell_size)
-            };
+            let side =
+                |n: f32, cells: f32, size: f32| n * cells * size + (n - 1.0) * gap_width(size);
             let x = width as f32 / (columns * cells_x + (columns - 1.0) * 0.5);
             let y = height as f32 / (rows * cells_y + (rows - 1.0) * 0.5);
-            let cell_size = x.min(y);
+            let exact = x.min(y);
             // Gaps are truncated to whole pixels, which may leave space for the next whole number.
-            let next = cell_size.ceil();
+            let next = exact.ceil();
             let fits = side(columns, cells_x, next) <= width as f32
                 && side(rows, cells_y, next) <= height as f32;
-            match cell_size {
-                _ if fits => next,
-                _ if cell_size >= MIN_WHOLE_PIXELS => cell_size.floor(),
-                _ => cell_size,
+            if fits {
+                next
+            } else if exact >= MIN_WHOLE_PIXELS {
+                exact.floor()
+            } else {
+                exact
             }
         };
         // Largest cells first; ties go to the layout with the fewest empty places.
         let empty = |columns: u32| columns * count.div_ceil(columns) - count;
         let best = (1..=count).max_by(|&a, &b| {
-            cell_size(a).total_cmp(&cell_size(b)).then(empty(b).cmp(&empty(a))).then(b.cmp(&a))
+            fit_cells(a).total_cmp(&fit_cells(b)).then(empty(b).cmp(&empty(a))).then(b.cmp(&a))
         });
         let columns = best.unwrap_or(1);
-        let (rows, cell_size) = (count.div_ceil(columns), cell_size(columns));
+        let (rows, cell_size) = (count.div_ceil(columns), fit_cells(columns));
         // Boards with fractional cells are truncated to whole pixels.
         let board_width = (cells_x * cell_size + 1e-3) as u32;
         let board_height = (cells_y * cell_size + 1e-3) as u32;

@@ -17,7 +17,7 @@ const DEPENDENCIES: [(&str, &[&str]); 28] = [
     ("metrics", &["disk"]),
     ("checkpoint", &["disk"]),
     ("parallel", &["clock"]),
-    ("device", &["settings", "metrics", "nn"]),
+    ("device", &["settings", "metrics", "nn", "schema"]),
     ("env", &["rng", "schema"]),
     ("task", &["clock", "disk", "rng", "schema"]),
     ("nn", &["math", "rng", "schema"]),

@@ -301,4 +301,6 @@ fn walls_are_whole_and_of_the_size_that_is_asked_for() {
     assert_eq!(Wall::fit(scene_size, 1, 352, 272).cell_size, 16.0);
     assert_eq!(Wall::fit(scene_size, 4, 720, 555).columns, 2);
     assert_eq!(Wall::fit(scene_size, 4, 720, 555).cell_size, 16.0);
+    let empty = Wall::fit(scene_size, 0, 352, 272);
+    assert_eq!((empty.count, empty.cell_size), (0, 16.0), "the size of a single game's cells");
 }

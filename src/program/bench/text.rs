@@ -6,7 +6,7 @@
 use super::args::BenchArgs;
 use super::publish;
 use super::report::{Measurement, write_memory, write_table};
-use crate::device::{self, ChosenDevice};
+use crate::device;
 use crate::program::settings::{InitialModel, language_defaults};
 use crate::program::text::device::{default_precision, device_name};
 use crate::program::text::{
@@ -119,13 +119,12 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
     };
     model.stop_tokens.clear();
     let (num_params, precision) = (model.params.len(), config.precision);
-    let ChosenDevice { device, info, .. } = device::start(device_name(&args.device))?;
-    let training_device = (info.name != "cpu").then(|| device.clone());
-    let mut trainer =
-        LanguageTrainer::for_task(rewards, config, Some(model))?.with_device(training_device)?;
+    let chosen = device::start(device_name(&args.device))?;
+    let mut trainer = LanguageTrainer::for_task(rewards, config, Some(model))?
+        .with_device(chosen.language_device())?;
     let generation = trainer.config().generation.clone();
     let prompt_tokens = measure_prompt_tokens(&trainer)?;
-    let rates = measure(&mut trainer, &device, args.repeats)?;
+    let rates = measure(&mut trainer, &chosen.device, args.repeats)?;
     let report = Report {
         task,
         model: &path,
@@ -134,7 +133,7 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
         group_size: generation.group_size,
         prompt_tokens,
         completion_tokens: generation.max_new_tokens,
-        device: &info.name,
+        device: &chosen.info.name,
         precision,
         threads: rayon::current_num_threads(),
         repeats: args.repeats,

@@ -106,7 +106,7 @@ pub fn record<G: ConfigurableGame>(
     let Picture { width, height, .. } = rendering.picture;
     let FrameTiming { frame_seconds, .. } = rendering.timing;
     rendering.gpu = GpuRenderer::new(&chosen.device, rendering.scene.info(), width, height)?;
-    if rendering.gpu.is_none() && chosen.info.kind != "cpu" {
+    if rendering.gpu.is_none() && !chosen.info.is_cpu() {
         bail!("the device `{}` cannot render pictures; use cpu or wgpu", args.device);
     }
     rendering.interrupt = Some((Interrupt::listen(None)?, &args.out));

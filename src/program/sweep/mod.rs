@@ -11,7 +11,7 @@ use super::args::{self, RunArgs, Seeds, SweepArgs, TrainArgs};
 use super::games::Games;
 use super::interrupt::Interrupt;
 use super::jobs::{Concurrency, option_argument, run_side_by_side};
-use super::output::{eprint_line, format_error};
+use super::output::eprint_line;
 use super::progress::RunBoard;
 use super::recorded_run::format_settings;
 use super::settings::{InitialModel, language_defaults};
@@ -281,7 +281,7 @@ impl<'a> Sweep<'a> {
         file: &mut File,
     ) -> Result<String> {
         let score = report.as_ref().ok().and_then(seeds::read_score);
-        let error = report.err().map(|error| format_error(&error));
+        let error = report.err().map(|error| format!("{error:#}"));
         let settings = space::settings_at(&self.file.space, &trial.point);
         let settings = format_settings(&settings, &settings);
         let outcome = score.map_or_else(

@@ -242,10 +242,9 @@ impl LanguageSetup {
             if let Some(checkpoint) = session.checkpoint() {
                 trainer.restore(checkpoint)?;
             }
-            let device = (chosen.info.name != "cpu").then(|| chosen.device.clone());
             session.train(
                 &chosen,
-                LanguageRun::new(trainer.with_device(device)?),
+                LanguageRun::new(trainer.with_device(chosen.language_device())?),
                 &commented_settings,
                 &next_command,
             )

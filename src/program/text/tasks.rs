@@ -17,9 +17,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use toml::Table;
 
-/// Delay before the warning about a verifier that does not answer, and the warning.
+/// Delay before the warning about a verifier that does not answer.
 const SLOW_VERIFIER_DELAY: Duration = Duration::from_secs(5);
-const FLUSH_ADVICE: &str = "The verifier has not answered its first line yet. An answer is one line, which it must flush: in Python, \
+/// The warning about a verifier that does not answer.
+const SLOW_VERIFIER_WARNING: &str = "The verifier has not answered its first line yet. An answer is one line, which it must flush: in Python, \
                      print(..., flush=True).";
 
 /// Opens the task on the command line, given by name or by a file of prompts.
@@ -48,7 +49,7 @@ pub fn open_task(name: &str, task_settings: Table) -> Result<Arc<dyn Task>> {
     let has_verifier = !overlay::text_at(&task_settings, "verifier").is_empty();
     let open = || (task::find(name)?.open)(task_settings);
     let task = if has_verifier {
-        with_note_after(SLOW_VERIFIER_DELAY, FLUSH_ADVICE, open)?
+        with_note_after(SLOW_VERIFIER_DELAY, SLOW_VERIFIER_WARNING, open)?
     } else {
         open()?
     };

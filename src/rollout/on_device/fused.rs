@@ -7,7 +7,7 @@ use super::env_kernels::{download_envs, upload_envs};
 use super::fused_kernels::{LaunchLimits, PackedStates, PartRollout};
 use super::{EnvStatesError, RolloutKeys, env_state, env_words};
 use crate::data::{Recording, RecordingPart};
-use crate::device::buffers::{cube_tensor, max_buffer_bytes, uninit};
+use crate::device::buffers::{cube_tensor, max_part_bytes, uninit};
 use crate::env::{Rules, num_words};
 use crate::model::FlatMlp;
 use crate::settings::{GroupStart, Precision, RolloutConfig};
@@ -57,7 +57,7 @@ impl<G: Rules> FusedRollout<G> {
     pub fn new(game: G, config: &RolloutConfig, keys: RolloutKeys, device: &Device) -> Self {
         assert!(crate::device::has_kernels(device), "the fused rollout needs a CubeCL device");
         let device = device.clone().without_autodiff();
-        let limit = max_buffer_bytes(&device);
+        let limit = max_part_bytes(&device);
         let bytes = largest_buffer_elements(game, config) * size_of::<u32>();
         let groups_per_part = (limit as usize / bytes / config.group_size).max(1);
         Self {

@@ -48,22 +48,22 @@ pub enum RunError {
         saved: Option<SavedState>,
     },
     /// A file is not a policy file.
-    #[error("{path} is not a policy: {source}")]
+    #[error("{path} is not a policy: {cause}")]
     NotAPolicy {
         /// Path of the file.
         path: PathBuf,
         /// Underlying error.
-        source: PolicyFileError,
+        cause: PolicyFileError,
     },
     /// A file or folder of the run cannot be used.
-    #[error("cannot {action} {path}: {source}")]
+    #[error("cannot {action} {path}: {cause}")]
     File {
         /// Attempted action, for instance `write`.
         action: &'static str,
         /// Path of the file or folder.
         path: PathBuf,
         /// Underlying error.
-        source: io::Error,
+        cause: io::Error,
     },
     /// A new run would replace another.
     #[error(
@@ -180,8 +180,8 @@ impl Display for SavedState {
 }
 
 impl From<FolderError> for RunError {
-    fn from(FolderError { action, path, source }: FolderError) -> Self {
-        Self::File { action, path, source }
+    fn from(FolderError { action, path, source: cause }: FolderError) -> Self {
+        Self::File { action, path, cause }
     }
 }
 
@@ -198,6 +198,6 @@ impl RunError {
     /// Creates the error of a failed action on a file or folder.
     pub(super) fn file(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_path_buf();
-        move |source| Self::File { action, path, source }
+        move |cause| Self::File { action, path, cause }
     }
 }

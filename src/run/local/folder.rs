@@ -418,7 +418,7 @@ impl SavedPolicy {
             let bytes =
                 input::read(path, input::MAX_DATA_BYTES).map_err(RunError::file("read", path))?;
             let policy = read_policy_file(bytes);
-            let not_a_policy = |source| RunError::NotAPolicy { path: path.to_path_buf(), source };
+            let not_a_policy = |cause| RunError::NotAPolicy { path: path.to_path_buf(), cause };
             return Ok(intact(policy.map_err(not_a_policy)?));
         }
         if path.join("manifest.json").exists() {

@@ -9,11 +9,11 @@ mod confinement;
 pub(crate) mod protocol;
 
 use super::parallel::{FairSemaphore, lock, map_in_order, num_cores};
-use super::process::{NoAnswer, Process, take_idle};
+use super::process::{NoAnswer, Process, RequestEnds, take_idle};
 use super::{Completion, RewardPart, Rewards, TaskError};
 #[cfg(unix)]
 use confinement::Confinement;
-use protocol::Answer;
+use protocol::{Answer, Failure};
 use std::io;
 use std::path::PathBuf;
 use std::process::Command;
@@ -161,7 +161,12 @@ impl Verifier {
     /// [`TaskError::Verifier`] if the processes do not answer any more, or never did. A failure that concerns
     /// a single completion is reported in its [`Rewards::problem`].
     pub fn verify(&self, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
-        map_in_order(completions, self.num_workers(), |completion| self.verify_one(completion))
+        map_in_order(completions, self.num_workers(), |completion| {
+            Ok(self.verify_one(completion)?.map_or_else(
+                |failure| Rewards::unjudged(self.options.parts.len(), failure.to_string()),
+                Rewards::new,
+            ))
+        })
     }
 
     /// Number of completions that are verified at a time, whichever threads ask for it.
@@ -175,30 +180,28 @@ impl Verifier {
     /// # Errors
     /// [`TaskError::Verifier`] if the verifier does not answer.
     pub fn check(&self, completion: &Completion) -> Result<(), TaskError> {
-        match self.verify_one(completion)?.problem {
-            Some(problem) if !problem.starts_with(protocol::REPORTED_PREFIX) => {
-                let problem = problem.replace(" on this completion", "");
-                Err(TaskError::Verifier(format!(
-                    "for the first prompt, {problem}; run `{}` by hand to see why",
-                    self.options.command
-                )))
-            }
-            _ => Ok(()),
-        }
+        let problem = match self.verify_one(completion)? {
+            Ok(_) | Err(Failure::Reported(_)) => return Ok(()),
+            Err(Failure::Ended(end)) => format!("the verifier {end} twice"),
+            Err(failure) => failure.to_string(),
+        };
+        Err(TaskError::Verifier(format!(
+            "for the first prompt, {problem}; run `{}` by hand to see why",
+            self.options.command
+        )))
     }
 
-    /// Verifies one completion. If the process ends meanwhile, another one tries again; if two new processes end, the
-    /// completion is blamed. A process that has answered other requests may have ended for a reason of its own.
-    fn verify_one(&self, completion: &Completion) -> Result<Rewards, TaskError> {
+    /// Returns the rewards of one completion, or the reason why it has none. If the process ends meanwhile, another one
+    /// tries again, until the completion is to blame ([`RequestEnds`]).
+    fn verify_one(&self, completion: &Completion) -> Result<Result<Vec<f64>, Failure>, TaskError> {
         let body = protocol::encode_body(completion);
         // Before the lock, whose owner must not wait for a permit; released once the process is idle or has ended.
         let _permit = self.semaphore.acquire();
         // Until the first answer, requests are serialized: the first one may take long.
-        let guard = self.answered_request.get().is_none().then(|| lock(&self.first_answer));
-        let mut last_failure = String::new();
+        let _guard = self.answered_request.get().is_none().then(|| lock(&self.first_answer));
+        let mut ends = RequestEnds::default();
         let mut idle = take_idle(&self.idle);
-        let mut num_ended = 0;
-        while num_ended < 2 {
+        loop {
             // The first one has not answered yet.
             let is_new = idle.is_none() || self.answered_request.get().is_none();
             let mut worker = idle.take().map_or_else(|| self.start_warmed_up(), Ok)?;
@@ -211,23 +214,21 @@ impl Verifier {
             match ask(&mut worker, &body, limit) {
                 Ok(answer) => {
                     lock(&self.idle).push(worker);
-                    let rewards = answer.rewards(&self.options.parts).map(Rewards::new);
                     self.answered_request.get_or_init(|| body);
-                    return Ok(rewards.unwrap_or_else(|message| self.unjudged(message)));
+                    return Ok(answer.rewards(&self.options.parts));
                 }
                 Err(NoAnswer::Timeout(instead)) => {
                     self.count_failure("does not answer")?;
-                    return Ok(self.unjudged(self.describe_timeout(start, &instead)));
+                    return Ok(Err(Failure::TimedOut(self.describe_timeout(start, &instead))));
                 }
                 Err(NoAnswer::Ended(end)) => {
                     self.count_failure(&end)?;
-                    last_failure = end;
-                    num_ended += usize::from(is_new);
+                    if ends.count(is_new) {
+                        return Ok(Err(Failure::Ended(end)));
+                    }
                 }
             }
         }
-        drop(guard);
-        Ok(self.unjudged(format!("the verifier {last_failure} twice on this completion")))
     }
 
     /// Describes a time limit that was exceeded, with what came instead of an answer.
@@ -251,10 +252,6 @@ impl Verifier {
             return Err(self.command_error(how));
         }
         Ok(())
-    }
-
-    fn unjudged(&self, problem: String) -> Rewards {
-        Rewards::unjudged(self.options.parts.len(), problem)
     }
 
     /// Starts a process and, once a request has been answered, warms it up by that request.

@@ -46,8 +46,22 @@ pub fn encode_request(id: u64, body: &str) -> String {
     format!("{{\"id\":{id},{}\n", &body[1..])
 }
 
-/// Prefix of error messages sent by a verifier.
-pub const REPORTED_PREFIX: &str = "the verifier reported: ";
+/// The reason why a completion has no rewards.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Failure {
+    /// The verifier reported an error, of which this is an excerpt.
+    #[error("the verifier reported: {0}")]
+    Reported(String),
+    /// The rewards in its answer are missing, unknown or out of range, as this sentence says.
+    #[error("{0}")]
+    InvalidRewards(String),
+    /// The time limit was exceeded, as this sentence says.
+    #[error("{0}")]
+    TimedOut(String),
+    /// Two new processes ended; the text is the end of the second one, such as `ended (exit status: 1)`.
+    #[error("the verifier {0} twice on this completion")]
+    Ended(String),
+}
 
 /// A verifier's answer.
 #[derive(Clone, Debug, PartialEq)]
@@ -78,17 +92,27 @@ impl Answer {
     /// Extracts the rewards in the order of `parts`.
     ///
     /// # Errors
-    /// A sentence if the verifier reported an error, or if rewards are missing, unknown or not finite.
-    pub fn rewards(&self, parts: &[RewardPart]) -> Result<Vec<f64>, String> {
-        let object = &self.object;
-        // Programs that write all keys of an answer set the ones that do not apply to null.
-        let given = |key: &str| object.get(key).filter(|value| !value.is_null());
-        if let Some(error) = given("error") {
+    /// If the verifier reported an error, or if rewards are missing, unknown or not finite.
+    pub fn rewards(&self, parts: &[RewardPart]) -> Result<Vec<f64>, Failure> {
+        if let Some(error) = self.get("error") {
             let text = error.as_str().map_or_else(|| error.to_string(), str::to_string);
-            return Err(format!("{REPORTED_PREFIX}{}", excerpt(&text)));
+            return Err(Failure::Reported(excerpt(&text)));
         }
+        self.parse_rewards(parts).map_err(Failure::InvalidRewards)
+    }
+
+    /// Returns the value of a key. Programs that write all keys of an answer set the ones that do not apply to null.
+    fn get(&self, key: &str) -> Option<&Value> {
+        self.object.get(key).filter(|value| !value.is_null())
+    }
+
+    /// Parses the rewards in the order of `parts`.
+    ///
+    /// # Errors
+    /// A sentence if rewards are missing, unknown or not finite.
+    fn parse_rewards(&self, parts: &[RewardPart]) -> Result<Vec<f64>, String> {
         let single = |value: &Value| Map::from_iter([(parts[0].name.clone(), value.clone())]);
-        let rewards = match (object.get("reward"), given("rewards")) {
+        let rewards = match (self.object.get("reward"), self.get("rewards")) {
             (Some(reward), None) if parts.len() == 1 => single(reward),
             (None | Some(Value::Null), Some(Value::Object(rewards))) => rewards.clone(),
             (Some(_), Some(_)) => {
@@ -203,8 +227,10 @@ mod tests {
     fn answers_are_read_strictly() {
         let one = [RewardPart::new("reward", 1.0)];
         let two = [RewardPart::new("exact", 1.0), RewardPart::new("format", 0.5)];
-        let rewards =
-            |line: &str, parts: &[RewardPart]| Answer::parse(line.as_bytes())?.rewards(parts);
+        let rewards = |line: &str, parts: &[RewardPart]| {
+            let rewards = Answer::parse(line.as_bytes())?.rewards(parts);
+            rewards.map_err(|failure| failure.to_string())
+        };
         assert_eq!(rewards(r#"{"id": 1, "reward": 0.5}"#, &one), Ok(vec![0.5]));
         assert_eq!(rewards(r#"{"id": 1, "rewards": {"reward": 1}}"#, &one), Ok(vec![1.0]));
         let all_keys = r#"{"id": 1, "reward": 0.5, "rewards": null, "error": null}"#;

@@ -10,7 +10,7 @@ use crate::disk;
 use crate::task::TaskError;
 use crate::task::cache;
 use crate::task::parallel::lock;
-use crate::task::process::{NoAnswer, Process, find_on_path, take_idle};
+use crate::task::process::{NoAnswer, Process, RequestEnds, find_on_path, take_idle};
 use crate::task::sandbox::{Limits, Sandbox, SandboxFolder};
 use std::fs::{self, File};
 use std::io;
@@ -134,11 +134,9 @@ impl Checker {
     pub fn check(&self, job: &Job) -> Result<Result<CodeReport, String>, TaskError> {
         let idle = if job.code.is_empty() { &self.idle_for_values } else { &self.idle };
         let limit = Duration::from_secs_f64(self.limits.wall_seconds()) + OVERHEAD;
-        let mut last_end = String::new();
+        let mut ends = RequestEnds::default();
         let mut idle_server = take_idle(idle);
-        let mut num_ended = 0;
-        while num_ended < 2 {
-            // One that has checked others may have ended for reasons of its own.
+        loop {
             let is_new = idle_server.is_none();
             let mut server = idle_server.take().map_or_else(|| self.start_server(), Ok)?;
             match server.ask(|id| self.encode_request(id, job), limit, parse_answer) {
@@ -157,12 +155,14 @@ impl Checker {
                     return Ok(Err("the OCaml checker does not answer".to_string()));
                 }
                 Err(NoAnswer::Ended(end)) => {
-                    last_end = end;
-                    num_ended += usize::from(is_new);
+                    if ends.count(is_new) {
+                        return Ok(Err(format!(
+                            "the OCaml checker {end} twice on this completion"
+                        )));
+                    }
                 }
             }
         }
-        Ok(Err(format!("the OCaml checker {last_end} twice on this completion")))
     }
 
     /// Starts a server, and waits until it has checked a trivial piece of code.

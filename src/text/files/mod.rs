@@ -115,7 +115,7 @@ fn wrong_type_reason(name: &str, value: &Value, expected: &str) -> String {
 
 /// Creates the error for a file that cannot be `read` or `written`, for `map_err`.
 fn file_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LanguageError {
-    move |source| LanguageError::File { path: path.to_path_buf(), action, source }
+    move |cause| LanguageError::File { path: path.to_path_buf(), action, cause }
 }
 
 /// Reads a whole file.
