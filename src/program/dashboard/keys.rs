@@ -1,4 +1,4 @@
-//! KeyListener pressed during a run, on Unix terminals.
+//! Keys pressed during a run, on Unix terminals.
 
 use std::sync::mpsc::Receiver;
 
