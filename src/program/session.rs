@@ -15,9 +15,9 @@ use crate::checkpoint::Checkpoint;
 use crate::device::ChosenDevice;
 use crate::parallel::Team;
 use crate::run::{
-    BestPolicy, EndReason, FinalEvaluation, Report, Run, RunError, RunFiles, RunFolder, RunLock,
-    RunMetadata, RunSummary, SavedPolicy, Schedule, Subject, catch_panic, drive, finish, preview,
-    restore_best,
+    Algorithm, BestPolicy, EndReason, FinalEvaluation, Report, Run, RunError, RunFiles, RunFolder,
+    RunLock, RunMetadata, RunSummary, SavedPolicy, Schedule, Subject, catch_panic, drive, finish,
+    preview, restore_best,
 };
 use crate::task::DataTask;
 use anyhow::{Result, bail};
@@ -375,7 +375,7 @@ fn print_details(run: &dyn Run) {
     let reason = run.fallback_reason().map(|reason| format!(" ({reason})")).unwrap_or_default();
     eprint_line!("Engine: {}{reason}", trainer.describe_engine());
     let stages = run.stages();
-    if stages.len() > 1 || stages.iter().any(|stage| stage.name == "SFT") {
+    if stages.len() > 1 || stages.iter().any(|stage| stage.algorithm == Algorithm::Sft) {
         let stages: Vec<_> = stages.iter().map(ToString::to_string).collect();
         eprint_line!("Phases: {}", stages.join(", "));
     }

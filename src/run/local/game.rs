@@ -2,7 +2,8 @@
 
 use super::format::describe_update;
 use super::{
-    FinalEvaluation, HeldOutReport, Run, RunError, RunSizes, Scores, Stage, Subject, TrainerStatus,
+    Algorithm, FinalEvaluation, HeldOutReport, Run, RunError, RunSizes, Scores, Stage, Subject,
+    TrainerStatus,
 };
 use crate::checkpoint::Checkpoint;
 use crate::device::has_kernels;
@@ -80,8 +81,8 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
 
     fn stages(&self) -> Vec<Stage> {
         let config = self.trainer.config();
-        let name = if config.data.is_on() { "imitation" } else { "GRPO" };
-        vec![Stage { name, first: 1, last: config.iterations }]
+        let algorithm = if config.data.is_on() { Algorithm::Imitation } else { Algorithm::Grpo };
+        vec![Stage { algorithm, first: 1, last: config.iterations }]
     }
 
     fn sizes(&self) -> RunSizes {

@@ -2,7 +2,8 @@
 
 use super::format::describe_update;
 use super::{
-    FinalEvaluation, HeldOutReport, Run, RunError, RunSizes, Scores, Stage, Subject, TrainerStatus,
+    Algorithm, FinalEvaluation, HeldOutReport, Run, RunError, RunSizes, Scores, Stage, Subject,
+    TrainerStatus,
 };
 use crate::checkpoint::Checkpoint;
 use crate::metrics::IterationRecord;
@@ -54,8 +55,8 @@ impl Run for LanguageRun {
         let sft = if config.is_sft_only() { u32::MAX } else { config.fit.iterations };
         let sft = sft.min(config.iterations);
         let stages = [
-            Stage { name: "SFT", first: 1, last: sft },
-            Stage { name: "GRPO", first: sft + 1, last: config.iterations },
+            Stage { algorithm: Algorithm::Sft, first: 1, last: sft },
+            Stage { algorithm: Algorithm::Grpo, first: sft + 1, last: config.iterations },
         ];
         stages.into_iter().filter(|stage| stage.first <= stage.last).collect()
     }
