@@ -88,7 +88,7 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
     fn sizes(&self) -> RunSizes {
         let config = self.trainer.config();
         let (rollout, update, data) = (&config.rollout, &config.update, &config.data);
-        let num_parameters = self.trainer.model().num_params();
+        let num_params = self.trainer.model().num_params();
         let items = self.trainer.shards().num_items();
         let batch = if data.is_on() {
             let windows = data.batch_size.min(items);
@@ -101,8 +101,8 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
         };
         let (kind, sizes) = (&config.policy.kind, config.policy.describe_sizes());
         RunSizes {
-            num_parameters,
-            policy: format!("{kind} of {sizes}, {num_parameters} parameters"),
+            num_params,
+            policy: format!("{kind} of {sizes}, {num_params} parameters"),
             num_envs: rollout.num_envs(),
             env_steps: config
                 .plays_all_steps()

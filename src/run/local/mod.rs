@@ -116,7 +116,7 @@ impl std::fmt::Display for Stage {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RunSizes {
     /// Number of learnt parameters.
-    pub num_parameters: usize,
+    pub num_params: usize,
     /// Description of the policy or model.
     #[serde(skip)]
     pub policy: String,

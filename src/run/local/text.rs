@@ -82,7 +82,7 @@ impl Run for LanguageRun {
         let config = self.trainer.config();
         let (generation, update) = (&config.generation, &config.update);
         let model = self.trainer.model();
-        let num_parameters = model.shape.num_params();
+        let num_params = model.shape.num_params();
         let learnt_part = match &model.adapters {
             Some(adapters) => format!(", {} of them learnt (LoRA)", adapters.params().len()),
             None => String::new(),
@@ -97,8 +97,8 @@ impl Run for LanguageRun {
             (prompts * group_size, format!("{prompts} prompts of {completions}"))
         };
         RunSizes {
-            num_parameters,
-            policy: format!("{}, {num_parameters} parameters{learnt_part}", config.model.path),
+            num_params,
+            policy: format!("{}, {num_params} parameters{learnt_part}", config.model.path),
             num_envs,
             env_steps: None,
             rollout: batch,
