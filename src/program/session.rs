@@ -377,7 +377,7 @@ fn print_details(run: &dyn Run) {
     let stages = run.stages();
     if stages.len() > 1 || stages.iter().any(|stage| stage.algorithm == Algorithm::Sft) {
         let stages: Vec<_> = stages.iter().map(ToString::to_string).collect();
-        eprint_line!("Phases: {}", stages.join(", "));
+        eprint_line!("Stages: {}", stages.join(", "));
     }
     warn(&run.warnings());
 }
