@@ -58,9 +58,14 @@ struct RunOutputs {
 }
 
 impl RunOutputs {
-    /// Creates the files of a new run, or opens those of a resumed one and takes its lock; `None` for ranks other than
-    /// the first.
-    fn open(session: &Session, run: &mut dyn Run, settings: &str) -> Result<Option<Self>> {
+    /// Creates the files of a new run, or opens those of a resumed one and takes its lock, and records the device that
+    /// was chosen; `None` for ranks other than the first.
+    fn open(
+        session: &Session,
+        run: &mut dyn Run,
+        chosen: &ChosenDevice,
+        settings: &str,
+    ) -> Result<Option<Self>> {
         if !run.trainer().team().is_root() {
             return Ok(None);
         }
@@ -79,9 +84,13 @@ impl RunOutputs {
                 let lock = lock.expect("the first rank opens the files once, and has the lock");
                 let resumed = RunFiles::resume(&lock, run, settings)?;
                 warn(&resumed.warnings);
+                warn_of_other_version(resumed.files.folder());
                 (resumed.files, lock)
             }
         };
+        let metadata = RunMetadata::new(run, &chosen.info)
+            .with_iterations_of_epochs(session.iterations_of_epochs);
+        files.write_metadata(&metadata)?;
         Ok(Some(Self { files, port, _lock: lock }))
     }
 
@@ -104,6 +113,16 @@ pub fn lock_folder(folder: &RunFolder) -> Result<PendingLock> {
 /// Prints warnings.
 pub fn warn(warnings: &[String]) {
     warnings.iter().for_each(|warning| eprint_line!("warning: {warning}"));
+}
+
+/// Warns if another version of Grove trained a run last.
+fn warn_of_other_version(folder: &RunFolder) {
+    if let Some(version) = folder.other_version() {
+        let now = env!("CARGO_PKG_VERSION");
+        eprint_line!(
+            "warning: this run was trained with Grove {version}; Grove {now} may not reproduce it bit for bit"
+        );
+    }
 }
 
 /// Loads the checkpoint of the policy that a path names, and prints its warnings.
@@ -243,9 +262,9 @@ impl Session<'_> {
         if self.args.stop_with_stdin {
             interrupt.follow_stdin();
         }
-        let mut outputs = RunOutputs::open(self, run, settings)?;
+        let mut outputs = RunOutputs::open(self, run, chosen, settings)?;
         if let Some(outputs) = &outputs {
-            self.announce(run, chosen, outputs)?;
+            self.announce(run, chosen, outputs);
         }
         let server =
             match outputs.as_mut().and_then(|outputs| Some((outputs.port.take()?, outputs))) {
@@ -322,23 +341,12 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Prints what is trained and on which hardware, and records it in the run directory.
-    fn announce(&self, run: &dyn Run, chosen: &ChosenDevice, outputs: &RunOutputs) -> Result<()> {
+    /// Prints what is trained and on which hardware.
+    fn announce(&self, run: &dyn Run, chosen: &ChosenDevice, outputs: &RunOutputs) {
         let verb = match self.origin {
             Origin::New(_) => "Training",
             Origin::Saved(_) => "Resuming",
         };
-        if let Origin::Saved(_) = self.origin
-            && let Some(version) = outputs.files.folder().other_version()
-        {
-            let now = env!("CARGO_PKG_VERSION");
-            eprint_line!(
-                "warning: this run was trained with Grove {version}; Grove {now} may not reproduce it bit for bit"
-            );
-        }
-        let metadata = RunMetadata::new(run, &chosen.info)
-            .with_iterations_of_epochs(self.iterations_of_epochs);
-        outputs.files.write_metadata(&metadata)?;
         let hardware = match chosen.info.kind.as_str() {
             "cpu" => format!("the CPU ({})", chosen.info.description),
             _ => chosen.info.to_string(),
@@ -358,7 +366,6 @@ impl Session<'_> {
         if let Some(port) = &outputs.port {
             eprint_line!("Watch it at {}", port.url());
         }
-        Ok(())
     }
 }
 
