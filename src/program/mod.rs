@@ -132,8 +132,7 @@ impl Program {
         best: Option<&Checkpoint>,
         evaluation: &FinalEvaluation,
     ) -> Result<Vec<String>> {
-        model_card::write(&self.games, run, files, evaluation)?;
-        Ok(self.games.animate(run, files, env_steps, best))
+        self.games.describe_policy(run, files, env_steps, best, Some(evaluation))
     }
 
     /// Sets the command line that starts this program again, without a subcommand, for runs side by side. By default it

@@ -3,7 +3,6 @@
 use super::args::RunArgs;
 use super::games::{Games, PendingLock, SavedRun};
 use super::interrupt::Interrupt;
-use super::model_card;
 use super::output::{eprint_line, print_json, print_result};
 use super::paths::quote_path;
 use super::progress::ProgressLine;
@@ -280,10 +279,8 @@ impl Session<'_> {
         let evaluation = evaluate_best(run, files, best.as_ref(), summary.end_reason)?;
         let Some(mut outputs) = outputs else { return Ok(()) };
         warn(evaluation.as_ref().and_then(FinalEvaluation::warning).as_slice());
-        warn(&self.games.animate(run, &mut outputs.files, summary.env_steps, best.as_ref()));
-        if let Some(evaluation) = &evaluation {
-            model_card::write(self.games, run, &outputs.files, evaluation)?;
-        }
+        let (games, files, env_steps) = (self.games, &mut outputs.files, summary.env_steps);
+        warn(&games.describe_policy(run, files, env_steps, best.as_ref(), evaluation.as_ref())?);
         let (device, evaluation) = (&chosen.info.name, evaluation.unwrap_or_default());
         let report = summary.into_report(run, &outputs.files, device, best.as_ref(), evaluation);
         self.print_end(&report, run.trainer().schedule(), outputs.path(), next_command)?;
