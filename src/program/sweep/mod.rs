@@ -223,7 +223,9 @@ impl<'a> Sweep<'a> {
             }
         }
         let first_scores = first_scores.into_values().collect();
-        Report::new(self, &trials, first_scores).print(self)
+        let report = Report::new(self, &trials, first_scores);
+        report.write_best_settings(self)?;
+        report.print(self)
     }
 
     /// Scores of a trial by seed; `None` unless all runs have one.
