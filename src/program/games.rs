@@ -16,6 +16,7 @@ use crate::settings::TrainConfig;
 use crate::task;
 use crate::track::Animation;
 use anyhow::{Context, Result, bail};
+use std::ffi::OsString;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -64,19 +65,27 @@ pub struct GameCommands {
     pub reference_scores: fn(toml::Table) -> Result<ReferenceScores>,
 }
 
-/// The games of a program, in order, and its user-defined models. Cloning is cheap: clones share the games.
+/// The games of a program, in order, its user-defined models, and the command that starts it. Cloning is cheap: clones
+/// share the games.
 #[derive(Clone)]
 pub struct Games {
     entries: Arc<Catalog<GameCommands>>,
     /// Placeholder game for datasets imported from tables.
     table_commands: GameCommands,
     pub models: Models,
+    /// Command line that starts this program again, without a subcommand; empty for the executable of this process.
+    pub start_command: Vec<OsString>,
 }
 
 impl Games {
     /// Creates an empty list of games, with the commands for datasets imported from tables.
     pub fn new(table_commands: GameCommands) -> Self {
-        Self { entries: Arc::default(), table_commands, models: Models::default() }
+        Self {
+            entries: Arc::default(),
+            table_commands,
+            models: Models::default(),
+            start_command: Vec::new(),
+        }
     }
 
     /// Removes the built-in games.

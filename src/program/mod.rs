@@ -137,8 +137,8 @@ impl Program {
 
     /// Sets the command line that starts this program again, without a subcommand, for runs side by side. By default it
     /// is the executable of this process, which is another program if a library contains this one.
-    pub fn with_start_command(self, argv: Vec<OsString>) -> Self {
-        jobs::set_program_command(argv);
+    pub fn with_start_command(mut self, argv: Vec<OsString>) -> Self {
+        self.games.start_command = argv;
         self
     }
 
