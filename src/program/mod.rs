@@ -144,34 +144,50 @@ impl Program {
 
     /// Runs the command given on the process's command line and prints any error: a complete `main`.
     pub fn run(self) -> ExitCode {
-        self.run_with(std::env::args_os())
+        self.run_with(std::env::args_os()).into()
     }
 
-    /// Runs the command given by `argv`, the first of which is the program's name. It configures the
-    /// process's global thread pool and signal handlers, so call it once per process.
-    pub fn run_with(self, argv: impl IntoIterator<Item = OsString>) -> ExitCode {
-        let mut argv: Vec<OsString> = argv.into_iter().collect();
-        let matches = loop {
-            match self.build_parser().try_get_matches_from(&argv) {
-                Ok(matches) => break matches,
-                Err(error) => match hints::rewrite_setting(&error, &argv) {
-                    Some(rewritten) => argv = rewritten,
-                    None => hints::add_hint(error, &argv).exit(),
-                },
+    /// Runs the command given by `argv`, the first of which is the program's name, and prints any error. Returns the
+    /// exit status: 0, 1 if the command fails, or 2 if the command line is invalid.
+    ///
+    /// It configures the process's global thread pool and signal handlers, so call it once per process. A second Ctrl-C
+    /// ends the process, and so does a panic after which it cannot continue.
+    pub fn run_with(self, argv: impl IntoIterator<Item = OsString>) -> u8 {
+        let cli = match self.parse(argv.into_iter().collect()) {
+            Ok(cli) => cli,
+            Err(answer) => {
+                // A closed output is not an error.
+                let _ = answer.print();
+                return answer.exit_code() as u8;
             }
         };
-        let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
         silence_panics(|panic| ranks::report_failure(&panic.clone().into()));
         match catch_device_panics(|| run(&self.games, cli))
             .unwrap_or_else(|panic| Err(panic.into()))
         {
             Ok(()) => {
                 mpi::finish();
-                ExitCode::SUCCESS
+                0
             }
             Err(error) => {
                 ranks::report_failure(&error);
-                ExitCode::FAILURE
+                1
+            }
+        }
+    }
+
+    /// Parses a command line.
+    ///
+    /// # Errors
+    /// If it is invalid, with a hint, or requests help or the version, which the error prints.
+    fn parse(&self, mut argv: Vec<OsString>) -> Result<Cli, clap::Error> {
+        loop {
+            match self.build_parser().try_get_matches_from(&argv) {
+                Ok(matches) => return Cli::from_arg_matches(&matches),
+                Err(error) => match hints::rewrite_setting(&error, &argv) {
+                    Some(rewritten) => argv = rewritten,
+                    None => return Err(hints::add_hint(error, &argv)),
+                },
             }
         }
     }
