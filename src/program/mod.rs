@@ -142,7 +142,8 @@ impl Program {
         self
     }
 
-    /// Runs the command given on the process's command line and prints any error: a complete `main`.
+    /// Runs the command given on the process's command line and prints any error: a complete `main`, but for
+    /// [`set_runtime_dir`].
     pub fn run(self) -> ExitCode {
         self.run_with(std::env::args_os()).into()
     }
@@ -214,26 +215,32 @@ impl Program {
 /// Prepares the process, and runs a command.
 fn run(games: &Games, cli: Cli) -> Result<()> {
     log_to_stderr()?;
-    prepare_process();
+    ignore_file_size_signal();
     ranks::connect()?;
     dispatch::run(games, cli)
 }
 
-/// Makes a file above the limit of `ulimit -f` an error instead of the end of the process, and keeps a graphics library
-/// that looks for a Wayland server from complaining on stderr where there is none.
-fn prepare_process() {
+/// Makes a file above the limit of `ulimit -f` an error instead of the end of the process.
+fn ignore_file_size_signal() {
     #[cfg(unix)]
-    // SAFETY: ignoring a signal has no preconditions. This is the start of the program, so that no other thread reads
-    // the environment.
+    // SAFETY: ignoring a signal has no preconditions.
     unsafe {
         libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
-        // A folder to which this user alone writes, or root: the library connects to a server whose socket it finds.
-        if std::env::var_os("XDG_RUNTIME_DIR").is_none() {
-            std::env::set_var(
-                "XDG_RUNTIME_DIR",
-                task::cache::folder().unwrap_or_else(|| "/".into()),
-            );
-        }
+    }
+}
+
+/// Sets `XDG_RUNTIME_DIR` if it is not set, for the start of a `main`: without it, a layer of Mesa's Vulkan drivers that
+/// looks for a Wayland server complains on stderr.
+///
+/// # Safety
+/// No other thread may exist, since it could read the environment meanwhile.
+pub unsafe fn set_runtime_dir() {
+    #[cfg(unix)]
+    if std::env::var_os("XDG_RUNTIME_DIR").is_none() {
+        // To this folder, this user alone writes, or root: the layer connects to a server whose socket it finds.
+        let folder = task::cache::folder().unwrap_or_else(|| "/".into());
+        // SAFETY: there is no other thread.
+        unsafe { std::env::set_var("XDG_RUNTIME_DIR", folder) };
     }
 }
 

@@ -20,6 +20,9 @@ const WORDS: &str = "GROVE_TEST_WORDS";
 /// Set for the program without the built-in games.
 const WITHOUT_BUILTIN: &str = "GROVE_TEST_WITHOUT_BUILTIN";
 
+/// The variable that `grove` sets for itself, before it starts a thread.
+const RUNTIME_DIR: &str = "XDG_RUNTIME_DIR";
+
 /// Not a test but that program, where [`own`] has started this executable once more.
 #[test]
 fn own_program() {
@@ -30,9 +33,12 @@ fn own_program() {
         false => grove::program(),
     };
     let program = program.game::<Corridor>().game::<Faulty>();
+    let runtime_dir = std::env::var_os(RUNTIME_DIR);
     let status = program.model::<Residual>().model::<Leaky>().run_with(words);
     // Reached by every command: the program never ends the process by itself.
     println!("status {status}");
+    // Other threads may be reading the environment.
+    assert_eq!(std::env::var_os(RUNTIME_DIR), runtime_dir);
     assert_eq!(status, 0);
 }
 
@@ -103,7 +109,7 @@ fn every_command_takes_a_user_defined_game() {
 }
 
 #[test]
-fn a_program_within_another_returns_instead_of_ending_the_process() {
+fn a_program_within_another_leaves_the_process_and_its_environment_alone() {
     let folder = TempDir::new().unwrap();
     for (arguments, status) in
         [("--version", 0), ("train --help", 0), ("eval nothing", 1), ("train --nonsense", 2)]
@@ -111,6 +117,8 @@ fn a_program_within_another_returns_instead_of_ending_the_process() {
         let said = stdout(&own(folder.path(), arguments));
         assert!(said.contains(&format!("status {status}")), "{arguments}: {said}");
     }
+    let mut devices = command(folder.path(), "devices");
+    assert!(devices.env_remove(RUNTIME_DIR).output().unwrap().status.success());
 }
 
 #[test]
