@@ -7,5 +7,7 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    // SAFETY: no thread has been started yet.
+    unsafe { grove::program::set_runtime_dir() };
     grove::program().run()
 }

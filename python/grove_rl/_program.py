@@ -4,6 +4,7 @@ import signal
 import sys
 
 from . import _native
+from ._train import set_runtime_dir
 
 
 def main() -> int:
@@ -12,6 +13,7 @@ def main() -> int:
         # Python's handler only runs between instructions of Python, of which there are none until the program ends.
         # Commands that save on Ctrl-C set a handler of their own.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    set_runtime_dir()
     # -P: a folder grove_rl in the current one is not this package.
     started_by = [sys.executable, "-P", "-m", "grove_rl._program"]
     return _native.main(["grove", *sys.argv[1:]], started_by)

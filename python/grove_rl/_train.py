@@ -165,9 +165,17 @@ def _refuse(arguments: dict[str, Any], what: str) -> None:
 def _prepare(device: str) -> None:
     """Prepares this process for a run on a device."""
     use_threads()
-    # As the program does: without it, a graphics library that looks for a Wayland server prints a warning. This user
-    # alone, or root, writes to the folder, since the library connects to the server whose socket it finds.
-    if device != "cpu" and os.name == "posix" and "XDG_RUNTIME_DIR" not in os.environ:
+    if device != "cpu":
+        set_runtime_dir()
+
+
+def set_runtime_dir() -> None:
+    """Sets ``XDG_RUNTIME_DIR`` if it is not set, as the program in Rust does.
+
+    Without it, a layer of Mesa's Vulkan drivers that looks for a Wayland server complains on stderr.
+    """
+    # To this folder, this user alone writes, or root: the layer connects to a server whose socket it finds.
+    if os.name == "posix" and "XDG_RUNTIME_DIR" not in os.environ:
         os.environ["XDG_RUNTIME_DIR"] = _cache_folder() or "/"
 
 

@@ -18,7 +18,6 @@ use pyo3::prelude::*;
 use std::collections::HashMap;
 use std::ffi::{CString, OsString};
 use std::fmt::Display;
-use std::process::ExitCode;
 
 /// A Python `ValueError` with the message of an error of the library.
 fn value_error(error: impl Display) -> PyErr {
@@ -70,8 +69,7 @@ fn scalars(record: &str) -> PyResult<HashMap<String, f64>> {
 /// started again, for runs side by side, by the words `started_by`.
 #[pyfunction]
 fn main(py: Python, argv: Vec<OsString>, started_by: Vec<OsString>) -> u8 {
-    let code = py.detach(|| grove::program().with_start_command(started_by).run_with(argv));
-    u8::from(code != ExitCode::SUCCESS)
+    py.detach(|| grove::program().with_start_command(started_by).run_with(argv))
 }
 
 #[pymodule]

@@ -431,6 +431,12 @@ def test_a_run_that_exists_is_refused_in_the_words_of_python() -> None:
         grove_rl.train("catch", device="cpu", iterations=1, run_dir="run")
 
 
+def test_the_program_has_the_exit_status_of_an_invalid_command_line() -> None:
+    program = [sys.executable, "-P", "-m", "grove_rl._program"]
+    for words, status in (["--help"], 0), (["eval", "nothing"], 1), (["train", "--nonsense"], 2):
+        assert subprocess.run([*program, *words], capture_output=True, check=False).returncode == status, words
+
+
 def test_the_program_says_why_it_does_not_resume_runs_of_python() -> None:
     def one(completions: list[str], **_: Any) -> list[float]:
         return [1.0] * len(completions)
@@ -600,7 +606,14 @@ def test_the_folder_of_the_cache_belongs_to_its_user_alone(tmp_path: Path, monke
     assert folder() is None
 
 
-def test_graphics_libraries_print_nothing_while_adapters_are_listed() -> None:
-    program = [sys.executable, "-c", "import grove_rl; grove_rl.train('catch', iterations=1)"]
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["-c", "import grove_rl; grove_rl.train('catch', iterations=1)"],
+        ["-P", "-m", "grove_rl._program", "devices"],
+    ],
+)
+def test_graphics_libraries_print_nothing_while_adapters_are_listed(command: list[str]) -> None:
+    program = [sys.executable, *command]
     variables = {name: value for name, value in os.environ.items() if name != "XDG_RUNTIME_DIR"}
     assert subprocess.run(program, env=variables, capture_output=True, check=True).stderr == b""

@@ -4,17 +4,19 @@ use super::args::{
     CheckArgs, DemoArgs, EvalArgs, ExportArgs, RecordArgs, RunArgs, SettingsArgs, TrainArgs,
 };
 use super::bench::BenchArgs;
+use super::model_card;
 use super::models::Models;
 use super::table::TableGame;
 use crate::checkpoint::Checkpoint;
 pub use crate::env::ConfigurableGame;
 use crate::env::{Catalog, Env, HostGame};
-use crate::run::{Run, RunFiles, RunFolder, RunLock, Subject, catch_panic};
+use crate::run::{FinalEvaluation, Run, RunFiles, RunFolder, RunLock, Subject, catch_panic};
 use crate::schema::Settings;
 use crate::settings::TrainConfig;
 use crate::task;
 use crate::track::Animation;
 use anyhow::{Context, Result, bail};
+use std::ffi::OsString;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -63,19 +65,27 @@ pub struct GameCommands {
     pub reference_scores: fn(toml::Table) -> Result<ReferenceScores>,
 }
 
-/// The games of a program, in order, and its user-defined models. Cloning is cheap: clones share the games.
+/// The games of a program, in order, its user-defined models, and the command that starts it. Cloning is cheap: clones
+/// share the games.
 #[derive(Clone)]
 pub struct Games {
     entries: Arc<Catalog<GameCommands>>,
     /// Placeholder game for datasets imported from tables.
     table_commands: GameCommands,
     pub models: Models,
+    /// Command line that starts this program again, without a subcommand; empty for the executable of this process.
+    pub start_command: Vec<OsString>,
 }
 
 impl Games {
     /// Creates an empty list of games, with the commands for datasets imported from tables.
     pub fn new(table_commands: GameCommands) -> Self {
-        Self { entries: Arc::default(), table_commands, models: Models::default() }
+        Self {
+            entries: Arc::default(),
+            table_commands,
+            models: Models::default(),
+            start_command: Vec::new(),
+        }
     }
 
     /// Removes the built-in games.
@@ -177,9 +187,29 @@ impl Games {
         }
     }
 
+    /// Describes the trained policy of a run after `env_steps` environment steps: a game's best policy by an animation,
+    /// and a language model by its model card, if it has been evaluated. Returns warnings.
+    ///
+    /// # Errors
+    /// If the run's files cannot be read, or the model card cannot be written.
+    pub fn describe_policy(
+        &self,
+        run: &dyn Run,
+        files: &mut RunFiles,
+        env_steps: u64,
+        best: Option<&Checkpoint>,
+        evaluation: Option<&FinalEvaluation>,
+    ) -> Result<Vec<String>> {
+        let warnings = self.animate(run, files, env_steps, best);
+        if let Some(evaluation) = evaluation {
+            model_card::write(self, run, files, evaluation)?;
+        }
+        Ok(warnings)
+    }
+
     /// Gives a run's trackers an animation of its best policy after `env_steps` environment steps, if they take one and
     /// the program has the game. Returns warnings: a tracker that fails does not stop a run.
-    pub fn animate(
+    fn animate(
         &self,
         run: &dyn Run,
         files: &mut RunFiles,

@@ -15,7 +15,14 @@ pub const INTERRUPTED_STATUS: i32 = 130;
 /// A listener for Ctrl-C.
 #[derive(Clone)]
 pub struct Interrupt {
-    shared: Arc<(Mutex<State>, Condvar)>,
+    shared: Arc<Shared>,
+}
+
+/// The state that the copies of a listener share.
+struct Shared {
+    state: Mutex<State>,
+    /// Wakes the threads that wait for the first signal.
+    arrived: Condvar,
 }
 
 struct State {
@@ -59,8 +66,8 @@ impl Interrupt {
     }
 
     fn new(answer: Option<&'static str>) -> Result<Self> {
-        let shared = Arc::new((Mutex::new(State { first_signal: None, answer }), Condvar::new()));
-        let interrupt = Self { shared };
+        let state = Mutex::new(State { first_signal: None, answer });
+        let interrupt = Self { shared: Arc::new(Shared { state, arrived: Condvar::new() }) };
         let listener = interrupt.clone();
         #[cfg(unix)]
         let ignored = ignored_signals();
@@ -99,7 +106,7 @@ impl Interrupt {
     /// full pipe, or Ctrl-S holds the terminal, printing takes for ever, and neither the run nor the next signal may
     /// wait for it.
     fn handle_first_signal(&self) {
-        self.shared.1.notify_all();
+        self.shared.arrived.notify_all();
         let Some(answer) = self.state().answer else { return };
         // Without a thread there is no answer.
         let _ = std::thread::Builder::new().spawn(move || eprint_line!("\n{answer}"));
@@ -119,12 +126,12 @@ impl Interrupt {
     pub fn wait(&self) {
         let mut state = self.state();
         while state.first_signal.is_none() {
-            state = self.shared.1.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.shared.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.shared.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -15,7 +15,6 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Output, Stdio};
-use std::sync::OnceLock;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::Duration;
 
@@ -94,10 +93,11 @@ pub fn format_command_line(args: &TrainArgs) -> Vec<OsString> {
     command.chain(paths).chain(texts).chain(lists).chain(flag).collect()
 }
 
-/// Runs this program once for each of `jobs`, given by its command line without the program, and passes the JSON
-/// printed by each to `on_end`, in order of completion. Warnings of the runs go to `board`, each once. After Ctrl-C or
-/// an error no further run is started, and running ones save and end.
+/// Runs this program, which `start_command` starts (by default its executable), once for each of `jobs`, given by its
+/// command line without the program, and passes the JSON printed by each to `on_end`, in order of completion. Warnings
+/// of the runs go to `board`, each once. After Ctrl-C or an error no further run is started; running ones save and end.
 pub fn run_side_by_side(
+    start_command: &[OsString],
     concurrency: Concurrency,
     jobs: &[Vec<OsString>],
     interrupt: &Interrupt,
@@ -107,7 +107,7 @@ pub fn run_side_by_side(
     let Concurrency { max_runs, threads_per_run } = concurrency;
     let (sender, receiver) = mpsc::channel();
     let mut not_started = jobs.iter().enumerate();
-    let mut running = RunningJobs { processes: BTreeMap::new(), sender };
+    let mut running = RunningJobs { start_command, processes: BTreeMap::new(), sender };
     let (mut is_stop_requested, mut outcome, mut shown_warnings) = (false, Ok(()), HashSet::new());
     loop {
         while running.processes.len() < max_runs && !interrupt.has_signal() && outcome.is_ok() {
@@ -138,16 +138,17 @@ pub fn run_side_by_side(
 }
 
 /// The processes of the running jobs.
-struct RunningJobs {
+struct RunningJobs<'a> {
+    start_command: &'a [OsString],
     /// The id of each process, and its stdin, by the index of its job.
     processes: BTreeMap<usize, (u32, Option<ChildStdin>)>,
     /// Receives the output of each process that has ended, with the index of its job.
     sender: Sender<(usize, io::Result<Output>)>,
 }
 
-impl RunningJobs {
+impl RunningJobs<'_> {
     fn start(&mut self, job: usize, argv: &[OsString], threads: usize) -> Result<()> {
-        let mut child = start_process(argv, threads)?;
+        let mut child = start_process(self.start_command, argv, threads)?;
         let stdin = child.stdin.take();
         self.processes.insert(job, (child.id(), stdin));
         let sender = self.sender.clone();
@@ -173,25 +174,6 @@ fn show_warnings(output: &Output, shown: &mut HashSet<String>, board: &RunBoard)
     }
 }
 
-/// Command line that starts this program again; by default its executable.
-static PROGRAM_COMMAND: OnceLock<Vec<OsString>> = OnceLock::new();
-
-/// Sets the command line that starts this program again, for a program within another, whose executable would not start
-/// it. Only the first call counts.
-pub fn set_program_command(argv: Vec<OsString>) {
-    let _ = PROGRAM_COMMAND.set(argv);
-}
-
-/// Returns a command that starts this program again.
-fn program_command() -> Result<Command> {
-    if let Some([program, arguments @ ..]) = PROGRAM_COMMAND.get().map(Vec::as_slice) {
-        let mut command = Command::new(program);
-        command.args(arguments);
-        return Ok(command);
-    }
-    program_file().context("cannot find this program").map(Command::new)
-}
-
 /// The file of this process's program or, if it was replaced or removed meanwhile, as by an update, what Linux keeps of
 /// it while the process runs.
 fn program_file() -> io::Result<PathBuf> {
@@ -201,9 +183,13 @@ fn program_file() -> io::Result<PathBuf> {
 
 /// Starts a run, which saves and ends when its stdin closes: if this process is killed, the run does not continue
 /// unattended.
-fn start_process(argv: &[OsString], threads: usize) -> Result<Child> {
-    let mut command = program_command()?;
+fn start_process(start_command: &[OsString], argv: &[OsString], threads: usize) -> Result<Child> {
+    let mut command = match start_command {
+        [program, ..] => Command::new(program),
+        [] => Command::new(program_file().context("cannot find this program")?),
+    };
     command
+        .args(start_command.iter().skip(1))
         .args(argv)
         .args(["--json", "--stop-with-stdin", "--threads", &threads.to_string()])
         .stdin(Stdio::piped())

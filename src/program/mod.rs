@@ -132,47 +132,63 @@ impl Program {
         best: Option<&Checkpoint>,
         evaluation: &FinalEvaluation,
     ) -> Result<Vec<String>> {
-        model_card::write(&self.games, run, files, evaluation)?;
-        Ok(self.games.animate(run, files, env_steps, best))
+        self.games.describe_policy(run, files, env_steps, best, Some(evaluation))
     }
 
     /// Sets the command line that starts this program again, without a subcommand, for runs side by side. By default it
     /// is the executable of this process, which is another program if a library contains this one.
-    pub fn with_start_command(self, argv: Vec<OsString>) -> Self {
-        jobs::set_program_command(argv);
+    pub fn with_start_command(mut self, argv: Vec<OsString>) -> Self {
+        self.games.start_command = argv;
         self
     }
 
-    /// Runs the command given on the process's command line and prints any error: a complete `main`.
+    /// Runs the command given on the process's command line and prints any error: a complete `main`, but for
+    /// [`set_runtime_dir`].
     pub fn run(self) -> ExitCode {
-        self.run_with(std::env::args_os())
+        self.run_with(std::env::args_os()).into()
     }
 
-    /// Runs the command given by `argv`, the first of which is the program's name. It configures the
-    /// process's global thread pool and signal handlers, so call it once per process.
-    pub fn run_with(self, argv: impl IntoIterator<Item = OsString>) -> ExitCode {
-        let mut argv: Vec<OsString> = argv.into_iter().collect();
-        let matches = loop {
-            match self.build_parser().try_get_matches_from(&argv) {
-                Ok(matches) => break matches,
-                Err(error) => match hints::rewrite_setting(&error, &argv) {
-                    Some(rewritten) => argv = rewritten,
-                    None => hints::add_hint(error, &argv).exit(),
-                },
+    /// Runs the command given by `argv`, the first of which is the program's name, and prints any error. Returns the
+    /// exit status: 0, 1 if the command fails, or 2 if the command line is invalid.
+    ///
+    /// It configures the process's global thread pool and signal handlers, so call it once per process. A second Ctrl-C
+    /// ends the process, and so does a panic after which it cannot continue.
+    pub fn run_with(self, argv: impl IntoIterator<Item = OsString>) -> u8 {
+        let cli = match self.parse(argv.into_iter().collect()) {
+            Ok(cli) => cli,
+            Err(answer) => {
+                // A closed output is not an error.
+                let _ = answer.print();
+                return answer.exit_code() as u8;
             }
         };
-        let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
         silence_panics(|panic| ranks::report_failure(&panic.clone().into()));
         match catch_device_panics(|| run(&self.games, cli))
             .unwrap_or_else(|panic| Err(panic.into()))
         {
             Ok(()) => {
                 mpi::finish();
-                ExitCode::SUCCESS
+                0
             }
             Err(error) => {
                 ranks::report_failure(&error);
-                ExitCode::FAILURE
+                1
+            }
+        }
+    }
+
+    /// Parses a command line.
+    ///
+    /// # Errors
+    /// If it is invalid, with a hint, or requests help or the version, which the error prints.
+    fn parse(&self, mut argv: Vec<OsString>) -> Result<Cli, clap::Error> {
+        loop {
+            match self.build_parser().try_get_matches_from(&argv) {
+                Ok(matches) => return Cli::from_arg_matches(&matches),
+                Err(error) => match hints::rewrite_setting(&error, &argv) {
+                    Some(rewritten) => argv = rewritten,
+                    None => return Err(hints::add_hint(error, &argv)),
+                },
             }
         }
     }
@@ -199,26 +215,32 @@ impl Program {
 /// Prepares the process, and runs a command.
 fn run(games: &Games, cli: Cli) -> Result<()> {
     log_to_stderr()?;
-    prepare_process();
+    ignore_file_size_signal();
     ranks::connect()?;
     dispatch::run(games, cli)
 }
 
-/// Makes a file above the limit of `ulimit -f` an error instead of the end of the process, and keeps a graphics library
-/// that looks for a Wayland server from complaining on stderr where there is none.
-fn prepare_process() {
+/// Makes a file above the limit of `ulimit -f` an error instead of the end of the process.
+fn ignore_file_size_signal() {
     #[cfg(unix)]
-    // SAFETY: ignoring a signal has no preconditions. This is the start of the program, so that no other thread reads
-    // the environment.
+    // SAFETY: ignoring a signal has no preconditions.
     unsafe {
         libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
-        // A folder to which this user alone writes, or root: the library connects to a server whose socket it finds.
-        if std::env::var_os("XDG_RUNTIME_DIR").is_none() {
-            std::env::set_var(
-                "XDG_RUNTIME_DIR",
-                task::cache::folder().unwrap_or_else(|| "/".into()),
-            );
-        }
+    }
+}
+
+/// Sets `XDG_RUNTIME_DIR` if it is not set, for the start of a `main`: without it, a layer of Mesa's Vulkan drivers that
+/// looks for a Wayland server complains on stderr.
+///
+/// # Safety
+/// No other thread may exist, since it could read the environment meanwhile.
+pub unsafe fn set_runtime_dir() {
+    #[cfg(unix)]
+    if std::env::var_os("XDG_RUNTIME_DIR").is_none() {
+        // To this folder, this user alone writes, or root: the layer connects to a server whose socket it finds.
+        let folder = task::cache::folder().unwrap_or_else(|| "/".into());
+        // SAFETY: there is no other thread.
+        unsafe { std::env::set_var("XDG_RUNTIME_DIR", folder) };
     }
 }
 

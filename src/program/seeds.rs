@@ -2,6 +2,7 @@
 
 use super::args::{Seeds, TrainArgs};
 use super::columns::{align_columns, format_number};
+use super::games::Games;
 use super::interrupt::Interrupt;
 use super::jobs::{Concurrency, format_command_line, option_argument, run_side_by_side};
 use super::output::{eprint_line, print_json, print_result};
@@ -30,7 +31,7 @@ struct Summary {
 }
 
 /// Trains a run for each seed, side by side in processes, and prints their scores with the means over all seeds.
-pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
+pub fn run(games: &Games, args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
     let concurrency = Concurrency::new(args, seeds.len())?;
     let jobs = format_command_lines(args, seeds);
     eprint_line!(
@@ -43,7 +44,7 @@ pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
     let mut reports: Vec<Option<Value>> = vec![None; seeds.len()];
     let mut failed = Vec::new();
     let board = RunBoard::new(args.run.quiet, 0, seeds.len());
-    let outcome = run_side_by_side(concurrency, &jobs, &interrupt, &board, |job, report| {
+    let on_end = |job: usize, report: Result<Value>| {
         board.print_ended(&describe_end(seeds[job], &report), String::new);
         match report {
             Ok(report) if report["run"].is_null() => {}
@@ -51,7 +52,9 @@ pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
             Err(_) => failed.push(seeds[job]),
         }
         Ok(())
-    });
+    };
+    let outcome =
+        run_side_by_side(&games.start_command, concurrency, &jobs, &interrupt, &board, on_end);
     drop(board);
     let seed_without_report =
         |(seed, report): (&u64, &Option<Value>)| report.is_none().then_some(*seed);

@@ -3,7 +3,6 @@
 use super::args::RunArgs;
 use super::games::{Games, PendingLock, SavedRun};
 use super::interrupt::Interrupt;
-use super::model_card;
 use super::output::{eprint_line, print_json, print_result};
 use super::paths::quote_path;
 use super::progress::ProgressLine;
@@ -15,9 +14,9 @@ use crate::checkpoint::Checkpoint;
 use crate::device::ChosenDevice;
 use crate::parallel::Team;
 use crate::run::{
-    BestPolicy, EndReason, FinalEvaluation, Report, Run, RunError, RunFiles, RunFolder, RunLock,
-    RunMetadata, RunSummary, SavedPolicy, Schedule, Subject, catch_panic, drive, finish, preview,
-    restore_best,
+    Algorithm, BestPolicy, EndReason, FinalEvaluation, Report, Run, RunError, RunFiles, RunFolder,
+    RunLock, RunMetadata, RunSummary, SavedPolicy, Schedule, Subject, catch_panic, drive, finish,
+    preview, restore_best,
 };
 use crate::task::DataTask;
 use anyhow::{Result, bail};
@@ -58,9 +57,14 @@ struct RunOutputs {
 }
 
 impl RunOutputs {
-    /// Creates the files of a new run, or opens those of a resumed one and takes its lock; `None` for ranks other than
-    /// the first.
-    fn open(session: &Session, run: &mut dyn Run, settings: &str) -> Result<Option<Self>> {
+    /// Creates the files of a new run, or opens those of a resumed one and takes its lock, and records the device that
+    /// was chosen; `None` for ranks other than the first.
+    fn open(
+        session: &Session,
+        run: &mut dyn Run,
+        chosen: &ChosenDevice,
+        settings: &str,
+    ) -> Result<Option<Self>> {
         if !run.trainer().team().is_root() {
             return Ok(None);
         }
@@ -79,9 +83,13 @@ impl RunOutputs {
                 let lock = lock.expect("the first rank opens the files once, and has the lock");
                 let resumed = RunFiles::resume(&lock, run, settings)?;
                 warn(&resumed.warnings);
+                warn_of_other_version(resumed.files.folder());
                 (resumed.files, lock)
             }
         };
+        let metadata = RunMetadata::new(run, &chosen.info)
+            .with_iterations_of_epochs(session.iterations_of_epochs);
+        files.write_metadata(&metadata)?;
         Ok(Some(Self { files, port, _lock: lock }))
     }
 
@@ -104,6 +112,16 @@ pub fn lock_folder(folder: &RunFolder) -> Result<PendingLock> {
 /// Prints warnings.
 pub fn warn(warnings: &[String]) {
     warnings.iter().for_each(|warning| eprint_line!("warning: {warning}"));
+}
+
+/// Warns if another version of Grove trained a run last.
+fn warn_of_other_version(folder: &RunFolder) {
+    if let Some(version) = folder.other_version() {
+        let now = env!("CARGO_PKG_VERSION");
+        eprint_line!(
+            "warning: this run was trained with Grove {version}; Grove {now} may not reproduce it bit for bit"
+        );
+    }
 }
 
 /// Loads the checkpoint of the policy that a path names, and prints its warnings.
@@ -243,9 +261,9 @@ impl Session<'_> {
         if self.args.stop_with_stdin {
             interrupt.follow_stdin();
         }
-        let mut outputs = RunOutputs::open(self, run, settings)?;
+        let mut outputs = RunOutputs::open(self, run, chosen, settings)?;
         if let Some(outputs) = &outputs {
-            self.announce(run, chosen, outputs)?;
+            self.announce(run, chosen, outputs);
         }
         let server =
             match outputs.as_mut().and_then(|outputs| Some((outputs.port.take()?, outputs))) {
@@ -261,10 +279,8 @@ impl Session<'_> {
         let evaluation = evaluate_best(run, files, best.as_ref(), summary.end_reason)?;
         let Some(mut outputs) = outputs else { return Ok(()) };
         warn(evaluation.as_ref().and_then(FinalEvaluation::warning).as_slice());
-        warn(&self.games.animate(run, &mut outputs.files, summary.env_steps, best.as_ref()));
-        if let Some(evaluation) = &evaluation {
-            model_card::write(self.games, run, &outputs.files, evaluation)?;
-        }
+        let (games, files, env_steps) = (self.games, &mut outputs.files, summary.env_steps);
+        warn(&games.describe_policy(run, files, env_steps, best.as_ref(), evaluation.as_ref())?);
         let (device, evaluation) = (&chosen.info.name, evaluation.unwrap_or_default());
         let report = summary.into_report(run, &outputs.files, device, best.as_ref(), evaluation);
         self.print_end(&report, run.trainer().schedule(), outputs.path(), next_command)?;
@@ -322,23 +338,12 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Prints what is trained and on which hardware, and records it in the run directory.
-    fn announce(&self, run: &dyn Run, chosen: &ChosenDevice, outputs: &RunOutputs) -> Result<()> {
+    /// Prints what is trained and on which hardware.
+    fn announce(&self, run: &dyn Run, chosen: &ChosenDevice, outputs: &RunOutputs) {
         let verb = match self.origin {
             Origin::New(_) => "Training",
             Origin::Saved(_) => "Resuming",
         };
-        if let Origin::Saved(_) = self.origin
-            && let Some(version) = outputs.files.folder().other_version()
-        {
-            let now = env!("CARGO_PKG_VERSION");
-            eprint_line!(
-                "warning: this run was trained with Grove {version}; Grove {now} may not reproduce it bit for bit"
-            );
-        }
-        let metadata = RunMetadata::new(run, &chosen.info)
-            .with_iterations_of_epochs(self.iterations_of_epochs);
-        outputs.files.write_metadata(&metadata)?;
         let hardware = if chosen.info.is_cpu() {
             format!("the CPU ({})", chosen.info.description)
         } else {
@@ -357,7 +362,6 @@ impl Session<'_> {
         if let Some(port) = &outputs.port {
             eprint_line!("Watch it at {}", port.url());
         }
-        Ok(())
     }
 }
 
@@ -374,9 +378,9 @@ fn print_details(run: &dyn Run) {
     let reason = run.fallback_reason().map(|reason| format!(" ({reason})")).unwrap_or_default();
     eprint_line!("Engine: {}{reason}", trainer.describe_engine());
     let stages = run.stages();
-    if stages.len() > 1 || stages.iter().any(|stage| stage.name == "SFT") {
+    if stages.len() > 1 || stages.iter().any(|stage| stage.algorithm == Algorithm::Sft) {
         let stages: Vec<_> = stages.iter().map(ToString::to_string).collect();
-        eprint_line!("Phases: {}", stages.join(", "));
+        eprint_line!("Stages: {}", stages.join(", "));
     }
     warn(&run.warnings());
 }

@@ -34,7 +34,7 @@ const READING_DATA: &str = "Reading the dataset.";
 pub fn run(games: &Games, args: TrainArgs) -> Result<()> {
     if let Some(seeds) = &args.seeds {
         ensure!(ranks::are_threads(), "--seeds starts processes by itself, and does without MPI");
-        return seeds::run(&args, seeds);
+        return seeds::run(games, &args, seeds);
     }
     ranks::start_thread_pool(args.run.threads)?;
     if args.run.resume {

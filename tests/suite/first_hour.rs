@@ -30,11 +30,11 @@ fn run(folder: &Path, line: &str) -> String {
 }
 
 #[test]
-fn a_language_run_prints_phases_and_working_next_steps() {
+fn a_language_run_prints_stages_and_working_next_steps() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     let said = run(folder, &format!("train sort --iterations 4 --set fit.iterations=2 {TINY}"));
-    for part in ["a model for sort on the CPU", "Phases: SFT 1-2, GRPO 3-4", "held-out prompts"] {
+    for part in ["a model for sort on the CPU", "Stages: SFT 1-2, GRPO 3-4", "held-out prompts"] {
         assert!(said.contains(part), "{part}: {said}");
     }
     assert!(!said.contains("none is GRPO"), "{said}");

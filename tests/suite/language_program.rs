@@ -236,7 +236,7 @@ fn a_dry_run_of_texts_keeps_nothing() {
         let names: Vec<_> = stages.iter().map(|stage| stage["name"].as_str().unwrap()).collect();
         assert_eq!(names, if start[0] == "fit" { &["SFT"][..] } else { &["SFT", "GRPO"] });
         assert!(stages.iter().all(|one| one["seconds_per_iteration"].as_f64().unwrap() > 0.0));
-        let same = ["device", "engine", "num_parameters", "num_envs", "iterations", "memory_bytes"];
+        let same = ["device", "engine", "num_params", "num_envs", "iterations", "memory_bytes"];
         assert!(same.iter().all(|key| !report[key].is_null()), "{report}");
     }
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);

@@ -48,7 +48,7 @@ fn a_dry_run_estimates_and_saves_nothing() {
     let words = ["train", "catch", "--device", "cpu", "--dry-run"];
     let report = json(folder, &[&words[..], &["--set", "hidden=[8]", "--json"]].concat());
     // 4 features and 3 actions.
-    assert_eq!(report["num_parameters"], 4 * 8 + 8 + 8 * 3 + 3);
+    assert_eq!(report["num_params"], 4 * 8 + 8 + 8 * 3 + 3);
     let at = |key: &str| report[key].as_f64().unwrap();
     assert!(at("seconds_per_iteration") > 0.0 && at("seconds_per_evaluation") > 0.0);
     let config = TrainConfig::for_game("catch");

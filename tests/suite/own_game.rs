@@ -11,7 +11,7 @@ use crate::support::{adapter_name, stderr, stdout};
 use example::Corridor;
 use std::ffi::OsString;
 use std::path::Path;
-use std::process::{Command, ExitCode, Output};
+use std::process::{Command, Output};
 use tempfile::TempDir;
 
 /// The words of the command line for the process that is the program.
@@ -19,6 +19,9 @@ const WORDS: &str = "GROVE_TEST_WORDS";
 
 /// Set for the program without the built-in games.
 const WITHOUT_BUILTIN: &str = "GROVE_TEST_WITHOUT_BUILTIN";
+
+/// The variable that `grove` sets for itself, before it starts a thread.
+const RUNTIME_DIR: &str = "XDG_RUNTIME_DIR";
 
 /// Not a test but that program, where [`own`] has started this executable once more.
 #[test]
@@ -30,8 +33,13 @@ fn own_program() {
         false => grove::program(),
     };
     let program = program.game::<Corridor>().game::<Faulty>();
-    let code = program.model::<Residual>().model::<Leaky>().run_with(words);
-    assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::SUCCESS));
+    let runtime_dir = std::env::var_os(RUNTIME_DIR);
+    let status = program.model::<Residual>().model::<Leaky>().run_with(words);
+    // Reached by every command: the program never ends the process by itself.
+    println!("status {status}");
+    // Other threads may be reading the environment.
+    assert_eq!(std::env::var_os(RUNTIME_DIR), runtime_dir);
+    assert_eq!(status, 0);
 }
 
 fn command(folder: &Path, arguments: &str) -> Command {
@@ -92,13 +100,25 @@ fn every_command_takes_a_user_defined_game() {
     let listed = stdout(&own(folder, "settings corridor"));
     let words = "# Number of cells from the start to the exit.\n# length: 1 to 1000\nlength = 10\n";
     assert!(listed.contains(words), "{listed}");
-    let help = own(folder, "train --help");
-    let help = String::from_utf8(help.stdout).unwrap();
+    let help = stdout(&own(folder, "train --help"));
     let help: Vec<&str> = help.split_whitespace().collect();
     let help = help.join(" ");
     let games = format!("{}, corridor, faulty", grove::env::NAMES.join(", "));
     assert!(help.contains(&format!("{games}, or a language model's task: sort, ")), "{help}");
     assert!(help.contains("[default: fruit]"), "{help}");
+}
+
+#[test]
+fn a_program_within_another_leaves_the_process_and_its_environment_alone() {
+    let folder = TempDir::new().unwrap();
+    for (arguments, status) in
+        [("--version", 0), ("train --help", 0), ("eval nothing", 1), ("train --nonsense", 2)]
+    {
+        let said = stdout(&own(folder.path(), arguments));
+        assert!(said.contains(&format!("status {status}")), "{arguments}: {said}");
+    }
+    let mut devices = command(folder.path(), "devices");
+    assert!(devices.env_remove(RUNTIME_DIR).output().unwrap().status.success());
 }
 
 #[test]

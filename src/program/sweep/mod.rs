@@ -101,6 +101,8 @@ struct Sweep<'a> {
     /// Whether it searches the settings of a task, rather than a game.
     is_task: bool,
     args: &'a SweepArgs,
+    /// Command line that starts this program again.
+    start_command: &'a [OsString],
     folder: PathBuf,
     seeds: Vec<u64>,
     /// Number of iterations of a whole run.
@@ -139,7 +141,7 @@ impl SweepFile {
 
 impl<'a> Sweep<'a> {
     /// Creates a sweep from its file, after checking it.
-    fn new(games: &Games, mut file: SweepFile, args: &'a SweepArgs) -> Result<Self> {
+    fn new(games: &'a Games, mut file: SweepFile, args: &'a SweepArgs) -> Result<Self> {
         check_file(&file)?;
         let is_task = task::find(&file.game).is_ok();
         let mut settings = default_settings(games, &file, is_task)?;
@@ -171,7 +173,8 @@ impl<'a> Sweep<'a> {
         let Seeds(seeds) = args::parse_seeds(&file.seeds).map_err(anyhow::Error::msg)?;
         let folder = output_folder(args)?;
         let results = Results::default();
-        Ok(Self { file, is_task, args, folder, seeds, iterations, results })
+        let start_command = &games.start_command;
+        Ok(Self { file, is_task, args, start_command, folder, seeds, iterations, results })
     }
 
     /// Reads the results so far, except for failures that are tried again.
@@ -223,7 +226,9 @@ impl<'a> Sweep<'a> {
             }
         }
         let first_scores = first_scores.into_values().collect();
-        Report::new(self, &trials, first_scores).print(self)
+        let report = Report::new(self, &trials, first_scores);
+        report.write_best_settings(self)?;
+        report.print(self)
     }
 
     /// Scores of a trial by seed; `None` unless all runs have one.
@@ -254,7 +259,8 @@ impl<'a> Sweep<'a> {
             _ => (0, runs.len()),
         };
         let board = RunBoard::new(false, num_ended, num_runs);
-        run_side_by_side(concurrency, &jobs, interrupt, &board, |job, report| {
+        let start_command = self.start_command;
+        let on_end = |job: usize, report: Result<serde_json::Value>| {
             let was_interrupted = match &report {
                 Ok(report) => report["interrupted"] == true,
                 Err(_) => interrupt.has_signal(),
@@ -269,7 +275,8 @@ impl<'a> Sweep<'a> {
                 report::format_leaders(&self.file, trials, &self.results, &self.seeds, round)
             });
             Ok(())
-        })
+        };
+        run_side_by_side(start_command, concurrency, &jobs, interrupt, &board, on_end)
     }
 
     /// Writes the result of a run of a trial to the file of results. Returns a line about it.

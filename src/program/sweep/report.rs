@@ -77,10 +77,14 @@ impl Report {
         }
     }
 
-    /// Writes the best settings and prints the report.
-    pub fn print(&self, sweep: &Sweep) -> Result<()> {
+    /// Writes the settings of the best trial as a settings file.
+    pub fn write_best_settings(&self, sweep: &Sweep) -> Result<()> {
         disk::replace(Path::new(&self.best_path), self.best_settings(sweep)?.as_bytes())
-            .with_context(|| format!("cannot write {}", self.best_path))?;
+            .with_context(|| format!("cannot write {}", self.best_path))
+    }
+
+    /// Prints the report.
+    pub fn print(&self, sweep: &Sweep) -> Result<()> {
         if sweep.args.json {
             return print_json(self);
         }

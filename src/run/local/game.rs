@@ -2,7 +2,8 @@
 
 use super::format::describe_update;
 use super::{
-    FinalEvaluation, HeldOutReport, Run, RunError, RunSizes, Scores, Stage, Subject, TrainerStatus,
+    Algorithm, FinalEvaluation, HeldOutReport, Run, RunError, RunSizes, Scores, Stage, Subject,
+    TrainerStatus,
 };
 use crate::checkpoint::Checkpoint;
 use crate::device::has_kernels;
@@ -80,14 +81,14 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
 
     fn stages(&self) -> Vec<Stage> {
         let config = self.trainer.config();
-        let name = if config.data.is_on() { "imitation" } else { "GRPO" };
-        vec![Stage { name, first: 1, last: config.iterations }]
+        let algorithm = if config.data.is_on() { Algorithm::Imitation } else { Algorithm::Grpo };
+        vec![Stage { algorithm, first: 1, last: config.iterations }]
     }
 
     fn sizes(&self) -> RunSizes {
         let config = self.trainer.config();
         let (rollout, update, data) = (&config.rollout, &config.update, &config.data);
-        let num_parameters = self.trainer.model().num_params();
+        let num_params = self.trainer.model().num_params();
         let items = self.trainer.shards().num_items();
         let batch = if data.is_on() {
             let windows = data.batch_size.min(items);
@@ -100,8 +101,8 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
         };
         let (kind, sizes) = (&config.policy.kind, config.policy.describe_sizes());
         RunSizes {
-            num_parameters,
-            policy: format!("{kind} of {sizes}, {num_parameters} parameters"),
+            num_params,
+            policy: format!("{kind} of {sizes}, {num_params} parameters"),
             num_envs: rollout.num_envs(),
             env_steps: config
                 .plays_all_steps()

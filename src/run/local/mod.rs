@@ -44,7 +44,7 @@ use crate::metrics::IterationRecord;
 use crate::text::LanguageModel;
 use crate::trainer::Validation;
 use crate::trainer::text::CompletionRecord;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 /// The game or task of a run. Serialized as `"env": NAME` or `"task": NAME`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -65,11 +65,40 @@ impl Subject {
     }
 }
 
+/// Training algorithm of a stage. Serialized as its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Algorithm {
+    /// GRPO on the policy's own games or completions.
+    Grpo,
+    /// Supervised fine-tuning of a language model on solutions.
+    Sft,
+    /// Imitation of the actions in a dataset.
+    Imitation,
+}
+
+impl Algorithm {
+    /// Name in files and messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Grpo => "GRPO",
+            Self::Sft => "SFT",
+            Self::Imitation => "imitation",
+        }
+    }
+}
+
+impl Serialize for Algorithm {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
 /// A stage of a run, with its own loss: SFT or GRPO of a language model; a game has one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Stage {
-    /// Name of the algorithm, for instance `SFT`.
-    pub name: &'static str,
+    /// Algorithm by which it trains.
+    #[serde(rename = "name")]
+    pub algorithm: Algorithm,
     /// First iteration, counted from 1.
     pub first: u32,
     /// Last iteration.
@@ -78,7 +107,7 @@ pub struct Stage {
 
 impl std::fmt::Display for Stage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {}", self.name, self.first)?;
+        write!(f, "{} {}", self.algorithm.name(), self.first)?;
         if self.last > self.first { write!(f, "-{}", self.last) } else { Ok(()) }
     }
 }
@@ -87,7 +116,7 @@ impl std::fmt::Display for Stage {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RunSizes {
     /// Number of learnt parameters.
-    pub num_parameters: usize,
+    pub num_params: usize,
     /// Description of the policy or model.
     #[serde(skip)]
     pub policy: String,
@@ -226,7 +255,9 @@ mod tests {
 
     #[test]
     fn a_stage_of_one_iteration_names_it_once() {
-        let stage = |last| Stage { name: "GRPO", first: 1, last }.to_string();
-        assert_eq!([stage(1), stage(2)], ["GRPO 1", "GRPO 1-2"]);
+        let stage = |last| Stage { algorithm: Algorithm::Grpo, first: 1, last };
+        assert_eq!([1, 2].map(|last| stage(last).to_string()), ["GRPO 1", "GRPO 1-2"]);
+        let json = serde_json::to_string(&stage(2)).unwrap();
+        assert_eq!(json, r#"{"name":"GRPO","first":1,"last":2}"#);
     }
 }

@@ -41,11 +41,13 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::Algorithm;
 
     #[test]
     fn the_time_left_follows_the_pace_of_the_current_stage() {
-        let stage = |name, first, last| Stage { name, first, last };
-        let mut pace = Pace::new(0, vec![stage("SFT", 1, 10), stage("GRPO", 11, 100)]);
+        let stage = |algorithm, first, last| Stage { algorithm, first, last };
+        let stages = vec![stage(Algorithm::Sft, 1, 10), stage(Algorithm::Grpo, 11, 100)];
+        let mut pace = Pace::new(0, stages);
         for i in 1..=10 {
             let left = pace.seconds_left(i, f64::from(i)).unwrap();
             assert_eq!(left, f64::from(100 - i));

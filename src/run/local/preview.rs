@@ -138,8 +138,8 @@ impl Display for Preview<'_> {
         let times: Vec<_> = self
             .stages
             .iter()
-            .map(|preview| {
-                format!("{} {:.1} ms", preview.stage.name, 1e3 * preview.seconds_per_iteration)
+            .map(|StagePreview { stage, seconds_per_iteration }| {
+                format!("{} {:.1} ms", stage.algorithm.name(), 1e3 * seconds_per_iteration)
             })
             .collect();
         let memory = self.memory_bytes.map_or("not reported by the device".to_string(), |bytes| {

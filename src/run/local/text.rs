@@ -2,7 +2,8 @@
 
 use super::format::describe_update;
 use super::{
-    FinalEvaluation, HeldOutReport, Run, RunError, RunSizes, Scores, Stage, Subject, TrainerStatus,
+    Algorithm, FinalEvaluation, HeldOutReport, Run, RunError, RunSizes, Scores, Stage, Subject,
+    TrainerStatus,
 };
 use crate::checkpoint::Checkpoint;
 use crate::metrics::IterationRecord;
@@ -54,8 +55,8 @@ impl Run for LanguageRun {
         let sft = if config.is_sft_only() { u32::MAX } else { config.fit.iterations };
         let sft = sft.min(config.iterations);
         let stages = [
-            Stage { name: "SFT", first: 1, last: sft },
-            Stage { name: "GRPO", first: sft + 1, last: config.iterations },
+            Stage { algorithm: Algorithm::Sft, first: 1, last: sft },
+            Stage { algorithm: Algorithm::Grpo, first: sft + 1, last: config.iterations },
         ];
         stages.into_iter().filter(|stage| stage.first <= stage.last).collect()
     }
@@ -81,7 +82,7 @@ impl Run for LanguageRun {
         let config = self.trainer.config();
         let (generation, update) = (&config.generation, &config.update);
         let model = self.trainer.model();
-        let num_parameters = model.shape.num_params();
+        let num_params = model.shape.num_params();
         let learnt_part = match &model.adapters {
             Some(adapters) => format!(", {} of them learnt (LoRA)", adapters.params().len()),
             None => String::new(),
@@ -96,8 +97,8 @@ impl Run for LanguageRun {
             (prompts * group_size, format!("{prompts} prompts of {completions}"))
         };
         RunSizes {
-            num_parameters,
-            policy: format!("{}, {num_parameters} parameters{learnt_part}", config.model.path),
+            num_params,
+            policy: format!("{}, {num_params} parameters{learnt_part}", config.model.path),
             num_envs,
             env_steps: None,
             rollout: batch,
