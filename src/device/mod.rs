@@ -383,16 +383,8 @@ mod tests {
         assert_eq!(choose_by_seconds(DeviceKind::IntegratedGpu, [Some(1.0), Some(2.0)]), "wgpu:0");
         assert_eq!(choose_by_seconds(DeviceKind::IntegratedGpu, [Some(2.0), Some(1.0)]), "cpu");
         assert_eq!(choose_by_seconds(DeviceKind::IntegratedGpu, [None, Some(1.0)]), "cpu");
-        assert_eq!(choose_by_seconds(
-<<<<<<< OURS
-"integrated gpu", [Some(2.0), None]), "wgpu:0");
-        assert_eq!(choose_by_seconds("virtual gpu"
-||||| BASE
-"virtual gpu"
-=====
-DeviceKind::VirtualGpu
->>>>> THEIRS
-, [Some(2.0), Some(1.0)]), "cpu");
+        assert_eq!(choose_by_seconds(DeviceKind::IntegratedGpu, [Some(2.0), None]), "wgpu:0");
+        assert_eq!(choose_by_seconds(DeviceKind::VirtualGpu, [Some(2.0), Some(1.0)]), "cpu");
         assert_eq!(choose_by_seconds(DeviceKind::DiscreteGpu, [Some(2.0), Some(1.0)]), "wgpu:0");
     }
 
