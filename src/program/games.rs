@@ -4,13 +4,12 @@ use super::args::{
     CheckArgs, DemoArgs, EvalArgs, ExportArgs, RecordArgs, RunArgs, SettingsArgs, TrainArgs,
 };
 use super::bench::BenchArgs;
-use super::model_card;
 use super::models::Models;
 use super::table::TableGame;
 use crate::checkpoint::Checkpoint;
 pub use crate::env::ConfigurableGame;
 use crate::env::{Catalog, Env, HostGame};
-use crate::run::{FinalEvaluation, Run, RunFiles, RunFolder, RunLock, Subject, catch_panic};
+use crate::run::{Run, RunFiles, RunFolder, RunLock, Subject, catch_panic};
 use crate::schema::Settings;
 use crate::settings::TrainConfig;
 use crate::task;
@@ -187,29 +186,9 @@ impl Games {
         }
     }
 
-    /// Describes the trained policy of a run after `env_steps` environment steps: a game's best policy by an animation,
-    /// and a language model by its model card, if it has been evaluated. Returns warnings.
-    ///
-    /// # Errors
-    /// If the run's files cannot be read, or the model card cannot be written.
-    pub fn describe_policy(
-        &self,
-        run: &dyn Run,
-        files: &mut RunFiles,
-        env_steps: u64,
-        best: Option<&Checkpoint>,
-        evaluation: Option<&FinalEvaluation>,
-    ) -> Result<Vec<String>> {
-        let warnings = self.animate(run, files, env_steps, best);
-        if let Some(evaluation) = evaluation {
-            model_card::write(self, run, files, evaluation)?;
-        }
-        Ok(warnings)
-    }
-
     /// Gives a run's trackers an animation of its best policy after `env_steps` environment steps, if they take one and
     /// the program has the game. Returns warnings: a tracker that fails does not stop a run.
-    fn animate(
+    pub fn animate(
         &self,
         run: &dyn Run,
         files: &mut RunFiles,

@@ -2,6 +2,7 @@
 
 use super::games::Games;
 use super::recorded_run::{RecordedRun, flatten};
+use crate::checkpoint::Checkpoint;
 use crate::run::{FinalEvaluation, Run, RunFiles, format_with_prefix};
 use crate::text::LanguageModel;
 use crate::trainer::text::TINY;
@@ -11,11 +12,33 @@ use std::fmt::Write;
 use std::path::Path;
 use toml::Value;
 
+impl Games {
+    /// Describes the trained policy of a run after `env_steps` environment steps: a game's best policy by an animation,
+    /// and a language model by its model card, if it has been evaluated. Returns warnings.
+    ///
+    /// # Errors
+    /// If the run's files cannot be read, or the model card cannot be written.
+    pub fn describe_policy(
+        &self,
+        run: &dyn Run,
+        files: &mut RunFiles,
+        env_steps: u64,
+        best: Option<&Checkpoint>,
+        evaluation: Option<&FinalEvaluation>,
+    ) -> Result<Vec<String>> {
+        let warnings = self.animate(run, files, env_steps, best);
+        if let Some(evaluation) = evaluation {
+            write(self, run, files, evaluation)?;
+        }
+        Ok(warnings)
+    }
+}
+
 /// Writes the card of a language model that a run has trained into its folder; nothing for games.
 ///
 /// # Errors
 /// If the run's files cannot be read, or the card cannot be written.
-pub fn write(
+fn write(
     games: &Games,
     run: &dyn Run,
     files: &RunFiles,

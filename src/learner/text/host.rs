@@ -1,8 +1,8 @@
 //! The gradient of an optimizer step over texts on the CPU.
 
 use super::differentiation::{Differentiation, TokenGrads, TokenSums, split_into_parts};
-use super::gradient::ShardSums;
 use super::group::{Group, Sample, TokenIndex, deduplicate_texts};
+use super::shard_sums::ShardSums;
 use crate::math::softmax::{Normalizer, logprob, prob};
 use crate::model::LANES;
 use crate::objective::d_logit;

@@ -11,6 +11,7 @@ mod gradient;
 mod group;
 mod host;
 mod optimizer;
+mod shard_sums;
 mod update;
 
 pub use group::{Group, Sample};

@@ -13,8 +13,8 @@ mod tokens;
 
 use super::LanguageLearner;
 use super::differentiation::{Differentiation, TokenGrads, TokenSums, split_into_parts};
-use super::gradient::ShardSums;
 use super::group::{Group, deduplicate_texts};
+use super::shard_sums::ShardSums;
 use crate::device;
 use crate::settings::Precision;
 use crate::text::{
