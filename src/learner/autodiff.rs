@@ -3,7 +3,7 @@
 use super::context::LearnerContext;
 use super::counted_steps::{CountedSteps, LearntSteps};
 use super::experience::TensorExperience;
-use super::means::NUM_SUMS;
+use super::means::{APPROX_KL, NUM_SUMS};
 use super::optimizer::clip_grad_norm;
 use super::order::{Minibatch, split_evenly};
 use super::schedule::{entropy_coef, first_optimizer_step};
@@ -134,8 +134,8 @@ impl AutodiffLearner {
         iteration: u32,
     ) -> Result<(Vec<Minibatch>, CountedStepTensors), TeamError> {
         let ([steps, num_envs], device) = (mask.dims(), mask.device());
+        let minibatches = self.context.batches.minibatches(iteration, num_envs);
         if self.stays_on_device() {
-            let minibatches = self.context.batches.minibatches(iteration, num_envs);
             let total = mask.clone().sum();
             let count = |minibatch: &Minibatch| match minibatch.games() {
                 games if games.len() == num_envs => total.clone(),
@@ -146,8 +146,7 @@ impl AutodiffLearner {
         }
         let lengths = device::fetch(mask.clone().sum_dim(0).reshape([num_envs]));
         let lengths: Vec<usize> = lengths.into_iter().map(|length| length as usize).collect();
-        let (minibatches, counted) =
-            CountedSteps::count(&mut self.context, &lengths, steps, iteration)?;
+        let counted = CountedSteps::count(&self.context, &minibatches, &lengths, steps, iteration)?;
         let tensor = |count: f64| Tensor::from_floats([count as f32], &device);
         let per_minibatch = counted.per_minibatch.iter().map(|count| tensor(*count)).collect();
         Ok((minibatches, CountedStepTensors { per_minibatch, total: tensor(counted.total) }))
@@ -171,21 +170,21 @@ impl AutodiffLearner {
             Tensor::cat(vec![gradient, sums], 0)
         };
         if team.has_devices() {
-            let ours = gradient_and_sums(minibatch.games(), accumulation);
-            let sum = sum_over_ranks(team, ours, num_params)?;
+            let local = gradient_and_sums(minibatch.games(), accumulation);
+            let sum = sum_over_ranks(team, local, num_params)?;
             let part = |start, len| sum.clone().narrow(0, start, len);
             return Ok((part(0, num_params), part(num_params, NUM_SUMS)));
         }
         let shards = batches.shards(experience.obs.dims()[1]);
-        let parts = accumulation.div_ceil(shards.count());
+        let num_parts = accumulation.div_ceil(shards.count());
         let leaf = |shard: usize| {
-            let ours = gradient_and_sums(minibatch.shard(shard), parts);
-            let (vector, numbers) = fetch_gradient_and_sums(ours, num_params);
+            let tensor = gradient_and_sums(minibatch.shard(shard), num_parts);
+            let (vector, numbers) = fetch_gradient_and_sums(tensor, num_params);
             PartialSum { shards: shard..shard + 1, vector, numbers }
         };
         let len = PartialSumLen { vector: num_params, numbers: NUM_SUMS };
-        let ours = shards.compute_partial_sums(&leaf, &drop);
-        let sum = team.all_reduce_shards(&shards, ours, len)?;
+        let local = shards.compute_partial_sums(&leaf, &drop);
+        let sum = team.all_reduce_shards(&shards, local, len)?;
         let sums = sum.numbers.iter().map(|x| *x as f32).collect();
         let upload = |values| device::upload(values, &self.state.params.device());
         Ok((upload(sum.vector), upload(sums)))
@@ -206,8 +205,9 @@ impl AutodiffLearner {
             // On the CPU games are always gathered in minibatch order, which determines the order
             // of sums.
             let is_all = self.stays_on_device() && part.len() == num_envs;
-            let some = (!is_all).then(|| experience.select_games(upload_indices(part, &device)));
-            let part = some.as_ref().unwrap_or(experience);
+            let selected =
+                (!is_all).then(|| experience.select_games(upload_indices(part, &device)));
+            let part = selected.as_ref().unwrap_or(experience);
             let (loss, part_gradient) = part.gradient(&self.state, self.loss_scale(part), loss);
             gradient = gradient + part_gradient;
             sums = sums + join_sums_and_loss(&loss);
@@ -271,7 +271,7 @@ impl UpdateSteps for AutodiffUpdate<'_> {
     /// Divides on the host, so that ranks whose devices round differently decide alike.
     fn approx_kl(&self, index: usize, (_, sums): &Self::Gradient) -> f64 {
         let steps = self.counted.per_minibatch[index].clone();
-        let read = device::fetch(Tensor::cat(vec![sums.clone().narrow(0, 0, 1), steps], 0));
+        let read = device::fetch(Tensor::cat(vec![sums.clone().narrow(0, APPROX_KL, 1), steps], 0));
         f64::from(read[0]) / f64::from(read[1]).max(1.0)
     }
 

@@ -43,6 +43,12 @@ impl UpdateMeans {
 
 /// Number of sums reported beside a gradient: those of [`Loss::SUM_NAMES`], and the loss.
 pub(super) const NUM_SUMS: usize = Loss::SUM_NAMES.len() + 1;
+/// Index of the sum of each metric: those of [`Loss::SUM_NAMES`], in their order, then the loss.
+pub(super) const APPROX_KL: usize = 0;
+pub(super) const CLIP_FRACTION: usize = 1;
+pub(super) const ENTROPY: usize = 2;
+pub(super) const REFERENCE_KL: usize = 3;
+pub(super) const LOSS: usize = 4;
 
 /// Sums over the optimizer steps of an update in host memory.
 #[derive(Default)]
@@ -73,5 +79,18 @@ impl UpdateSums {
         let [approx_kl, clipped, entropy, reference_kl] =
             [approx_kl, clipped, entropy, reference_kl].map(|sum| sum / steps);
         UpdateMeans::new([approx_kl, clipped, entropy, reference_kl, loss, norm])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_are_in_the_order_of_their_names() {
+        let indices = ["approx_kl", "clip_fraction", "entropy", "reference_kl"]
+            .map(|name| Loss::SUM_NAMES.iter().position(|sum| *sum == name));
+        assert_eq!(indices, [APPROX_KL, CLIP_FRACTION, ENTROPY, REFERENCE_KL].map(Some));
+        assert_eq!(LOSS, NUM_SUMS - 1);
     }
 }

@@ -99,12 +99,12 @@ impl Batches {
     fn split_games(&self, iteration: u32, shards: &Shards) -> Vec<Minibatch> {
         let UpdateConfig { update_epochs, num_minibatches, .. } = self.config.update;
         let (size, key) = (shards.num_items() / num_minibatches, draw(self.key, iteration));
-        let all = (0..update_epochs).flat_map(|epoch| {
+        let minibatches = (0..update_epochs).flat_map(|epoch| {
             let order = shuffle_strata(shards, draw(key, epoch as u32));
             let minibatch = |i: usize| take_minibatch(shards, i * size..(i + 1) * size, &order);
             (0..num_minibatches).map(minibatch).collect::<Vec<_>>()
         });
-        all.collect()
+        minibatches.collect()
     }
 
     /// Takes the batches of an iteration from the epochs of a dataset.
@@ -115,7 +115,7 @@ impl Batches {
         let batches = (count / size) as u64;
         let first = u64::from(iteration) * steps as u64;
         let mut next = 0;
-        let all = (first..first + steps as u64).map(|step| {
+        let minibatches = (first..first + steps as u64).map(|step| {
             let (epoch, batch) = (step / batches, (step % batches) as usize);
             let positions = batch * size..(batch + 1) * size;
             if self.is_in_order {
@@ -136,7 +136,7 @@ impl Batches {
             let order = self.epoch.as_ref().map_or(&[][..], |(_, order)| order);
             take_minibatch(shards, positions, order)
         });
-        all.collect()
+        minibatches.collect()
     }
 
     /// Divides the `count` local games or windows passed to an update into portions, which do not depend on the number
@@ -206,12 +206,13 @@ fn take_minibatch(shards: &Shards, positions: Range<usize>, order: &[Vec<i32>]) 
 /// Range of items that these positions of an epoch take from each local stratum:
 /// proportional to its size, and over all ranks as many as there are positions.
 fn stratum_ranges(shards: &Shards, positions: Range<usize>) -> Vec<Range<usize>> {
-    let before = |items: &Range<usize>, position: usize| {
+    let count_before = |items: &Range<usize>, position: usize| {
         let up_to =
             |item: usize| (position as u128 * item as u128 / shards.num_items() as u128) as usize;
         up_to(items.end) - up_to(items.start)
     };
-    let range = |(_, items)| before(&items, positions.start)..before(&items, positions.end);
+    let range =
+        |(_, items)| count_before(&items, positions.start)..count_before(&items, positions.end);
     shards.own_strata().map(range).collect()
 }
 
@@ -219,9 +220,9 @@ fn stratum_ranges(shards: &Shards, positions: Range<usize>) -> Vec<Range<usize>>
 fn shard_ends(shards: &Shards, taken: &[Range<usize>]) -> Vec<usize> {
     let (mut end, mut rest) = (0, taken);
     let next = |shard| {
-        let (ours, others) = rest.split_at(shards.strata_of(shard).len());
+        let (strata, others) = rest.split_at(shards.strata_of(shard).len());
         rest = others;
-        end += ours.iter().map(Range::len).sum::<usize>();
+        end += strata.iter().map(Range::len).sum::<usize>();
         end
     };
     shards.own_shards().map(next).collect()
@@ -370,7 +371,7 @@ mod tests {
     fn portions_are_all_that_an_update_has_on_any_number_of_ranks() {
         // Fewer windows in an iteration than in the shards, and more.
         for (windows, in_order) in [(43, true), (26, true), (43, false)] {
-            let portions = |shards: Shards| {
+            let portion_sizes = |shards: Shards| {
                 let count = shards.own_items().len();
                 let mut batches = Batches::with_shards(&dataset_config(), shards);
                 batches.set_in_order(in_order);
@@ -383,8 +384,8 @@ mod tests {
                 portions.iter().map(Vec::len).collect::<Vec<_>>()
             };
             let shards = Shards::new(windows, 2);
-            let whole = portions(shards.clone());
-            let ranks = [0..1, 1..2].map(|own| portions(shards.clone().with_own_shards(own)));
+            let whole = portion_sizes(shards.clone());
+            let ranks = [0..1, 1..2].map(|own| portion_sizes(shards.clone().with_own_shards(own)));
             let minibatches = if in_order { 4 } else { 1 };
             assert_eq!(whole.len(), 2 * minibatches);
             let both = (0..minibatches).flat_map(|one| ranks.iter().map(move |rank| rank[one]));

@@ -76,14 +76,17 @@ impl TrainState {
 /// Returns the parameters of rank 0, `[num_params]`, on every rank.
 pub(super) fn broadcast_params(team: &Team, params: Tensor<1>) -> Result<Tensor<1>, TeamError> {
     let device = params.device();
-    let ours = if team.is_root() { device::fetch(params) } else { Vec::new() };
-    let bytes = team.broadcast(bytemuck::cast_slice(&ours))?;
+    let local = if team.is_root() { device::fetch(params) } else { Vec::new() };
+    let bytes = team.broadcast(bytemuck::cast_slice(&local))?;
     Ok(device::upload(bytemuck::pod_collect_to_vec(&bytes), &device))
 }
 
 /// Copies a gradient and its sums, `[num_params + NUM_SUMS]`, to host memory, and splits them.
-pub(super) fn fetch_gradient_and_sums(ours: Tensor<1>, num_params: usize) -> (Vec<f32>, Vec<f64>) {
-    let mut gradient = device::fetch(ours);
+pub(super) fn fetch_gradient_and_sums(
+    tensor: Tensor<1>,
+    num_params: usize,
+) -> (Vec<f32>, Vec<f64>) {
+    let mut gradient = device::fetch(tensor);
     let sums = gradient.split_off(num_params).into_iter().map(f64::from).collect();
     (gradient, sums)
 }
@@ -91,14 +94,14 @@ pub(super) fn fetch_gradient_and_sums(ours: Tensor<1>, num_params: usize) -> (Ve
 /// Adds up a gradient and its sums, `[num_params + NUM_SUMS]`, over ranks of which some compute on devices.
 pub(super) fn sum_over_ranks(
     team: &Team,
-    ours: Tensor<1>,
+    local: Tensor<1>,
     num_params: usize,
 ) -> Result<Tensor<1>, TeamError> {
     if let Some(group) = &team.hardware().nccl {
-        return group.all_reduce(team, ours);
+        return group.all_reduce(team, local);
     }
-    let device = ours.device();
-    let (gradient, sums) = fetch_gradient_and_sums(ours, num_params);
+    let device = local.device();
+    let (gradient, sums) = fetch_gradient_and_sums(local, num_params);
     let sum = team.all_reduce_ranks(gradient, sums)?;
     let sums = sum.numbers.iter().map(|x| *x as f32);
     Ok(device::upload(sum.vector.into_iter().chain(sums).collect(), &device))

@@ -63,11 +63,15 @@ pub(crate) fn uninit(like: &CubeTensor, shape: &[usize], dtype: DType) -> CubeTe
 }
 
 /// A contiguous tensor of this shape in the memory of `tensor`, from element `start` on.
+///
+/// # Panics
+/// If it ends beyond the tensor: kernels are launched unchecked.
 pub(crate) fn view(tensor: &CubeTensor, start: usize, shape: Shape) -> CubeTensor {
-    let (size, rest) =
-        (tensor.dtype.size(), tensor.meta.num_elements() - start - shape.num_elements());
+    let (end, len) = (start + shape.num_elements(), tensor.meta.num_elements());
+    assert!(end <= len, "a view ends at {end} of {len} elements");
+    let size = tensor.dtype.size();
     let handle = tensor.handle.clone();
-    let handle = handle.offset_start((start * size) as u64).offset_end((rest * size) as u64);
+    let handle = handle.offset_start((start * size) as u64).offset_end(((len - end) * size) as u64);
     CubeTensor::new_contiguous(
         tensor.client.clone(),
         tensor.device.clone(),
@@ -77,11 +81,12 @@ pub(crate) fn view(tensor: &CubeTensor, start: usize, shape: Shape) -> CubeTenso
     )
 }
 
-/// Binds the whole buffer of a contiguous tensor to a kernel argument.
+/// Binds the whole buffer of a contiguous tensor, such as those of [`cube_tensor`], [`uninit`] and [`view`], to a
+/// kernel argument.
 pub(crate) fn argument(tensor: &CubeTensor) -> BufferArg {
+    debug_assert!(tensor.is_contiguous(), "kernels read contiguous tensors");
     let len = tensor.meta.num_elements();
-    // SAFETY: tensors from [`cube_tensor`] and `CubeTensor::new_contiguous` are contiguous and hold
-    // `len` elements.
+    // SAFETY: a contiguous tensor holds `len` elements, one after the other.
     unsafe { BufferArg::from_raw_parts(tensor.handle.clone(), len) }
 }
 
@@ -95,7 +100,8 @@ pub(crate) fn float_element_type(dtype: DType) -> ElemType {
     ElemType::Float(match dtype {
         DType::F16 => FloatKind::F16,
         DType::BF16 => FloatKind::BF16,
-        _ => FloatKind::F32,
+        DType::F32 => FloatKind::F32,
+        other => unreachable!("kernels have no floats of type {other:?}"),
     })
 }
 
@@ -115,4 +121,23 @@ pub(crate) fn vector_size(tensors: &[&CubeTensor], fits: impl Fn(usize) -> bool)
 /// A launch grid of at least `cubes` cubes; rounded up if they exceed one row of the grid.
 pub(crate) fn grid(like: &CubeTensor, cubes: usize) -> CubeCount {
     calculate_cube_count_elemwise(&like.client, cubes, CubeDim::new_1d(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::adapters;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    #[test]
+    fn a_view_ends_within_its_tensor() {
+        for device in adapters() {
+            let tensor = cube_tensor(Tensor::<1>::from_floats([1.0, 2.0, 3.0], &device));
+            let is_view = |start| {
+                let pair = || view(&tensor, start, Shape::from(vec![2]));
+                catch_unwind(AssertUnwindSafe(pair)).is_ok()
+            };
+            assert_eq!([0, 1, 2, 3].map(is_view), [true, true, false, false]);
+        }
+    }
 }

@@ -42,26 +42,28 @@ impl StoredParameter {
     }
 
     /// Expands the elements from index `first` on.
-    fn read(&self, first: usize, to: &mut [f32]) {
+    fn read(&self, first: usize, elements: &mut [f32]) {
         type Line<'a> = &'a (dyn Fn(usize, &mut [f32]) + Sync);
         let (width, line): (usize, Line) = match self {
-            Self::Values(values) => return to.copy_from_slice(&values[first..][..to.len()]),
-            Self::Weight(matrix) => (matrix.columns(), &|index, to| matrix.read_row(index, to)),
-            Self::Table(matrix) => (matrix.inner(), &|index, to| matrix.read_column(index, to)),
+            Self::Values(values) => {
+                return elements.copy_from_slice(&values[first..][..elements.len()]);
+            }
+            Self::Weight(matrix) => (matrix.columns(), &|index, row| matrix.read_row(index, row)),
+            Self::Table(matrix) => (matrix.inner(), &|index, row| matrix.read_column(index, row)),
         };
-        let lead = ((width - first % width) % width).min(to.len());
-        let (to_lead, rest) = to.split_at_mut(lead);
-        let read_part = |index: usize, from: usize, to: &mut [f32]| {
+        let lead = ((width - first % width) % width).min(elements.len());
+        let (lead_elements, rest) = elements.split_at_mut(lead);
+        let read_part = |index: usize, offset: usize, elements: &mut [f32]| {
             let mut whole = vec![0.0; width];
             line(index, &mut whole);
-            to.copy_from_slice(&whole[from..][..to.len()]);
+            elements.copy_from_slice(&whole[offset..][..elements.len()]);
         };
         if lead > 0 {
-            read_part(first / width, first % width, to_lead);
+            read_part(first / width, first % width, lead_elements);
         }
         let start = first.div_ceil(width);
-        rest.par_chunks_mut(width).enumerate().for_each(|(i, to)| {
-            if to.len() == width { line(start + i, to) } else { read_part(start + i, 0, to) }
+        rest.par_chunks_mut(width).enumerate().for_each(|(i, part)| {
+            if part.len() == width { line(start + i, part) } else { read_part(start + i, 0, part) }
         });
     }
 }
@@ -124,16 +126,16 @@ impl DecoderParams {
     ///
     /// # Panics
     /// If there are fewer.
-    pub fn read(&self, first: usize, to: &mut [f32]) {
+    pub fn read(&self, first: usize, elements: &mut [f32]) {
         if let Some(values) = self.0.values.get() {
-            return to.copy_from_slice(&values[first..][..to.len()]);
+            return elements.copy_from_slice(&values[first..][..elements.len()]);
         }
         let mut done = 0;
-        while done < to.len() {
+        while done < elements.len() {
             let index = first + done;
             let (range, parameter) = self.parameter_at(index).expect("so many elements");
-            let count = (range.end - index).min(to.len() - done);
-            parameter.read(index - range.start, &mut to[done..][..count]);
+            let count = (range.end - index).min(elements.len() - done);
+            parameter.read(index - range.start, &mut elements[done..][..count]);
             done += count;
         }
     }

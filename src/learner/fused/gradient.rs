@@ -11,7 +11,7 @@ use super::update_kernels::{
     ExperienceBuffers, MinibatchPortion, UpdateVariant, mask_logits, softmax,
 };
 use crate::device::buffers::Buffer;
-use crate::learner::means::NUM_SUMS;
+use crate::learner::means::{APPROX_KL, CLIP_FRACTION, ENTROPY, LOSS, NUM_SUMS, REFERENCE_KL};
 use crate::math::exp;
 use crate::math::softmax::{logprob, prob};
 use crate::model::kernels::{DenseLayout, MlpShape, load_rounded};
@@ -29,12 +29,11 @@ const ALIGNMENT: usize = 16;
 /// partial gradients start at row `first_row`; between launches they wait there.
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct TileRange {
-    /// Partial gradients and sums, `[rows, num_params + NUM_SUMS * tile]`.
+    /// Partial gradients and sums, `[rows, num_params + NUM_SUMS * tile_samples]`.
     pub partials: Buffer<f32>,
     /// Cubes of the spread.
-    pub cubes: usize,
-    /// Tiles per cube.
-    pub tiles: usize,
+    pub num_cubes: usize,
+    pub tiles_per_cube: usize,
     /// First tile of this launch.
     pub first: usize,
     /// End of this launch's tiles, exclusive.
@@ -54,15 +53,15 @@ fn observe_tile<O: Observer>(
     #[comptime] variant: UpdateVariant<O>,
 ) {
     let unit = UNIT_POS as usize;
-    let (tile, stride) = comptime!((variant.tiling.tile, variant.tiling.stride));
-    let (sample, worker) = (unit % tile, unit / tile);
-    let num_workers = comptime!(variant.tiling.units / variant.tiling.tile);
+    let (tile_samples, stride) = comptime!((variant.tiling.tile_samples, variant.tiling.stride));
+    let (sample, worker) = (unit % tile_samples, unit / tile_samples);
+    let num_workers = comptime!(variant.tiling.num_units / variant.tiling.tile_samples);
     let sample_index = start + sample;
-    if sample_index < portion.games * experience.sizes.learn_steps {
-        let game = sample_index % portion.games;
-        let step = experience.step_index(portion, game, sample_index / portion.games);
-        let to = FeatureSlots { first: sample, stride: stride.runtime(), worker, num_workers };
-        O::observe::<f32>(&experience.words, &step.words, x, &to, comptime!(variant.observer));
+    if sample_index < portion.num_games * experience.sizes.learn_steps {
+        let game = sample_index % portion.num_games;
+        let step = experience.step_index(portion, game, sample_index / portion.num_games);
+        let slots = FeatureSlots { first: sample, stride: stride.runtime(), worker, num_workers };
+        O::observe::<f32>(&experience.words, &step.words, x, &slots, comptime!(variant.observer));
     } else {
         for i in range_stepped(worker, comptime!(variant.mlp.features), num_workers) {
             x[i * stride + sample] = 0.0f32;
@@ -78,12 +77,13 @@ fn compute_logits<I: Float>(
     #[comptime] last: Layer,
     #[comptime] tiling: Tiling,
 ) {
-    let (tile, stride) = comptime!((tiling.tile, tiling.stride));
+    let (tile_samples, stride) = comptime!((tiling.tile_samples, tiling.stride));
     let DenseLayout { weight, bias, inputs, outputs } = comptime!(last.dense);
     let unit = UNIT_POS as usize;
-    for index in range_stepped(unit, comptime!(outputs * tile), comptime!(tiling.units)) {
-        let a = index / tile;
-        let s = index % tile;
+    for index in range_stepped(unit, comptime!(outputs * tile_samples), comptime!(tiling.num_units))
+    {
+        let a = index / tile_samples;
+        let s = index % tile_samples;
         let mut logit = load_rounded::<f32, I>(params, bias + a);
         for k in 0..inputs {
             let w = load_rounded::<f32, I>(params, weight + k * outputs + a);
@@ -94,7 +94,7 @@ fn compute_logits<I: Float>(
 }
 
 /// Replaces the logits of a sample, `activations[first + a * stride]`, by the loss's derivatives and adds the sample to
-/// `sums`, `[NUM_SUMS][tile]`.
+/// `sums`, `[NUM_SUMS][tile_samples]`.
 #[cube]
 fn differentiate<O: Observer>(
     activations: &mut [f32],
@@ -106,32 +106,32 @@ fn differentiate<O: Observer>(
     #[comptime] variant: UpdateVariant<O>,
 ) {
     let unit = UNIT_POS as usize;
-    let Tiling { tile, stride, .. } = comptime!(variant.tiling);
+    let Tiling { tile_samples, stride, .. } = comptime!(variant.tiling);
     let actions = comptime!(variant.mlp.actions);
     let [_, _, last] = comptime!(layers(&variant.mlp));
     let first = comptime!(last.neuron_row * stride) + unit;
     let mut is_counted = false;
-    if sample_index < portion.games * experience.sizes.learn_steps {
-        let game = sample_index % portion.games;
-        let at = experience.step_index(portion, game, sample_index / portion.games);
-        let sample = experience.load_sample::<O>(&at, portion, variant);
+    if sample_index < portion.num_games * experience.sizes.learn_steps {
+        let game = sample_index % portion.num_games;
+        let step_index = experience.step_index(portion, game, sample_index / portion.num_games);
+        let sample = experience.load_sample::<O>(&step_index, portion, variant);
         is_counted = sample.is_counted;
         if sample.is_counted {
-            mask_logits::<O>(activations, first, stride, &experience.words, &at, variant);
-            let soft = softmax(&*activations, first, sample.action, stride, actions);
+            mask_logits::<O>(activations, first, stride, &experience.words, &step_index, variant);
+            let distribution = softmax(&*activations, first, sample.action, stride, actions);
             let form = comptime!(variant.loss);
-            let weight = experience.weight(at.env, portion, form);
-            let log_ratio = soft.logprob - sample.logprob;
+            let weight = experience.weight(step_index.env, portion, form);
+            let log_ratio = distribution.logprob - sample.logprob;
             let step_ratio = exp(log_ratio);
             let mut ratio = step_ratio;
             if comptime!(form.loss_type.has_sequence_ratio()) {
                 ratio = portion.sequence_ratio(game).ratio;
             }
-            let step = Step { ratio, advantage: sample.advantage, logprob: soft.logprob };
-            let policy = term(&step, coefficients, comptime!(form.loss_type));
-            let mut loss = policy.value - coefficients.entropy * soft.entropy;
+            let step = Step { ratio, advantage: sample.advantage, logprob: distribution.logprob };
+            let policy_term = term(&step, coefficients, comptime!(form.loss_type));
+            let mut loss = policy_term.value - coefficients.entropy * distribution.entropy;
             // Derivative with respect to the log-probability of the action taken.
-            let mut d_logprob = weight * policy.d_logprob;
+            let mut d_logprob = weight * policy_term.d_logprob;
             if comptime!(form.loss_type.has_sequence_ratio()) {
                 d_logprob = portion.sequence_ratio(game).d_logprob;
             }
@@ -143,26 +143,29 @@ fn differentiate<O: Observer>(
                 #[unroll]
                 for a in 0..actions {
                     mean += uniform
-                        * logprob(activations[first + comptime!(a * stride)], &soft.normalizer);
+                        * logprob(
+                            activations[first + comptime!(a * stride)],
+                            &distribution.normalizer,
+                        );
                 }
                 let smoothed_advantage = coefficients.smoothing * sample.advantage;
-                loss -= coefficients.smoothing * policy.value + smoothed_advantage * mean;
+                loss -= coefficients.smoothing * policy_term.value + smoothed_advantage * mean;
                 d_logprob *= 1.0 - coefficients.smoothing;
                 d_every_logprob = -smoothed_advantage * weight;
             }
             if comptime!(form.kl.is_some()) {
-                let to_reference = sample.reference - soft.logprob;
+                let to_reference = sample.reference - distribution.logprob;
                 let estimator = comptime!(form.estimator());
                 let is_corrected = comptime!(form.is_kl_corrected);
                 let kl = estimate_kl(to_reference, step_ratio, estimator, is_corrected);
                 loss += coefficients.kl * kl.value;
                 d_logprob += weight * coefficients.kl * kl.d_logprob;
-                sums[comptime!(3 * tile) + unit] += kl.value;
+                sums[comptime!(REFERENCE_KL * tile_samples) + unit] += kl.value;
             }
-            sums[unit] += k3(step_ratio, log_ratio);
-            sums[tile + unit] += policy.clipped;
-            sums[comptime!(2 * tile) + unit] += soft.entropy;
-            sums[comptime!(4 * tile) + unit] += weight * loss;
+            sums[comptime!(APPROX_KL * tile_samples) + unit] += k3(step_ratio, log_ratio);
+            sums[comptime!(CLIP_FRACTION * tile_samples) + unit] += policy_term.clipped;
+            sums[comptime!(ENTROPY * tile_samples) + unit] += distribution.entropy;
+            sums[comptime!(LOSS * tile_samples) + unit] += weight * loss;
             #[unroll]
             for a in 0..actions {
                 let logit = activations[first + comptime!(a * stride)];
@@ -171,13 +174,13 @@ fn differentiate<O: Observer>(
                     d_logprob,
                     coefficients.entropy * weight,
                     taken,
-                    prob(logit, &soft.normalizer),
-                    logprob(logit, &soft.normalizer),
-                    soft.entropy,
+                    prob(logit, &distribution.normalizer),
+                    logprob(logit, &distribution.normalizer),
+                    distribution.entropy,
                 );
                 if comptime!(form.has_label_smoothing) {
                     activations[first + comptime!(a * stride)] +=
-                        d_every_logprob * (uniform - prob(logit, &soft.normalizer));
+                        d_every_logprob * (uniform - prob(logit, &distribution.normalizer));
                 }
             }
         }
@@ -215,14 +218,16 @@ fn layers(shape: &MlpShape) -> [Layer; 3] {
     ]
 }
 
-/// Computes the gradient of `tiles` tiles of samples per cube.
+/// Adds the gradient of the tiles of `tile_range` to each cube's partial gradient, and completes its sums with the last
+/// tile. `I` is the type that parameters and activations are rounded to.
 ///
-/// Sample `n` of a minibatch in a part is step `n / games` of its game `n % games`. Buffers:
+/// Sample `n` of a minibatch in a part is step `n / num_games` of its game `n % num_games`. Buffers:
 /// parameters `[num_params]`, at the start of a longer buffer; those of [`ExperienceBuffers`], [`MinibatchPortion`]
 /// and [`TileRange`].
 ///
 /// Workgroup memory, floats: the activations, later derivatives with respect to them, `stride` for each feature, hidden
-/// unit and action; `stride` for each hidden unit again if derivatives of activations are kept; `NUM_SUMS * tile`.
+/// unit and action; `stride` for each hidden unit again if derivatives of activations are kept;
+/// `NUM_SUMS * tile_samples`.
 #[cube(launch_unchecked)]
 pub(super) fn gradient_kernel<O: Observer, I: Float>(
     params: &[f32],
@@ -235,13 +240,13 @@ pub(super) fn gradient_kernel<O: Observer, I: Float>(
 ) {
     let unit = UNIT_POS as usize;
     let (tiling, shape) = comptime!((variant.tiling, variant.mlp));
-    let (tile, stride) = comptime!((tiling.tile, tiling.stride));
+    let (tile_samples, stride) = comptime!((tiling.tile_samples, tiling.stride));
     let [first, second, last] = comptime!(layers(&shape));
     let is_deep = comptime!(shape.second > 0);
     let activation = comptime!(shape.activation);
     let cube = CUBE_POS;
     // The grid may have excess cubes, which have neither samples nor a row.
-    let has_row = cube < tile_range.cubes;
+    let has_row = cube < tile_range.num_cubes;
     let row = (tile_range.first_row + cube) * comptime!(tiling.row_len(&shape));
     let sums_at = row + comptime!(shape.num_params());
 
@@ -252,21 +257,22 @@ pub(super) fn gradient_kernel<O: Observer, I: Float>(
     let derivative_len =
         comptime!(if tiling.keeps_derivatives { (shape.first + shape.second) * stride } else { 1 });
     let mut derivatives = Shared::<[f32]>::new_aligned_slice(derivative_len, ALIGNMENT);
-    let mut sums = Shared::<[f32]>::new_aligned_slice(comptime!(NUM_SUMS * tile), ALIGNMENT);
-    if unit < tile {
+    let mut sums =
+        Shared::<[f32]>::new_aligned_slice(comptime!(NUM_SUMS * tile_samples), ALIGNMENT);
+    if unit < tile_samples {
         #[unroll]
         for q in 0..NUM_SUMS {
             let mut sum = 0.0f32;
             if has_row && tile_range.first > 0 {
                 // Continues the sums of the launch before.
-                sum = tile_range.partials[sums_at + comptime!(q * tile) + unit];
+                sum = tile_range.partials[sums_at + comptime!(q * tile_samples) + unit];
             }
-            sums[comptime!(q * tile) + unit] = sum;
+            sums[comptime!(q * tile_samples) + unit] = sum;
         }
     }
 
     for tile_index in tile_range.first..tile_range.end {
-        let start = (cube * tile_range.tiles + tile_index) * tile;
+        let start = (cube * tile_range.tiles_per_cube + tile_index) * tile_samples;
         let is_first = tile_index == 0;
         observe_tile::<O>(experience, &mut activations, start, portion, variant);
         sync_cube();
@@ -278,7 +284,7 @@ pub(super) fn gradient_kernel<O: Observer, I: Float>(
         }
         compute_logits::<I>(params, &mut activations, last, tiling);
         sync_cube();
-        if unit < tile {
+        if unit < tile_samples {
             differentiate::<O>(
                 &mut activations,
                 &mut sums,
@@ -327,18 +333,18 @@ pub(super) fn gradient_kernel<O: Observer, I: Float>(
         sync_cube();
     }
 
-    if has_row && unit < tile && tile_range.end < tile_range.tiles {
+    if has_row && unit < tile_samples && tile_range.end < tile_range.tiles_per_cube {
         #[unroll]
         for q in 0..NUM_SUMS {
-            let at = comptime!(q * tile) + unit;
+            let at = comptime!(q * tile_samples) + unit;
             tile_range.partials[sums_at + at] = sums[at];
         }
     }
     sync_cube();
-    if has_row && unit < NUM_SUMS && tile_range.end == tile_range.tiles {
+    if has_row && unit < NUM_SUMS && tile_range.end == tile_range.tiles_per_cube {
         let mut sum = 0.0f32;
-        for s in 0..tile {
-            sum += sums[unit * tile + s];
+        for s in 0..tile_samples {
+            sum += sums[unit * tile_samples + s];
         }
         tile_range.partials[sums_at + unit] = sum;
     }

@@ -146,7 +146,7 @@ pub(super) fn forward<I: Float>(
     #[comptime] tiling: Tiling,
 ) {
     let (samples, stride) = comptime!((tiling.unit_samples(), tiling.stride));
-    let sample_blocks = comptime!(tiling.tile / samples);
+    let sample_blocks = comptime!(tiling.tile_samples / samples);
     let weights = comptime!(layer.forward_weights());
     let (neuron_block, columns) = comptime!((weights.neuron_block(), weights.columns()));
     let mut item = UNIT_POS as usize;
@@ -178,7 +178,7 @@ pub(super) fn forward<I: Float>(
                 }
             }
         }
-        item += comptime!(tiling.units);
+        item += comptime!(tiling.num_units);
     }
 }
 
@@ -195,7 +195,7 @@ pub(super) fn backward<I: Float>(
     #[comptime] tiling: Tiling,
 ) {
     let (samples, stride) = comptime!((tiling.unit_samples(), tiling.stride));
-    let sample_blocks = comptime!(tiling.tile / samples);
+    let sample_blocks = comptime!(tiling.tile_samples / samples);
     let weights = comptime!(next.backward_weights());
     let (neuron_block, columns) = comptime!((weights.neuron_block(), weights.columns()));
     let mut item = UNIT_POS as usize;
@@ -222,7 +222,7 @@ pub(super) fn backward<I: Float>(
                 activations[at] = sums[comptime!(n * samples + s)] * derivative;
             }
         }
-        item += comptime!(tiling.units);
+        item += comptime!(tiling.num_units);
     }
 }
 
@@ -237,7 +237,7 @@ pub(super) fn add_gradient<I: Float>(
     #[comptime] layer: Layer,
     #[comptime] tiling: Tiling,
 ) {
-    let (tile, stride) = comptime!((tiling.tile, tiling.stride));
+    let (tile_samples, stride) = comptime!((tiling.tile_samples, tiling.stride));
     let DenseLayout { weight, bias, inputs, outputs } = comptime!(layer.dense);
     let (input_block, neuron_block) = comptime!((block_len(inputs), block_len(outputs)));
     let columns = comptime!(outputs / neuron_block);
@@ -254,10 +254,10 @@ pub(super) fn add_gradient<I: Float>(
         for i in 0..comptime!(input_block * neuron_block) {
             sums[i] = 0.0f32;
         }
-        let samples = comptime!(SAMPLES_AT_ONCE.min(tile));
+        let samples = comptime!(SAMPLES_AT_ONCE.min(tile_samples));
         let mut derivatives = Array::<f32>::new(comptime!(neuron_block * samples));
         let mut s = 0usize;
-        while s < tile {
+        while s < tile_samples {
             #[unroll]
             for n in 0..neuron_block {
                 #[unroll]
@@ -301,16 +301,16 @@ pub(super) fn add_gradient<I: Float>(
                 }
             }
         }
-        item += comptime!(tiling.units);
+        item += comptime!(tiling.num_units);
     }
     let mut neuron = UNIT_POS as usize;
     while neuron < outputs {
         let mut sum = select(is_first, 0.0f32, partials[row + bias + neuron]);
         #[unroll]
-        for s in 0..tile {
+        for s in 0..tile_samples {
             sum += activations[(neuron + comptime!(layer.neuron_row)) * stride + comptime!(s)];
         }
         partials[row + bias + neuron] = sum;
-        neuron += comptime!(tiling.units);
+        neuron += comptime!(tiling.num_units);
     }
 }

@@ -27,8 +27,7 @@ use crate::settings::TrainConfig;
 use burn::cubecl::prelude::*;
 use burn::tensor::Tensor;
 use burn_cubecl::tensor::CubeTensor;
-pub(super) use optimizer_kernels::UNITS;
-use optimizer_kernels::adamw_kernel;
+use optimizer_kernels::{UNITS, adamw_kernel};
 use tiles::Tiling;
 use update::FusedUpdate;
 

@@ -14,7 +14,7 @@ const PARTIAL_SUMS: usize = 32;
 /// Units per cube of [`sum_kernel`].
 pub(super) const SUM_UNITS: usize = COLUMNS * PARTIAL_SUMS;
 /// Units per cube of [`adamw_kernel`].
-pub(in crate::learner) const UNITS: usize = 256;
+pub(super) const UNITS: usize = 256;
 
 /// Sums partial gradients. One unit sums one parameter over one of [`PARTIAL_SUMS`] runs of rows; the unit
 /// of the first run then sums over runs.

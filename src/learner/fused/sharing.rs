@@ -41,12 +41,12 @@ impl FusedLearner {
     }
 
     /// Sums gradients and metrics, `[num_params + NUM_SUMS]`, over all ranks.
-    pub(super) fn all_reduce_gradient(&self, ours: CubeTensor) -> Result<CubeTensor, TeamError> {
+    pub(super) fn all_reduce_gradient(&self, local: CubeTensor) -> Result<CubeTensor, TeamError> {
         if self.context.team.size() == 1 {
-            return Ok(ours);
+            return Ok(local);
         }
-        let ours = Tensor::<1>::from_primitive::<Cube>(ours);
-        Ok(cube_tensor(sum_over_ranks(&self.context.team, ours, self.mlp.num_params())?))
+        let local = Tensor::<1>::from_primitive::<Cube>(local);
+        Ok(cube_tensor(sum_over_ranks(&self.context.team, local, self.mlp.num_params())?))
     }
 
     /// Replaces the parameters in `[3, num_params]` (parameters and moments) by those of the first

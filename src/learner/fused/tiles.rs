@@ -28,9 +28,9 @@ const MAX_TOTAL_PARTIAL_FLOATS: usize = 30 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Tiling {
     /// Units per cube.
-    pub units: usize,
+    pub num_units: usize,
     /// Samples per tile.
-    pub tile: usize,
+    pub tile_samples: usize,
     /// Distance from a neuron's samples to those of the next one.
     pub stride: usize,
     /// Whether derivatives of activations are stored separately, because they do not follow from the values.
@@ -41,51 +41,50 @@ impl Tiling {
     /// Tiling for a perceptron; `None` if it is too wide for a cube.
     pub fn new(shape: &MlpShape) -> Option<Self> {
         let widest = shape.first.max(shape.second).max(shape.actions);
-        let units = (widest / 2).max(MIN_UNITS).next_multiple_of(32);
+        let num_units = (widest / 2).max(MIN_UNITS).next_multiple_of(32);
         let keeps_derivatives = !shape.activation.has_derivative_from_value();
         let derivatives = if keeps_derivatives { shape.first + shape.second } else { 0 };
         let rows = shape.features + shape.first + shape.second + shape.actions + derivatives;
-        let fits = |tile: usize, stride: usize| {
-            (rows * stride + NUM_SUMS * tile + ALIGNMENT_FLOATS) * size_of::<f32>()
+        let fits = |tile_samples: usize, stride: usize| {
+            (rows * stride + NUM_SUMS * tile_samples + ALIGNMENT_FLOATS) * size_of::<f32>()
                 <= WORKGROUP_BYTES
         };
-        let tile = [16, 8, 4, 2, 1].into_iter().find(|tile| fits(*tile, *tile))?;
-        let padded = tile + PADDING;
-        let stride = if tile > PADDING && fits(tile, padded) { padded } else { tile };
-        (widest <= MAX_WIDTH).then_some(Self { units, tile, stride, keeps_derivatives })
+        let tile_samples = [16, 8, 4, 2, 1].into_iter().find(|count| fits(*count, *count))?;
+        let padded = tile_samples + PADDING;
+        let has_padding = tile_samples > PADDING && fits(tile_samples, padded);
+        let stride = if has_padding { padded } else { tile_samples };
+        (widest <= MAX_WIDTH).then_some(Self { num_units, tile_samples, stride, keeps_derivatives })
     }
 
     /// Number of samples for which a unit computes its neurons at a time.
     pub fn unit_samples(&self) -> usize {
-        self.tile.min(MAX_UNIT_SAMPLES)
+        self.tile_samples.min(MAX_UNIT_SAMPLES)
     }
 
     /// Floats of a cube's partial gradient, which its sums follow: one per sample of a tile until the last launch.
     pub fn row_len(&self, shape: &MlpShape) -> usize {
-        shape.num_params() + NUM_SUMS * self.tile
+        shape.num_params() + NUM_SUMS * self.tile_samples
     }
 }
 
-/// Distribution of a minibatch's samples in a part over cubes of `tiles` tiles.
+/// Distribution of a minibatch's samples in a part over cubes.
 ///
 /// Depends on sizes only and not on the device, and so does the order of all sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Spread {
-    /// Number of cubes.
-    pub cubes: usize,
-    /// Tiles per cube.
-    pub tiles: usize,
+    pub num_cubes: usize,
+    pub tiles_per_cube: usize,
 }
 
 impl Spread {
     /// Distributes the `samples` samples of one of `parts` parts.
     pub fn new(shape: &MlpShape, tiling: &Tiling, samples: usize, parts: usize) -> Self {
-        let tile = tiling.tile;
+        let tile_samples = tiling.tile_samples;
         let max_by_portion = MAX_PARTIAL_FLOATS / (shape.num_params() + NUM_SUMS);
         let max_by_buffer = MAX_TOTAL_PARTIAL_FLOATS / parts / tiling.row_len(shape);
         let max_cubes = max_by_portion.min(max_by_buffer).clamp(1, MAX_CUBES);
-        let tiles = samples.div_ceil(tile).div_ceil(max_cubes).max(1);
-        Self { cubes: samples.div_ceil(tile * tiles), tiles }
+        let tiles_per_cube = samples.div_ceil(tile_samples).div_ceil(max_cubes).max(1);
+        Self { num_cubes: samples.div_ceil(tile_samples * tiles_per_cube), tiles_per_cube }
     }
 }
 
@@ -101,9 +100,9 @@ mod tests {
             let shape = MlpShape { features, first, second, actions: 3, activation, block: 1 };
             let tiling = Tiling::new(&shape).unwrap();
             for parts in [1, 3, 4, 16, 64] {
-                let cubes = Spread::new(&shape, &tiling, 1 << 20, parts).cubes;
-                let bytes = parts * cubes * tiling.row_len(&shape) * size_of::<f32>();
-                assert!(cubes > 0 && bytes < 128 << 20, "{parts} parts: {bytes} bytes");
+                let num_cubes = Spread::new(&shape, &tiling, 1 << 20, parts).num_cubes;
+                let bytes = parts * num_cubes * tiling.row_len(&shape) * size_of::<f32>();
+                assert!(num_cubes > 0 && bytes < 128 << 20, "{parts} parts: {bytes} bytes");
             }
         }
     }
@@ -112,8 +111,8 @@ mod tests {
     fn tiles_are_as_large_as_workgroup_memory_allows() {
         let tiling = |features, first, second, activation| {
             let shape = MlpShape { features, first, second, actions: 3, activation, block: 1 };
-            let Tiling { units, tile, stride, .. } = Tiling::new(&shape)?;
-            Some((units, tile, stride))
+            let Tiling { num_units, tile_samples, stride, .. } = Tiling::new(&shape)?;
+            Some((num_units, tile_samples, stride))
         };
         let relu = |features, first, second| tiling(features, first, second, Activation::Relu);
         assert_eq!(relu(16, 64, 0), Some((64, 16, 20)));

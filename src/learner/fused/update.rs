@@ -16,7 +16,7 @@ use crate::device::buffers::{argument, cube_ints, cube_tensor, element_type, gri
 use crate::device::items_per_launch;
 use crate::learner::context::LearnerContext;
 use crate::learner::counted_steps::LearntSteps;
-use crate::learner::means::NUM_SUMS;
+use crate::learner::means::{APPROX_KL, NUM_SUMS};
 use crate::learner::optimizer::{AdamW, adamw_factors};
 use crate::learner::schedule::{entropy_coef, first_optimizer_step};
 use crate::learner::train_state::TrainState;
@@ -63,8 +63,7 @@ struct PartPortion<'a> {
     part: &'a PartBuffers,
     /// Offset of the games in the order.
     first: usize,
-    /// Number of games.
-    games: usize,
+    num_games: usize,
 }
 
 /// Buffers of a part of a recording.
@@ -237,12 +236,12 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
         let is_single = self.parts.len() == 1;
         let portions = self.parts.iter().map(|part| {
             if is_single {
-                return PartPortion { part, first: start, games: end - start };
+                return PartPortion { part, first: start, num_games: end - start };
             }
             let (first, end) = (position(part.first_env), position(part.first_env + part.num_envs));
-            PartPortion { part, first: start + first, games: end - first }
+            PartPortion { part, first: start + first, num_games: end - first }
         });
-        portions.filter(|portion| portion.games > 0).collect()
+        portions.filter(|portion| portion.num_games > 0).collect()
     }
 
     /// Gradient of minibatch `index` on this rank, followed by its sums: `[num_params + NUM_SUMS]`.
@@ -251,9 +250,10 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
         let UpdateVariant { mlp, tiling, .. } = &self.variant;
         let width = mlp.num_params() + NUM_SUMS;
         let portions = self.split_by_part(&self.minibatches.ranges[index]);
-        let spread =
-            |games: usize| Spread::new(mlp, tiling, games * self.learn_steps, portions.len());
-        let rows: usize = portions.iter().map(|portion| spread(portion.games).cubes).sum();
+        let spread = |num_games: usize| {
+            Spread::new(mlp, tiling, num_games * self.learn_steps, portions.len())
+        };
+        let rows: usize = portions.iter().map(|portion| spread(portion.num_games).num_cubes).sum();
         if rows == 0 {
             // All games of this minibatch belong to other ranks.
             let device = Tensor::<1>::from_primitive::<Cube>(params.clone()).device();
@@ -263,36 +263,38 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
         let partials = uninit(params, &[rows, stride], DType::F32);
         let totals = uninit(params, &[width], DType::F32);
         let mut first_row = 0;
-        for &PartPortion { part, first, games } in &portions {
-            let portion = || self.portion(index, first, games);
+        for &PartPortion { part, first, num_games } in &portions {
+            let portion = || self.portion(index, first, num_games);
             if self.learner.loss.loss_type.has_sequence_ratio() {
-                self.compute_ratios(part, params, games, portion);
+                self.compute_ratios(part, params, num_games, portion);
             }
-            let Spread { cubes, tiles } = spread(games);
+            let Spread { num_cubes, tiles_per_cube } = spread(num_games);
             // Forward, and backward by inputs and by weights.
             let samples = self.items_per_launch(3.0 * mlp.forward_flops());
-            let step = (samples / (cubes * tiling.tile)).max(1);
-            for first in (0..tiles).step_by(step) {
-                let end = tiles.min(first + step);
+            let step = (samples / (num_cubes * tiling.tile_samples)).max(1);
+            for first in (0..tiles_per_cube).step_by(step) {
+                let end = tiles_per_cube.min(first + step);
                 let rows = argument(&partials);
+                let tile_range =
+                    TileRangeLaunch::new(rows, num_cubes, tiles_per_cube, first, end, first_row);
                 // SAFETY: the kernel does not read samples past the last, and each cube writes its own row.
                 // All units of a cube reach its barriers.
                 unsafe {
                     gradient_kernel::launch_unchecked::<O>(
                         &params.client,
-                        grid(params, cubes),
-                        CubeDim::new_1d(tiling.units as u32),
+                        grid(params, num_cubes),
+                        CubeDim::new_1d(tiling.num_units as u32),
                         argument(params),
                         self.experience(part),
                         portion(),
-                        TileRangeLaunch::new(rows, cubes, tiles, first, end, first_row),
+                        tile_range,
                         self.coefficients(),
                         self.variant,
                         self.input_type(),
                     );
                 }
             }
-            first_row += cubes;
+            first_row += num_cubes;
         }
         launch_sum(&partials, &totals, rows, width, stride);
         totals
@@ -303,13 +305,13 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
         items_per_launch(flops, self.learner.context.config.launch_size)
     }
 
-    fn portion(&self, index: usize, first: usize, games: usize) -> MinibatchPortionLaunch {
+    fn portion(&self, index: usize, first: usize, num_games: usize) -> MinibatchPortionLaunch {
         let num_minibatches = self.learner.context.config.update.num_minibatches;
         let MinibatchOrder { ranges, size, .. } = &self.minibatches;
         MinibatchPortionLaunch::new(
             argument(&self.summary),
             first,
-            games,
+            num_games,
             first - ranges[index].start,
             *size,
             index,
@@ -348,10 +350,10 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
         &self,
         part: &PartBuffers,
         params: &CubeTensor,
-        games: usize,
+        num_games: usize,
         portion: impl Fn() -> MinibatchPortionLaunch,
     ) {
-        for games in self.split_into_launches(games) {
+        for games in self.split_into_launches(num_games) {
             // SAFETY: accesses stay below the number of games, which belong to the part.
             unsafe {
                 sequence_ratio_kernel::launch_unchecked::<O>(
@@ -372,10 +374,10 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
     }
 
     /// Divides games into launches of kernels that evaluate the policy at each step of a game.
-    fn split_into_launches(&self, games: usize) -> impl Iterator<Item = Range<usize>> {
+    fn split_into_launches(&self, num_games: usize) -> impl Iterator<Item = Range<usize>> {
         let flops = self.variant.mlp.forward_flops() * self.learn_steps as f64;
         let max_games = self.items_per_launch(flops).next_multiple_of(GAME_UNITS);
-        (0..games).step_by(max_games).map(move |first| first..games.min(first + max_games))
+        (0..num_games).step_by(max_games).map(move |first| first..num_games.min(first + max_games))
     }
 }
 
@@ -394,10 +396,10 @@ impl<O: Observer> UpdateSteps for FusedUpdate<'_, O> {
     }
 
     fn approx_kl(&self, index: usize, gradient: &CubeTensor) -> f64 {
-        let at = |tensor: &CubeTensor, i: usize| as_tensor(tensor).narrow(0, i, 1);
-        let num_params = self.variant.mlp.num_params();
-        let both = vec![at(gradient, num_params), at(&self.summary, MINIBATCH_COUNTS + index)];
-        let read = device::read(Tensor::cat(both, 0));
+        let number = |tensor: &CubeTensor, i: usize| as_tensor(tensor).narrow(0, i, 1);
+        let sum = number(gradient, self.variant.mlp.num_params() + APPROX_KL);
+        let steps = number(&self.summary, MINIBATCH_COUNTS + index);
+        let read = device::read(Tensor::cat(vec![sum, steps], 0));
         f64::from(read[0]) / f64::from(read[1]).max(1.0)
     }
 

@@ -66,14 +66,14 @@ impl PartSizes {
         self.learn_steps * self.num_envs + env
     }
 
-    /// Index of a step's log-probability under the reference policy, past the advantages; the
-    /// advantage of the step is at `at`.
-    fn reference_index(&self, at: usize) -> usize {
-        (self.learn_steps + 2) * self.num_envs + at
+    /// Index of a step's log-probability under the reference policy, past the advantages, from
+    /// that of its advantage.
+    fn reference_index(&self, advantage_index: usize) -> usize {
+        (self.learn_steps + 2) * self.num_envs + advantage_index
     }
 }
 
-/// The portion of a minibatch in one part of the recording: games `order[first..first + games]`.
+/// The portion of a minibatch in one part of the recording: games `order[first..first + num_games]`.
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct MinibatchPortion {
     /// Summary of the update.
@@ -81,11 +81,11 @@ pub(super) struct MinibatchPortion {
     /// Offset of the games in the order.
     pub first: usize,
     /// Number of games of the portion.
-    pub games: usize,
+    pub num_games: usize,
     /// Offset of these games within the minibatch.
     pub offset: usize,
     /// Number of games of the minibatch in all parts.
-    pub all_games: usize,
+    pub minibatch_size: usize,
     /// Index of the minibatch within the update.
     pub index: usize,
     /// Minibatches per epoch.
@@ -99,14 +99,14 @@ impl MinibatchPortion {
     /// Reads the ratio of game `game` of this portion.
     pub fn sequence_ratio(&self, game: usize) -> SequenceRatio {
         let at = self.ratios_offset + self.offset + game;
-        SequenceRatio { ratio: self.summary[at], d_logprob: self.summary[at + self.all_games] }
+        SequenceRatio { ratio: self.summary[at], d_logprob: self.summary[at + self.minibatch_size] }
     }
 
     /// Stores the ratio of game `game` of this portion.
     fn store_sequence_ratio(&mut self, game: usize, ratio: &SequenceRatio) {
         let at = self.ratios_offset + self.offset + game;
         self.summary[at] = ratio.ratio;
-        self.summary[at + self.all_games] = ratio.d_logprob;
+        self.summary[at + self.minibatch_size] = ratio.d_logprob;
     }
 }
 
@@ -169,7 +169,7 @@ impl ExperienceBuffers {
         #[comptime] form: LossForm,
     ) -> f32 {
         let denominators = StepDenominators {
-            sequences: portion.all_games as f32,
+            sequences: portion.minibatch_size as f32,
             learn_steps: self.sizes.learn_steps as f32,
             steps: portion.summary[MINIBATCH_COUNTS + portion.index],
             rollout_share: portion.summary[LEARNT_STEPS] / portion.num_minibatches as f32,
@@ -290,15 +290,15 @@ pub(super) fn count_kernel(
     advantages: &[f32],
     recording_summary: &[f32],
     summary: &mut [f32],
-    minibatches: usize,
-    games: usize,
+    num_minibatches: usize,
+    games_per_minibatch: usize,
     sizes: PartSizes,
 ) {
     let unit = UNIT_POS as usize;
     let mut sum = 0.0f32;
-    if CUBE_POS < minibatches {
-        for i in range_stepped(unit, games, comptime!(COUNT_UNITS)) {
-            let env = order[CUBE_POS * games + i] as usize;
+    if CUBE_POS < num_minibatches {
+        for i in range_stepped(unit, games_per_minibatch, comptime!(COUNT_UNITS)) {
+            let env = order[CUBE_POS * games_per_minibatch + i] as usize;
             if env >= sizes.first_env && env < sizes.first_env + sizes.num_envs {
                 sum += advantages[sizes.length_index(env) - sizes.first_env];
             }
@@ -307,7 +307,7 @@ pub(super) fn count_kernel(
     let mut sums = Shared::<[f32]>::new_slice(COUNT_UNITS);
     sums[unit] = sum;
     sync_cube();
-    if unit == 0 && CUBE_POS < minibatches {
+    if unit == 0 && CUBE_POS < num_minibatches {
         let mut total = 0.0f32;
         if sizes.first_env > 0 {
             total = summary[MINIBATCH_COUNTS + CUBE_POS];
@@ -349,8 +349,8 @@ pub(super) fn reference_kernel<O: Observer, I: Float>(
         for t in 0..sizes.learn_steps {
             let step = sizes.step_index(env, t);
             let action = read_action::<O>(words, &step, variant);
-            let soft = forward::<O, I>(params, words, &step, action, &mut scratch, variant);
-            extended[sizes.reference_index(step.words.at)] = soft.logprob;
+            let distribution = forward::<O, I>(params, words, &step, action, &mut scratch, variant);
+            extended[sizes.reference_index(step.words.at)] = distribution.logprob;
         }
     }
 }
@@ -384,14 +384,14 @@ fn forward<O: Observer, I: Float>(
     scratch: &mut Scratch,
     #[comptime] variant: UpdateVariant<O>,
 ) -> Softmax {
-    let all = FeatureSlots {
+    let slots = FeatureSlots {
         first: 0usize.runtime(),
         stride: 1usize.runtime(),
         worker: 0usize.runtime(),
         num_workers: 1usize,
     };
     let x = scratch.x.as_mut_slice();
-    O::observe::<f32>(words, &step.words, x, &all, comptime!(variant.observer));
+    O::observe::<f32>(words, &step.words, x, &slots, comptime!(variant.observer));
     #[unroll]
     for i in 0..comptime!(variant.mlp.features) {
         scratch.x[i] = round_to::<I>(scratch.x[i]);
@@ -427,7 +427,7 @@ pub(super) fn sequence_ratio_kernel<O: Observer, I: Float>(
             let sample = experience.load_sample::<O>(&step, &*portion, variant);
             if sample.is_counted {
                 let action = sample.action;
-                let soft = forward::<O, I>(
+                let distribution = forward::<O, I>(
                     params,
                     &experience.words,
                     &step,
@@ -435,7 +435,7 @@ pub(super) fn sequence_ratio_kernel<O: Observer, I: Float>(
                     &mut scratch,
                     variant,
                 );
-                sum += soft.logprob - sample.logprob;
+                sum += distribution.logprob - sample.logprob;
             }
         }
         let length = experience.length(env);
@@ -446,8 +446,8 @@ pub(super) fn sequence_ratio_kernel<O: Observer, I: Float>(
             let sample = experience.load_sample::<O>(&step, &*portion, variant);
             if sample.is_counted {
                 let step = Step { ratio, advantage: sample.advantage, logprob: 0.0f32.runtime() };
-                let policy = term(&step, &coefficients, comptime!(variant.loss.loss_type));
-                d_logprob += policy.d_logprob;
+                let policy_term = term(&step, &coefficients, comptime!(variant.loss.loss_type));
+                d_logprob += policy_term.d_logprob;
             }
         }
         let weight = experience.weight(env, &*portion, comptime!(variant.loss));

@@ -18,7 +18,7 @@ pub use sequences::SequenceLearner;
 
 use super::context::LearnerContext;
 use super::counted_steps::CountedSteps;
-use super::means::{UpdateMeans, UpdateSums};
+use super::means::{APPROX_KL, UpdateMeans, UpdateSums};
 use super::optimizer::{Moments, StepSettings, clip_and_step};
 use super::order::Minibatch;
 use super::schedule::entropy_coef;
@@ -113,8 +113,9 @@ pub trait HostLearner: Debug + Send {
             !context.team.is_mixed(),
             "ranks on the CPU and on devices sum in different orders"
         );
-        let (minibatches, counted) =
-            CountedSteps::count(context, experience.counts, experience.learn_steps, iteration)?;
+        let HostExperience { counts, learn_steps, .. } = *experience;
+        let minibatches = context.batches.minibatches(iteration, counts.len());
+        let counted = CountedSteps::count(context, &minibatches, counts, learn_steps, iteration)?;
         let config = context.config.clone();
         let loss = StepLoss::new(&config.loss, entropy_coef(&config, iteration));
         let reference_logprobs = self.reference_logprobs(experience, &minibatches);
@@ -149,7 +150,7 @@ impl<L: HostLearner + ?Sized> UpdateSteps for HostUpdate<'_, L> {
     }
 
     fn approx_kl(&self, index: usize, gradient: &PartialSum) -> f64 {
-        gradient.numbers[0] / self.counted.per_minibatch[index].max(1.0)
+        gradient.numbers[APPROX_KL] / self.counted.per_minibatch[index].max(1.0)
     }
 
     fn step(&mut self, index: usize, gradient: PartialSum) -> Result<(), TeamError> {

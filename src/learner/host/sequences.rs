@@ -175,16 +175,20 @@ impl LossColumns {
 
     /// Log-probabilities of the actions, from the logits of all steps.
     fn all_logprobs(&self, logits: &[f32], actions: usize) -> Vec<f32> {
-        let mut all = vec![0.0; logits.len() / actions];
-        let blocks =
-            all.par_chunks_mut(LANE_STEPS).zip(logits.par_chunks(LANE_STEPS * actions)).enumerate();
-        blocks.for_each(|(block, (all, logits))| {
+        let mut step_logprobs = vec![0.0; logits.len() / actions];
+        let blocks = step_logprobs
+            .par_chunks_mut(LANE_STEPS)
+            .zip(logits.par_chunks(LANE_STEPS * actions))
+            .enumerate();
+        blocks.for_each(|(block, (step_logprobs, logits))| {
             let (mut lanes, mut probs) =
                 (vec![[0.0; LANE_STEPS]; actions], vec![[0.0; LANE_STEPS]; actions]);
             to_lanes(logits, &mut lanes);
-            all.copy_from_slice(&logprobs(self, block, &mut lanes, &mut probs)[..all.len()]);
+            step_logprobs.copy_from_slice(
+                &logprobs(self, block, &mut lanes, &mut probs)[..step_logprobs.len()],
+            );
         });
-        all
+        step_logprobs
     }
 }
 
@@ -207,13 +211,13 @@ impl StepSlots<'_> {
     }
 
     /// Copies the values at the slots, if there are any, and pads them.
-    fn gather<T: Copy>(&self, from: &[T], to: &mut Vec<T>, padded: usize, padding: T) {
-        to.clear();
-        if !from.is_empty() {
-            to.reserve(padded);
-            self.for_each(|slot| to.push(from[slot]));
+    fn gather<T: Copy>(&self, values: &[T], gathered: &mut Vec<T>, padded: usize, padding: T) {
+        gathered.clear();
+        if !values.is_empty() {
+            gathered.reserve(padded);
+            self.for_each(|slot| gathered.push(values[slot]));
         }
-        to.resize(padded, padding);
+        gathered.resize(padded, padding);
     }
 }
 
@@ -377,9 +381,9 @@ impl HostLearner for SequenceLearner {
             _ => parts,
         };
         let leaf = |shard: usize| self.differentiate(&inputs, shard, parts);
-        let ours = shards.compute_partial_sums(&leaf, &|vector| self.give_back(vector));
+        let local = shards.compute_partial_sums(&leaf, &|vector| self.give_back(vector));
         let len = PartialSumLen { vector: self.policy.params().len(), numbers: NUM_SUMS };
-        team.all_reduce_shards(&shards, ours, len)
+        team.all_reduce_shards(&shards, local, len)
     }
 
     fn step(&mut self, gradient: &[f32], step_index: u64) -> f32 {

@@ -51,12 +51,12 @@ impl Differentiation<'_> {
             return self.pipelined_gradient(chosen);
         }
         let mut max_ratio_distance = 0.0f64;
-        let ours = tree_nodes(shards, &self.shards.own_shards()).into_iter().map(|range| {
+        let local = tree_nodes(shards, &self.shards.own_shards()).into_iter().map(|range| {
             self.partial_sum_on_any_device(chosen, range).into_sum(&mut max_ratio_distance)
         });
         let numbers = TokenSums::NUM_ADDITIVE;
         let len = PartialSumLen { vector: self.decoder.num_trainable(), numbers };
-        let sum = self.team.all_reduce_shards(self.shards, ours.collect(), len)?;
+        let sum = self.team.all_reduce_shards(self.shards, local.collect(), len)?;
         Ok((sum.vector, TokenSums::from_additive(&sum.numbers, max_ratio_distance)))
     }
 

@@ -23,14 +23,14 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Whether the policy's term and the entropy bonus act on the token at index `at`.
-    pub(super) fn is_selected(&self, at: usize) -> bool {
-        self.mask[at] && self.selected.get(at).is_none_or(|selected| *selected)
+    /// Whether the policy's term and the entropy bonus act on the token at `index`.
+    pub(super) fn is_selected(&self, index: usize) -> bool {
+        self.mask[index] && self.selected.get(index).is_none_or(|selected| *selected)
     }
 
-    /// The tokens that the token at index `at` was drawn from; empty for all.
-    pub(super) fn candidates(&self, at: usize) -> &[u32] {
-        self.candidates.get(at).map_or(&[], |candidates| candidates)
+    /// The tokens that the token at `index` was drawn from; empty for all.
+    pub(super) fn candidates(&self, index: usize) -> &[u32] {
+        self.candidates.get(index).map_or(&[], |candidates| candidates)
     }
 }
 

@@ -68,7 +68,7 @@ impl<'a> HostTargets<'a> {
         temperature: f32,
         buffer: &mut Vec<f32>,
     ) -> Vec<Vec<f32>> {
-        let mut all: Vec<Vec<f32>> =
+        let mut sample_logprobs: Vec<Vec<f32>> =
             self.samples.iter().map(|sample| vec![0.0; sample.tokens.len()]).collect();
         let row_logprobs = |logits: &mut [f32], targets: &[TokenIndex]| -> Vec<f32> {
             let normalizer = normalize(logits);
@@ -79,11 +79,11 @@ impl<'a> HostTargets<'a> {
         let store = |first: usize, logprobs: Vec<Vec<f32>>, _: &[f32]| {
             let targets = self.rows[first..].iter().flatten();
             for (index, logprob) in targets.zip(logprobs.into_iter().flatten()) {
-                all[index.sample][index.token] = logprob;
+                sample_logprobs[index.sample][index.token] = logprob;
             }
         };
         self.visit(decoder, hidden, temperature, buffer, row_logprobs, store);
-        all
+        sample_logprobs
     }
 
     /// Computes the logits of all rows, at the temperature and among the candidates, in parts, so that the logits of

@@ -232,11 +232,11 @@ impl LanguageLearner {
         shards: &Shards,
     ) -> Option<Vec<Vec<Vec<f32>>>> {
         let reference = self.reference.as_ref()?;
-        let own = shards.own_items();
-        let mut all = vec![Vec::new(); own.start];
-        all.extend(logprobs(reference, &groups[own], settings.temperature));
-        all.resize_with(groups.len(), Vec::new);
-        Some(all)
+        let local = shards.own_items();
+        let mut group_logprobs = vec![Vec::new(); local.start];
+        group_logprobs.extend(logprobs(reference, &groups[local], settings.temperature));
+        group_logprobs.resize_with(groups.len(), Vec::new);
+        Some(group_logprobs)
     }
 }
 
@@ -246,18 +246,18 @@ fn vector_ranges(decoder: &TokenDecoder) -> Vec<Range<usize>> {
         return Vec::new();
     }
     let parameters = decoder.shape().parameters().into_iter();
-    let places = parameters.scan(0, |end, parameter| {
+    let ranges = parameters.scan(0, |end, parameter| {
         let start = std::mem::replace(end, *end + parameter.num_elements());
         Some((start..*end, parameter.shape.len() == 1))
     });
-    places.filter_map(|(place, is_vector)| is_vector.then_some(place)).collect()
+    ranges.filter_map(|(range, is_vector)| is_vector.then_some(range)).collect()
 }
 
 /// Log-probabilities of all tokens at a temperature, by group, sample and token.
 pub fn logprobs(decoder: &TokenDecoder, groups: &[Group], temperature: f32) -> Vec<Vec<Vec<f32>>> {
     #[cfg(text_kernels)]
-    if let Some(all) = device::logprobs(decoder, groups, temperature) {
-        return all;
+    if let Some(logprobs) = device::logprobs(decoder, groups, temperature) {
+        return logprobs;
     }
     let evaluate_group = |group: &Group| host::logprobs(decoder, group, temperature);
     if decoder.is_small() {
@@ -277,17 +277,17 @@ pub fn gradient(
     entropy_coef: f64,
 ) -> Vec<f32> {
     let counted = groups.iter().map(Group::num_counted).sum::<usize>() as f32;
-    let all: Vec<usize> = (0..groups.len()).collect();
+    let indices: Vec<usize> = (0..groups.len()).collect();
     let differentiation = Differentiation {
         decoder,
         settings,
         groups,
-        minibatch_loss: MinibatchLoss::new(settings, entropy_coef, groups, &all, counted),
+        minibatch_loss: MinibatchLoss::new(settings, entropy_coef, groups, &indices, counted),
         reference_logprobs,
         shards: &Shards::new(groups.len(), settings.update.num_shards),
         team: &Team::alone(),
         buffers: &PassBuffers::default(),
     };
-    let (gradient, _) = differentiation.gradient(&all).expect("a single rank");
+    let (gradient, _) = differentiation.gradient(&indices).expect("a single rank");
     gradient.into_host(&decoder.trainable_sizes())
 }

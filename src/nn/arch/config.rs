@@ -179,15 +179,16 @@ fn check_sizes(shape: &DecoderShape) -> Result<(), ConfigError> {
 
 /// Entries that are divisors or arguments of roots and logarithms: names, values, and exclusive lower bounds.
 fn bounded_entries(shape: &DecoderShape) -> Vec<(&'static str, f64, f64)> {
-    let mut all = vec![
+    let mut entries = vec![
         ("rms_norm_eps", f64::from(shape.rms_norm_eps), 0.0),
         ("rope_theta", shape.rope_theta, 0.0),
     ];
-    all.extend(shape.query_pre_attn_scalar.map(|scalar| ("query_pre_attn_scalar", scalar, 0.0)));
+    entries
+        .extend(shape.query_pre_attn_scalar.map(|scalar| ("query_pre_attn_scalar", scalar, 0.0)));
     let local = shape.sliding.as_ref().and_then(|sliding| sliding.rope_theta);
-    all.extend(local.map(|theta| ("rope_local_base_freq", theta, 0.0)));
+    entries.extend(local.map(|theta| ("rope_local_base_freq", theta, 0.0)));
     let (factor, original) = match shape.rope_scaling {
-        None => return all,
+        None => return entries,
         Some(RopeScaling::Linear { factor }) => (factor, None),
         Some(RopeScaling::Dynamic { factor, original_max_position_embeddings: original }) => {
             (factor, Some(original))
@@ -198,8 +199,8 @@ fn bounded_entries(shape: &DecoderShape) -> Vec<(&'static str, f64, f64)> {
             high_freq_factor: high,
             original_max_position_embeddings: original,
         }) => {
-            all.push(("rope_scaling.low_freq_factor", low, 0.0));
-            all.push(("rope_scaling.high_freq_factor", high, low));
+            entries.push(("rope_scaling.low_freq_factor", low, 0.0));
+            entries.push(("rope_scaling.high_freq_factor", high, low));
             (factor, Some(original))
         }
         Some(RopeScaling::Yarn {
@@ -210,18 +211,18 @@ fn bounded_entries(shape: &DecoderShape) -> Vec<(&'static str, f64, f64)> {
             attention_factor,
             ..
         }) => {
-            all.push(("rope_scaling.beta_fast", beta_fast, 0.0));
-            all.push(("rope_scaling.beta_slow", beta_slow, 0.0));
-            all.push(("rope_scaling.attention_factor", attention_factor, 0.0));
+            entries.push(("rope_scaling.beta_fast", beta_fast, 0.0));
+            entries.push(("rope_scaling.beta_slow", beta_slow, 0.0));
+            entries.push(("rope_scaling.attention_factor", attention_factor, 0.0));
             // Pairs are found by its logarithm.
-            all.push(("rope_theta", shape.rope_theta, 1.0));
+            entries.push(("rope_theta", shape.rope_theta, 1.0));
             (factor, Some(original))
         }
     };
-    all.push(("rope_scaling.factor", factor, 0.0));
+    entries.push(("rope_scaling.factor", factor, 0.0));
     let name = "rope_scaling.original_max_position_embeddings";
-    all.extend(original.map(|tokens| (name, tokens, 0.0)));
-    all
+    entries.extend(original.map(|tokens| (name, tokens, 0.0)));
+    entries
 }
 
 /// Reads the tokens of a sliding window: 4,096 if the entry is absent, as in `transformers`; `None` if it is null.
@@ -246,8 +247,8 @@ pub(super) fn read_sliding_layers(
         Some("full_attention") => Ok(false),
         _ => Err(unsupported_error("layer_types", kind.clone())),
     };
-    let all = types.iter().map(is_sliding).collect::<Result<_, _>>()?;
-    check_layer_list("layer_types", all, num_layers)
+    let layers = types.iter().map(is_sliding).collect::<Result<_, _>>()?;
+    check_layer_list("layer_types", layers, num_layers)
 }
 
 /// The entries of a `config.json` about sliding windows.

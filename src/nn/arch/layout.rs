@@ -189,41 +189,41 @@ impl DecoderShape {
     pub fn parameters(&self) -> Vec<Parameter> {
         let size = self.hidden_size;
         let weight = |name: &str, shape: &[usize]| Parameter::new(format!("{name}.weight"), shape);
-        let mut all = if self.takes_tokens() {
+        let mut parameters = if self.takes_tokens() {
             vec![weight("embed_tokens", &[self.num_actions, size])]
         } else {
             Parameter::linear("input", self.num_features, size).to_vec()
         };
         for i in 0..self.num_layers {
-            let push_norm = |all: &mut Vec<Parameter>, name: Option<&str>, size: usize| {
-                all.extend(name.map(|name| weight(&format!("layers.{i}.{name}"), &[size])));
+            let push_norm = |parameters: &mut Vec<Parameter>, name: Option<&str>, size: usize| {
+                parameters.extend(name.map(|name| weight(&format!("layers.{i}.{name}"), &[size])));
             };
-            let push_linears = |all: &mut Vec<Parameter>, projections: &[Projection]| {
+            let push_linears = |parameters: &mut Vec<Parameter>, projections: &[Projection]| {
                 for projection in projections {
                     let [inputs, outputs] = projection.sizes(self);
                     let name = format!("layers.{i}.{}", projection.name());
                     let [weight, bias] = Parameter::linear(&name, inputs, outputs);
-                    all.push(weight);
-                    all.extend(projection.has_bias(self).then_some(bias));
+                    parameters.push(weight);
+                    parameters.extend(projection.has_bias(self).then_some(bias));
                 }
             };
             let names = self.norm_placement.names();
-            push_norm(&mut all, names.before_attention, size);
-            push_linears(&mut all, &Projection::ALL[..4]);
+            push_norm(&mut parameters, names.before_attention, size);
+            push_linears(&mut parameters, &Projection::ALL[..4]);
             if let Some(sizes) = self.qk_norm_sizes() {
-                push_norm(&mut all, Some("self_attn.q_norm"), sizes.query);
-                push_norm(&mut all, Some("self_attn.k_norm"), sizes.key);
+                push_norm(&mut parameters, Some("self_attn.q_norm"), sizes.query);
+                push_norm(&mut parameters, Some("self_attn.k_norm"), sizes.key);
             }
-            push_norm(&mut all, names.after_attention, size);
-            push_norm(&mut all, names.before_mlp, size);
-            push_linears(&mut all, &Projection::ALL[4..]);
-            push_norm(&mut all, names.after_mlp, size);
+            push_norm(&mut parameters, names.after_attention, size);
+            push_norm(&mut parameters, names.before_mlp, size);
+            push_linears(&mut parameters, &Projection::ALL[4..]);
+            push_norm(&mut parameters, names.after_mlp, size);
         }
-        all.push(weight("norm", &[size]));
+        parameters.push(weight("norm", &[size]));
         if !self.tie_word_embeddings {
-            all.push(weight("lm_head", &[size, self.num_actions]));
+            parameters.push(weight("lm_head", &[size, self.num_actions]));
         }
-        all
+        parameters
     }
 
     /// The number of weights of the norms of queries and of keys, if there are any.

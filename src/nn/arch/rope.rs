@@ -178,18 +178,18 @@ pub(super) fn read_rope_settings(config: &Value, family: &Family) -> Result<Valu
     if family.has_rope_per_layer_type {
         // As in `transformers`, settings outside of the tables do not count, and a `rope_scaling` changes those of full
         // attention instead of replacing them.
-        let full = parameters.map_or(Ok(None), |all| read_section(all, "full_attention"))?;
+        let full = parameters.map_or(Ok(None), |table| read_section(table, "full_attention"))?;
         let plain = || Map::from_iter([("rope_type".to_string(), "default".into())]);
         let mut table = full.and_then(Value::as_object).cloned().unwrap_or_else(plain);
         table.extend(scaling.and_then(Value::as_object).cloned().unwrap_or_default());
         return Ok(Value::Object(table));
     }
     let is_empty = |table: &&Value| table.as_object().is_some_and(Map::is_empty);
-    let all = scaling.filter(|table| !is_empty(table)).or(parameters).unwrap_or(&Value::Null);
-    if let Some(full) = read_section(all, "full_attention")? {
+    let entry = scaling.filter(|table| !is_empty(table)).or(parameters).unwrap_or(&Value::Null);
+    if let Some(full) = read_section(entry, "full_attention")? {
         return Ok(full.clone());
     }
-    let mut table = all.clone();
+    let mut table = entry.clone();
     // As in `transformers`, the length at the top of a configuration has priority over the one in its only table.
     if table.is_object()
         && let Some(tokens) = read_number(config, ORIGINAL_CONTEXT)?

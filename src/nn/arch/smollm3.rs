@@ -55,8 +55,8 @@ fn read_rope_layers(config: &Value, num_layers: usize) -> Result<Vec<bool>, Conf
         Some(flag) => Ok(flag != 0),
         None => Err(unsupported_error(name, flag.clone())),
     };
-    let all = flags.iter().take(num_layers).map(is_rotated).collect::<Result<_, _>>()?;
-    check_layer_list(name, all, num_layers)
+    let layers = flags.iter().take(num_layers).map(is_rotated).collect::<Result<_, _>>()?;
+    check_layer_list(name, layers, num_layers)
 }
 
 #[cfg(test)]
@@ -97,7 +97,7 @@ mod tests {
         assert_eq!(shape.sliding.as_ref().unwrap().layers, [false, true, false]);
         assert_eq!(DecoderShape::from_config(&shape.to_config(&[])).unwrap(), shape);
         assert_eq!([0, 1, 2].map(|layer| shape.rope_table_index(layer)), [0, 1, 0]);
-        let still = &shape.rope_tables()[1];
-        assert!(still.at(77).all(|rotation| rotation == [1.0, 0.0]));
+        let unrotated = &shape.rope_tables()[1];
+        assert!(unrotated.at(77).all(|rotation| rotation == [1.0, 0.0]));
     }
 }

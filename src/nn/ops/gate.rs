@@ -50,9 +50,9 @@ fn apply_gate_backward(
 ) {
     for_activation!(activation, KNOWN => {
         for (((gate, up), d), d_up) in gate.iter().zip(up).zip(d).zip(d_up) {
-            let at = value_and_derivative(*gate, KNOWN);
-            *d_up = *d * at.value;
-            *d *= up * at.derivative;
+            let activated = value_and_derivative(*gate, KNOWN);
+            *d_up = *d * activated.value;
+            *d *= up * activated.derivative;
         }
     });
 }
@@ -75,8 +75,8 @@ mod tests {
                     weighted_sum(&inner, &dy)
                 };
                 let (mut d_gate, mut d_up) = (dy.clone(), vec![0.0; count]);
-                let to = [&mut d_gate[..], &mut d_up[..]];
-                backward(activation, Parallelism::Parallel, [&gate, &up], to);
+                let grads = [&mut d_gate[..], &mut d_up[..]];
+                backward(activation, Parallelism::Parallel, [&gate, &up], grads);
                 assert_gradient("gate", &gate, &d_gate, |gate| loss(gate, &up));
                 assert_gradient("up", &up, &d_up, |up| loss(&gate, up));
             }

@@ -152,14 +152,14 @@ pub fn backward_stored(dy: &[f32], weight: &StoredMatrix, dx: &mut [f32], mode: 
     let [columns, inner] = [weight.columns(), weight.inner()];
     let mut expanded = EXPANDED.take();
     for k in (0..columns).step_by(BACKWARD_DEPTH) {
-        let some = BACKWARD_DEPTH.min(columns - k);
-        expanded.resize(expanded.len().max(some * inner), 0.0);
-        let block = &mut expanded[..some * inner];
-        Parallelism::Parallel.each_chunk([(&mut *block, LANES * inner)], |strip, [to]| {
-            weight.read_columns(k + LANES * strip, to);
+        let depth = BACKWARD_DEPTH.min(columns - k);
+        expanded.resize(expanded.len().max(depth * inner), 0.0);
+        let block = &mut expanded[..depth * inner];
+        Parallelism::Parallel.each_chunk([(&mut *block, LANES * inner)], |strip, [rows]| {
+            weight.read_columns(k + LANES * strip, rows);
         });
         let dy = View::rows(dy, columns).columns_from(k);
-        let sizes = [some, inner];
+        let sizes = [depth, inner];
         multiply_block(dy, View::rows(block, inner), sizes, dx, mode.accumulate_if(k > 0));
     }
     EXPANDED.set(expanded);

@@ -70,7 +70,7 @@ pub(crate) fn for_rows<const R: usize, const W: usize>(
     writes: [&mut [f32]; W],
     work: &(impl Fn([&[f32]; R], [&mut [f32]; W]) + Sync),
 ) {
-    let elements: usize = writes.iter().map(|all| all.len()).sum();
+    let elements: usize = writes.iter().map(|values| values.len()).sum();
     let num_portions = (elements / MIN_PORTION_RESULTS)
         .min(PORTIONS_PER_THREAD * rayon::current_num_threads())
         .min(rows);
@@ -78,17 +78,17 @@ pub(crate) fn for_rows<const R: usize, const W: usize>(
         return work(reads, writes);
     }
     let portion_rows = rows.div_ceil(num_portions);
-    let writes = writes.map(|all| {
-        let length = all.len() / rows * portion_rows;
-        (all, length)
+    let writes = writes.map(|values| {
+        let length = values.len() / rows * portion_rows;
+        (values, length)
     });
     parallelism.each_chunk(writes, |index, writes| {
         let portion = index * portion_rows..(index * portion_rows + portion_rows).min(rows);
-        let read = |all: &[f32]| {
-            let width = all.len() / rows;
+        let portion_range = |values: &[f32]| {
+            let width = values.len() / rows;
             portion.start * width..portion.end * width
         };
-        work(reads.map(|all| &all[read(all)]), writes);
+        work(reads.map(|values| &values[portion_range(values)]), writes);
     });
 }
 

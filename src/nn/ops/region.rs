@@ -241,13 +241,13 @@ impl Region {
     }
 }
 
-/// Waits a moment, after many polls by `rest`.
-fn wait(polls: &mut u32, rest: impl FnOnce()) {
+/// Waits a moment, after many polls by `pause`.
+fn wait(polls: &mut u32, pause: impl FnOnce()) {
     *polls = polls.saturating_add(1);
     match *polls {
         0..SPINS => hint::spin_loop(),
         SPINS..YIELDS => thread::yield_now(),
-        _ => rest(),
+        _ => pause(),
     }
 }
 

@@ -154,15 +154,15 @@ impl DecoderWeights {
         let mut d_gate = mem::take(&mut scratch.d_gate);
         let mut d_up = mem::take(&mut scratch.d_up);
         let Scratch { input, inner, d_input, .. } = scratch;
-        for all in [&mut d_gate, &mut d_up, &mut *inner] {
-            all.resize(gate.len(), 0.0);
+        for values in [&mut d_gate, &mut d_up, &mut *inner] {
+            values.resize(gate.len(), 0.0);
         }
         gate::forward(self.shape.activation, self.parallelism, [gate, up], inner);
         let down = &linears[Projection::Down as usize];
         let down = [(down, d_block.as_deref().unwrap_or(d_stream))];
         self.linears_backward(inner, down, &mut d_gate, gradient);
-        let to = [&mut d_gate[..], &mut d_up[..]];
-        gate::backward(self.shape.activation, self.parallelism, [gate, up], to);
+        let grads = [&mut d_gate[..], &mut d_up[..]];
+        gate::backward(self.shape.activation, self.parallelism, [gate, up], grads);
         d_input.resize(d_stream.len(), 0.0);
         mlp_input.recompute(self.parallelism, self.norm(&norms.before_mlp), input);
         let results = [(Projection::Gate, &d_gate[..]), (Projection::Up, &d_up[..])];
@@ -192,27 +192,27 @@ impl DecoderWeights {
         }
         let HeadRows { queries: d_queries, keys: d_keys, values: d_values } = &mut d_heads;
         let mut rest = &mut d_queries[..];
-        let mut all = Vec::with_capacity(segments.len());
+        let mut segment_grads = Vec::with_capacity(segments.len());
         for segment in segments {
             let size = segment.rows.len() * self.shape.query_size();
             let (d_queries, after) = rest.split_at_mut(size);
-            all.push((segment, d_queries, Default::default()));
+            segment_grads.push((segment, d_queries, Default::default()));
             rest = after;
         }
         let Scratch { d_attended, segment_scratches, d_keys_values, .. } = &*scratch;
-        self.parallelism.each_mut(&mut all, |_, (segment, d_queries, d_segment)| {
+        self.parallelism.each_mut(&mut segment_grads, |_, (segment, d_queries, d_segment)| {
             *d_segment = d_keys_values.take();
             segment_scratches.with(|scratch| {
                 let d = (&d_attended[..], &mut **d_queries, d_segment);
                 self.segment_backward(layer, activations, segment, d, scratch);
             });
         });
-        self.parallelism.each_mut(&mut [d_keys, d_values], |index, to| {
-            for (segment, _, d_segment) in &all {
-                segment.add_gradients(d_segment.both()[index], kv_size, to);
+        self.parallelism.each_mut(&mut [d_keys, d_values], |index, d| {
+            for (segment, _, d_segment) in &segment_grads {
+                segment.add_gradients(d_segment.both()[index], kv_size, d);
             }
         });
-        all.into_iter().for_each(|(.., d_segment)| d_keys_values.put(d_segment));
+        segment_grads.into_iter().for_each(|(.., d_segment)| d_keys_values.put(d_segment));
         scratch.d_heads = d_heads;
     }
 
@@ -229,9 +229,9 @@ impl DecoderWeights {
         let (shape, rows) = (self.shape.head_shape(), &segment.rows);
         let SegmentScratch { attention, keys_values } = scratch;
         segment.gather(layer, &activations.heads, shape.kv_size(), keys_values);
-        for (d, all) in d_keys_values.both_mut().into_iter().zip(keys_values.both()) {
+        for (d, values) in d_keys_values.both_mut().into_iter().zip(keys_values.both()) {
             d.clear();
-            d.resize(all.len(), 0.0);
+            d.resize(values.len(), 0.0);
         }
         if rows.is_empty() {
             return;
@@ -246,9 +246,9 @@ impl DecoderWeights {
             gradient: &d_attended[query_range],
         };
         let KeyValueRows { keys: d_keys, values: d_values } = d_keys_values;
-        let to = [d_queries, &mut d_keys[..], &mut d_values[..]];
+        let grads = [d_queries, &mut d_keys[..], &mut d_values[..]];
         let mask = segment.mask(self, layer);
-        sequence::backward(&shape, Heads { queries, keys, values }, &mask, pass, to, attention);
+        sequence::backward(&shape, Heads { queries, keys, values }, &mask, pass, grads, attention);
     }
 
     /// Propagates the gradients of queries, keys and values to the stream before the layer.

@@ -73,14 +73,14 @@ impl Attend for StepAttention<'_> {
             let prefix_len = past_steps.min(shape.context - 1);
             let caches = caches.chunks_exact_mut(shape.cache_size());
             let new = [&heads.keys, &heads.values];
-            for ((cache, new), to) in caches.zip(new).zip(keys_values.both_mut()) {
+            for ((cache, new), rows) in caches.zip(new).zip(keys_values.both_mut()) {
                 let new = &new[lane * kv_size..][..kv_size];
-                to.clear();
+                rows.clear();
                 for step in past_steps - prefix_len..past_steps {
                     let row = &cache[step % shape.context * kv_size..][..kv_size];
-                    to.extend(row.iter().map(|lanes| lanes[lane]));
+                    rows.extend(row.iter().map(|lanes| lanes[lane]));
                 }
-                to.extend_from_slice(new);
+                rows.extend_from_slice(new);
                 let row = &mut cache[past_steps % shape.context * kv_size..][..kv_size];
                 row.iter_mut().zip(new).for_each(|(lanes, x)| lanes[lane] = *x);
             }
@@ -90,8 +90,8 @@ impl Attend for StepAttention<'_> {
                 AttentionMask { rows: 1, prefix_len, starts: &[], window: shape.window(layer) };
             let count = head_shape.heads;
             let log_sum_exps = &mut log_sum_exps[lane * count..][..count];
-            let to = [&mut attended[lane * size..][..size], log_sum_exps];
-            sequence::forward(&head_shape, heads, &mask, to, attention);
+            let results = [&mut attended[lane * size..][..size], log_sum_exps];
+            sequence::forward(&head_shape, heads, &mask, results, attention);
         }
     }
 }
@@ -258,17 +258,17 @@ impl DecoderSequenceModel {
         game.tape.set_rotations(&self.weights.rope, positions.into_iter());
         // The steps in memory that the first rows attend to, oldest first.
         let kv_size = shape.kv_size();
-        let rows = |cache: &[f32]| {
+        let copy_rows = |cache: &[f32]| {
             let rows = (past_steps - prefix..past_steps).map(|step| step % context);
             rows.flat_map(|row| &cache[row * kv_size..][..kv_size]).copied().collect::<Vec<f32>>()
         };
-        let caches = |layer: usize| {
+        let copy_caches = |layer: usize| {
             let Some(memory) = memory else { return KeyValueRows::default() };
             let caches = &memory[shape.cache_start(layer)..][..2 * shape.cache_size()];
             let (keys, values) = caches.split_at(shape.cache_size());
-            KeyValueRows { keys: rows(keys), values: rows(values) }
+            KeyValueRows { keys: copy_rows(keys), values: copy_rows(values) }
         };
-        let prefix = Prefix::Memory((0..shape.num_layers).map(caches).collect());
+        let prefix = Prefix::Memory((0..shape.num_layers).map(copy_caches).collect());
         Segment { rows: 0..steps, prefix, starts }
     }
 

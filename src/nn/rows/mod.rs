@@ -229,12 +229,12 @@ impl Segment {
     }
 
     /// Gathers all keys and values that the segment attends to in a layer: `[prefix + rows, kv_size]` each.
-    fn gather(&self, layer: usize, heads: &HeadRows, kv_size: usize, to: &mut KeyValueRows) {
+    fn gather(&self, layer: usize, heads: &HeadRows, kv_size: usize, gathered: &mut KeyValueRows) {
         let prefixes = self.prefix(layer, heads, kv_size);
-        let all = [&heads.keys, &heads.values];
-        for ((to, prefix), all) in to.both_mut().into_iter().zip(prefixes).zip(all) {
-            prefix.clone_into(to);
-            to.extend_from_slice(&all[self.rows.start * kv_size..self.rows.end * kv_size]);
+        let own = [&heads.keys, &heads.values];
+        for ((rows, prefix), own) in gathered.both_mut().into_iter().zip(prefixes).zip(own) {
+            prefix.clone_into(rows);
+            rows.extend_from_slice(&own[self.rows.start * kv_size..self.rows.end * kv_size]);
         }
     }
 }

@@ -32,10 +32,10 @@ impl Sequences {
     }
 
     /// Copies the rows of some games, `[num_steps, range, width]`, from those of all, `[num_steps, games, width]`.
-    pub fn copy_rows(&self, all: &[f32], range: Range<usize>, rows: &mut Vec<f32>) {
-        let width = all.len() / self.starts.len();
+    pub fn copy_rows(&self, values: &[f32], range: Range<usize>, rows: &mut Vec<f32>) {
+        let width = values.len() / self.starts.len();
         rows.clear();
-        for step in all.chunks_exact(self.num_games * width) {
+        for step in values.chunks_exact(self.num_games * width) {
             rows.extend_from_slice(&step[range.start * width..range.end * width]);
         }
     }

@@ -108,12 +108,12 @@ impl Attend for CachedAttention<'_> {
         let HeadRows { queries, keys, values } = &*heads;
         self.write(&shape, layer, [keys, values], weights.parallelism);
         let (rows, caches, width) = (self.rows, &*self.caches, shape.query_size());
-        let to = [(&mut attended[..], width), (&mut log_sum_exps[..], shape.heads)];
-        weights.parallelism.each_chunk(to, |i, to| {
+        let results = [(&mut attended[..], width), (&mut log_sum_exps[..], shape.heads)];
+        weights.parallelism.each_chunk(results, |i, results| {
             let Row { cache, index, .. } = rows[i];
             let queries = &queries[i * width..][..width];
             let place = QueryPlace { layer, token: index, window };
-            caches[cache].attend(caches, &shape, place, queries, to);
+            caches[cache].attend(caches, &shape, place, queries, results);
         });
     }
 }
@@ -189,7 +189,7 @@ impl TokenDecoder {
 
     /// The number of elements of each trainable parameter.
     pub fn trainable_sizes(&self) -> Vec<usize> {
-        let sizes = |all: &[Parameter]| all.iter().map(Parameter::num_elements).collect();
+        let sizes = |list: &[Parameter]| list.iter().map(Parameter::num_elements).collect();
         match &self.weights.adapters {
             Some(adapters) => sizes(adapters.parameters()),
             None => sizes(&self.shape().parameters()),
@@ -312,24 +312,24 @@ impl TextPass {
         &self.hidden
     }
 
-    /// The row of [`TextPass::hidden`] that predicts the token at index `at` of a completion.
-    pub fn prediction(&self, completion: CompletionIndex, at: usize) -> usize {
+    /// The row of [`TextPass::hidden`] that predicts the token `token_index` of a completion.
+    pub fn prediction(&self, completion: CompletionIndex, token_index: usize) -> usize {
         let CompletionIndex { text, completion } = completion;
         let Segment { rows, .. } = &self.segments[self.first_segments[text] + completion];
-        match at {
+        match token_index {
             0 => text,
-            _ => self.num_prompts + rows.start - self.num_prompt_rows + at - 1,
+            _ => self.num_prompts + rows.start - self.num_prompt_rows + token_index - 1,
         }
     }
 
     /// Replaces the texts and returns their rows.
     fn begin(&mut self, weights: &DecoderWeights, texts: &[PromptWithCompletions]) -> Vec<Row> {
-        let mut all = Vec::new();
+        let mut rows = Vec::new();
         let mut segment = |cache: usize, tokens: &[u32], prefix: Range<usize>| {
-            let start = all.len();
+            let start = rows.len();
             let tokens = tokens.iter().enumerate();
-            all.extend(tokens.map(|(index, token)| Row { token: *token, cache, index }));
-            Segment { rows: start..all.len(), prefix: Prefix::Rows(prefix), starts: Vec::new() }
+            rows.extend(tokens.map(|(index, token)| Row { token: *token, cache, index }));
+            Segment { rows: start..rows.len(), prefix: Prefix::Rows(prefix), starts: Vec::new() }
         };
         let prompts = texts.iter().enumerate();
         self.segments = prompts.map(|(index, text)| segment(index, text.prompt, 0..0)).collect();
@@ -351,7 +351,7 @@ impl TextPass {
                 self.segments.push(segment(cache, &tokens[..tokens.len() - 1], rows.clone()));
             }
         }
-        all
+        rows
     }
 }
 

@@ -80,9 +80,8 @@ impl Packing {
 
     /// The index and the range of each parameter of an arena.
     pub fn ranges_in(&self, arena: usize) -> impl Iterator<Item = (usize, Range<usize>)> {
-        let all = self.places.iter().enumerate();
-        all.filter(move |(_, place)| place.arena == arena)
-            .map(|(i, place)| (i, place.range.clone()))
+        let places = self.places.iter().enumerate().filter(move |(_, place)| place.arena == arena);
+        places.map(|(i, place)| (i, place.range.clone()))
     }
 
     /// The number of elements of each parameter.
@@ -122,11 +121,11 @@ impl Arenas {
     }
 
     /// Elements from the vector of all, taken to the device by `upload` arena by arena.
-    pub fn upload(mut self, all: &[f32], upload: impl Fn(Vec<f32>) -> Tensor<1>) -> Self {
+    pub fn upload(mut self, elements: &[f32], upload: impl Fn(Vec<f32>) -> Tensor<1>) -> Self {
         for (arena, arena_layout) in self.packing.arenas.iter().enumerate() {
             let mut values = vec![0.0; arena_layout.len];
             for (from, to) in self.packing.vector_ranges().filter(|(_, to)| to.arena == arena) {
-                values[to.range.clone()].copy_from_slice(&all[from]);
+                values[to.range.clone()].copy_from_slice(&elements[from]);
             }
             self.buffers[arena] = Some(upload(values));
         }
@@ -135,15 +134,15 @@ impl Arenas {
 
     /// The vector of all, read by `download` arena by arena.
     pub fn download(&self, download: impl Fn(Tensor<1>) -> Vec<f32>) -> Vec<f32> {
-        let mut all = vec![0.0; self.packing.counts().sum()];
+        let mut elements = vec![0.0; self.packing.counts().sum()];
         for (arena, buffer) in self.buffers.iter().enumerate() {
             let Some(buffer) = buffer else { continue };
             let values = download(buffer.clone());
             for (to, from) in self.packing.vector_ranges().filter(|(_, from)| from.arena == arena) {
-                all[to].copy_from_slice(&values[from.range.clone()]);
+                elements[to].copy_from_slice(&values[from.range.clone()]);
             }
         }
-        all
+        elements
     }
 
     /// The places of the parameters.

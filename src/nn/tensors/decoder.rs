@@ -207,7 +207,7 @@ impl Decoder {
         let norm = |size: usize| RmsNorm { weight: vector(size) };
         let names = shape.norm_placement.names();
         let layers = (0..shape.num_layers).map(|_| {
-            let of = |projection: Projection| {
+            let linear_of = |projection: Projection| {
                 let [inputs, outputs] = projection.sizes(&shape);
                 linear(inputs, outputs, projection.has_bias(&shape))
             };
@@ -216,19 +216,19 @@ impl Decoder {
             Layer {
                 input_layernorm: named("input_layernorm"),
                 self_attn: Attention {
-                    q_proj: of(Projection::Query),
-                    k_proj: of(Projection::Key),
-                    v_proj: of(Projection::Value),
-                    o_proj: of(Projection::Output),
+                    q_proj: linear_of(Projection::Query),
+                    k_proj: linear_of(Projection::Key),
+                    v_proj: linear_of(Projection::Value),
+                    o_proj: linear_of(Projection::Output),
                     q_norm: qk_norms.map(|sizes| norm(sizes.query)),
                     k_norm: qk_norms.map(|sizes| norm(sizes.key)),
                 },
                 post_attention_layernorm: named("post_attention_layernorm"),
                 pre_feedforward_layernorm: named("pre_feedforward_layernorm"),
                 mlp: GatedMlp {
-                    gate_proj: of(Projection::Gate),
-                    up_proj: of(Projection::Up),
-                    down_proj: of(Projection::Down),
+                    gate_proj: linear_of(Projection::Gate),
+                    up_proj: linear_of(Projection::Up),
+                    down_proj: linear_of(Projection::Down),
                 },
                 post_feedforward_layernorm: named("post_feedforward_layernorm"),
             }
@@ -342,13 +342,13 @@ impl Decoder {
         x: Tensor<3>,
     ) -> [Tensor<3>; N] {
         let linears = projections.map(|projection| self.layers[layer].linear(projection));
-        let mut all = self.products.apply_linears(linears, x.clone());
+        let mut results = self.products.apply_linears(linears, x.clone());
         if let Some(adapters) = adapters {
-            for (y, projection) in all.iter_mut().zip(projections) {
+            for (y, projection) in results.iter_mut().zip(projections) {
                 *y = adapters.add(self.products, (layer, projection), x.clone(), y.clone());
             }
         }
-        all
+        results
     }
 
     /// The factors of a norm.

@@ -31,11 +31,11 @@ impl Rope {
         let [low_parts, high_parts] = self.parts.map(|count| count as i32);
         let low = positions.clone().remainder_scalar(low_parts);
         let high = positions.div_scalar(low_parts).remainder_scalar(high_parts) + low_parts;
-        let rows = |indices: Tensor<1, Int>| {
+        let select = |indices: Tensor<1, Int>| {
             let rows = self.rotations.clone().select(0, indices);
             [0, 1].map(|part| rows.clone().narrow(2, part, 1))
         };
-        let ([cl, sl], [ch, sh]) = (rows(low), rows(high));
+        let ([cl, sl], [ch, sh]) = (select(low), select(high));
         let cos = ch.clone() * cl.clone() - sh.clone() * sl.clone();
         let sin = sh * cl + ch * sl;
         [cos, sin].map(|x| x.reshape([batch, steps, 1, half]))

@@ -39,7 +39,7 @@ impl Steps {
     ) -> Self {
         let ([batch, steps], device) = (starts.dims(), starts.device());
         let context = shape.context;
-        let count_up = |to: usize| Tensor::<1, burn::tensor::Int>::arange(0..to as i64, &device);
+        let count_up = |end: usize| Tensor::<1, burn::tensor::Int>::arange(0..end as i64, &device);
         let times = count_up(steps).float().reshape([1, steps]);
         let counts = memory.map(|memory| memory.clone().narrow(1, 0, 1));
         let episodes = starts.clone().cumsum(1);
@@ -67,21 +67,21 @@ impl Steps {
     ) -> Tensor<3> {
         let [_, steps, _, _] = queries.dims();
         let mut attended = Vec::with_capacity(steps.div_ceil(TILE_QUERIES));
-        for from in (0..steps).step_by(TILE_QUERIES) {
-            let to = (from + TILE_QUERIES).min(steps);
-            let first = (from + 1).saturating_sub(self.context);
-            let part = |x: &Tensor<4>| x.clone().narrow(1, first, to - first);
-            let mut mask = self.mask(from..to, first);
+        for start in (0..steps).step_by(TILE_QUERIES) {
+            let end = (start + TILE_QUERIES).min(steps);
+            let first = (start + 1).saturating_sub(self.context);
+            let part = |x: &Tensor<4>| x.clone().narrow(1, first, end - first);
+            let mut mask = self.mask(start..end, first);
             let mut keys_values = own.each_ref().map(part);
             if let (Some(memory), Some(old)) = (&self.memory, cached)
-                && from + 1 < self.context
+                && start + 1 < self.context
             {
-                mask = Tensor::cat(vec![self.memory_mask(memory, from..to), mask], 2);
+                mask = Tensor::cat(vec![self.memory_mask(memory, start..end), mask], 2);
                 let [keys, values] = keys_values;
-                let after = |i: usize, new: Tensor<4>| Tensor::cat(vec![old[i].clone(), new], 1);
-                keys_values = [after(0, keys), after(1, values)];
+                let append = |i: usize, new: Tensor<4>| Tensor::cat(vec![old[i].clone(), new], 1);
+                keys_values = [append(0, keys), append(1, values)];
             }
-            let queries = queries.clone().narrow(1, from, to - from);
+            let queries = queries.clone().narrow(1, start, end - start);
             attended.push(attend(self.products, self.scale, queries, &keys_values, mask, None));
         }
         if attended.len() == 1 { attended.remove(0) } else { Tensor::cat(attended, 1) }
@@ -99,9 +99,9 @@ impl Steps {
         let episodes = |from: usize, count: usize, shape: [usize; 3]| {
             self.episodes.clone().narrow(1, from, count).reshape(shape)
         };
-        let of_query = episodes(from, count, [batch, count, 1]).expand([batch, count, keys]);
-        let of_key = episodes(first, keys, [batch, 1, keys]).expand([batch, count, keys]);
-        additive_mask(of_query.equal(of_key).float() * visible)
+        let query_episodes = episodes(from, count, [batch, count, 1]).expand([batch, count, keys]);
+        let key_episodes = episodes(first, keys, [batch, 1, keys]).expand([batch, count, keys]);
+        additive_mask(query_episodes.equal(key_episodes).float() * visible)
     }
 
     /// The mask of the rows of memory: `[batch, queries, context]`.

@@ -131,14 +131,14 @@ pub struct HiddenStates {
 }
 
 impl HiddenStates {
-    /// The row of [`HiddenStates::hidden`] that predicts the token with index `at` of a completion of a text.
-    pub fn prediction(&self, completion: CompletionIndex, at: usize) -> usize {
+    /// The row of [`HiddenStates::hidden`] that predicts the token `token_index` of a completion of a text.
+    pub fn prediction(&self, completion: CompletionIndex, token_index: usize) -> usize {
         let CompletionIndex { text, completion } = completion;
-        match at {
+        match token_index {
             0 => text,
             _ => {
                 let row = text * self.completions_per_prompt + completion;
-                self.groups + row * self.steps + at - 1
+                self.groups + row * self.steps + token_index - 1
             }
         }
     }
@@ -288,10 +288,10 @@ impl DeviceDecoder {
                 self.1.push(gradient.map(|x| x.flatten(0, D - 1)));
             }
         }
-        let all: Vec<Option<Tensor<1>>> = match self.adapter_tensors() {
+        let by_parameter: Vec<Option<Tensor<1>>> = match self.adapter_tensors() {
             Some(adapters) => {
-                let all = adapters.pairs.iter().flatten().flatten();
-                all.map(|x| x.grad_remove(autodiff).map(|x| x.flatten(0, 1))).collect()
+                let matrices = adapters.pairs.iter().flatten().flatten();
+                matrices.map(|x| x.grad_remove(autodiff).map(|x| x.flatten(0, 1))).collect()
             }
             None => {
                 let mut collector = Collector(autodiff, Vec::new());
@@ -300,7 +300,7 @@ impl DeviceDecoder {
             }
         };
         let mut gradients = self.trainable().zeros_like();
-        for (parameter, gradient) in all.into_iter().enumerate() {
+        for (parameter, gradient) in by_parameter.into_iter().enumerate() {
             gradient.into_iter().for_each(|values| gradients.put_parameter(parameter, values));
         }
         gradients
@@ -356,22 +356,22 @@ impl DeviceDecoder {
         completions: &mut CompletionCaches,
         tokens: Tensor<1, Int>,
     ) -> Tensor<2> {
-        let (rows, at) = (tokens.dims()[0], completions.num_tokens);
+        let (rows, token) = (tokens.dims()[0], completions.num_tokens);
         let groups = prompts.lengths.dims()[0];
-        let positions = (prompts.lengths.clone() + at as i32).expand([groups, rows / groups]);
+        let positions = (prompts.lengths.clone() + token as i32).expand([groups, rows / groups]);
         let rotations = self.module.rotations(positions.reshape([rows, 1]));
-        let own_masks = self.module.masks(at..at + 1, completions.max_tokens, self.device());
-        let prefix_masks = self.prefix_masks(prompts, at..at + 1);
+        let own_masks = self.module.masks(token..token + 1, completions.max_tokens, self.device());
+        let prefix_masks = self.prefix_masks(prompts, token..token + 1);
         let products = self.module.products;
         let x = self.module.embed(tokens.reshape([rows, 1]));
         let adapters = self.adapter_tensors();
         let hidden = self.module.run_layers(x, &rotations, adapters, |i, queries, new| {
             let [keys, values] = &mut completions.keys_values[i];
-            for (all, new) in [keys, values].into_iter().zip(new) {
+            for (cache, new) in [keys, values].into_iter().zip(new) {
                 let [_, _, heads, head_dim] = new.dims();
-                let here = [0..rows, at..at + 1, 0..heads, 0..head_dim];
-                let old = std::mem::replace(all, Tensor::empty([1; 4], self.device()));
-                *all = old.slice_assign(here, products.cast_operand(new));
+                let place = [0..rows, token..token + 1, 0..heads, 0..head_dim];
+                let old = std::mem::replace(cache, Tensor::empty([1; 4], self.device()));
+                *cache = old.slice_assign(place, products.cast_operand(new));
             }
             let prefix = self.prefix(i, prompts, &prefix_masks);
             self.module.attend(i, queries, &completions.keys_values[i], &own_masks, Some(prefix))
@@ -384,8 +384,8 @@ impl DeviceDecoder {
     /// Runs the forward pass over whole texts.
     pub fn forward_texts(&self, texts: &[PromptWithCompletions]) -> HiddenStates {
         let (groups, device) = (texts.len(), self.device());
-        let all: Vec<&[u32]> = texts.iter().map(|text| text.prompt).collect();
-        let prompts = self.prefill(&all);
+        let prompt_tokens: Vec<&[u32]> = texts.iter().map(|text| text.prompt).collect();
+        let prompts = self.prefill(&prompt_tokens);
         let completions_per_prompt =
             texts.iter().map(|text| text.completions.len()).max().unwrap_or(0);
         let lengths =

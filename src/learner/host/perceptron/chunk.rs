@@ -228,38 +228,39 @@ fn empty_columns() -> LossColumns {
 }
 
 impl LossColumns {
-    /// Loads a run of samples at position `at`.
+    /// Loads a run of samples from sample `first` on.
     fn load(
         &mut self,
-        at: usize,
+        first: usize,
         run: StepRun,
         inputs: &GradientInputs,
         games: &[i32],
         ratios: &[SequenceRatio],
     ) {
         let experience = inputs.experience;
-        let (to, from) = (at..at + run.len, run.slot..run.slot + run.len);
-        self.load_actions(at, run, experience);
-        self.old_logprobs[to.clone()]
-            .copy_from_slice(&experience.trajectory.logprobs[from.clone()]);
-        self.advantages[to.clone()].copy_from_slice(&experience.advantages[from.clone()]);
-        self.mask[to.clone()].fill(1.0);
-        self.weights[to.clone()].fill(inputs.step_weight(games[run.game]));
-        if let Some(logprobs) = experience.reference_logprobs.get(from) {
-            self.reference_logprobs[to.clone()].copy_from_slice(logprobs);
+        let (samples, slots) = (first..first + run.len, run.slot..run.slot + run.len);
+        self.load_actions(first, run, experience);
+        self.old_logprobs[samples.clone()]
+            .copy_from_slice(&experience.trajectory.logprobs[slots.clone()]);
+        self.advantages[samples.clone()].copy_from_slice(&experience.advantages[slots.clone()]);
+        self.mask[samples.clone()].fill(1.0);
+        self.weights[samples.clone()].fill(inputs.step_weight(games[run.game]));
+        if let Some(logprobs) = experience.reference_logprobs.get(slots) {
+            self.reference_logprobs[samples.clone()].copy_from_slice(logprobs);
         }
         if let Some(ratio) = ratios.get(run.game) {
-            self.sequence_ratios[to].fill(*ratio);
+            self.sequence_ratios[samples].fill(*ratio);
         }
     }
 
-    /// Loads the actions and masks of a run of samples at position `at`.
-    fn load_actions(&mut self, at: usize, run: StepRun, experience: &HostExperience) {
-        let (to, from) = (at..at + run.len, run.slot..run.slot + run.len);
-        self.actions[to.clone()].copy_from_slice(&experience.trajectory.actions[from.clone()]);
-        if let Some(legal) = experience.trajectory.legal.get(from) {
+    /// Loads the actions and masks of a run of samples from sample `first` on.
+    fn load_actions(&mut self, first: usize, run: StepRun, experience: &HostExperience) {
+        let (samples, slots) = (first..first + run.len, run.slot..run.slot + run.len);
+        self.actions[samples.clone()]
+            .copy_from_slice(&experience.trajectory.actions[slots.clone()]);
+        if let Some(legal) = experience.trajectory.legal.get(slots) {
             self.legal.resize(BLOCK_SAMPLES, u32::MAX);
-            self.legal[to].copy_from_slice(legal);
+            self.legal[samples].copy_from_slice(legal);
         }
     }
 

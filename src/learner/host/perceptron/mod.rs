@@ -176,8 +176,8 @@ impl HostLearner for PerceptronLearner {
         let give_back = |vector| self.give_back(vector);
         let leaf = |shard: usize| {
             let chunks: Vec<&[i32]> = split_evenly(minibatch.shard(shard), num_chunks).collect();
-            let leaf = |at: usize| self.differentiate(&inputs, chunks[at], shard);
-            sum_leaves(num_chunks, LeafThreads::All, &leaf, &|sum: PartialSum, other| {
+            let chunk_leaf = |index: usize| self.differentiate(&inputs, chunks[index], shard);
+            sum_leaves(num_chunks, LeafThreads::All, &chunk_leaf, &|sum: PartialSum, other| {
                 sum.add_reusing(other, give_back)
             })
         };

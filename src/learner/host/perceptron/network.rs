@@ -218,10 +218,10 @@ impl SampleBlock {
         }
     }
 
-    /// Assigns the `len` observations from slot `first` on to the samples from `at` on.
-    pub fn assign_obs(&mut self, at: usize, first: usize, len: usize) {
-        let starts = self.starts[at..at + len].iter_mut();
-        starts.zip(first..).for_each(|(start, slot)| *start = slot * self.obs_stride);
+    /// Assigns the `len` observations from `first_slot` on to the samples from `first_sample` on.
+    pub fn assign_obs(&mut self, first_sample: usize, first_slot: usize, len: usize) {
+        let starts = self.starts[first_sample..first_sample + len].iter_mut();
+        starts.zip(first_slot..).for_each(|(start, slot)| *start = slot * self.obs_stride);
     }
 
     /// Repeats the last of `len` samples up to a multiple of [`LANES`]. Returns the multiple.

@@ -39,6 +39,7 @@ impl Nonzeros {
     /// Entries of each sample.
     #[inline(always)]
     fn samples(&self) -> impl Iterator<Item = &[(u32, f32)]> {
+        debug_assert!(self.is_worthwhile, "not all nonzero values are listed");
         let starts = std::iter::once(0).chain(self.ends.iter().copied());
         starts.zip(&self.ends).map(|(start, end)| &self.entries[start..*end])
     }

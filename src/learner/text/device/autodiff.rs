@@ -66,8 +66,8 @@ impl<'a> DevicePass<'a> for AutodiffPass {
         Self { decoder, states }
     }
 
-    fn prediction(&self, completion: CompletionIndex, at: usize) -> usize {
-        self.states.prediction(completion, at)
+    fn prediction(&self, completion: CompletionIndex, token_index: usize) -> usize {
+        self.states.prediction(completion, token_index)
     }
 
     fn evaluate(&self, tokens: &LossTokens, temperature: f32) -> [Vec<f32>; 2] {

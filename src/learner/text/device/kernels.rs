@@ -27,7 +27,7 @@ impl KernelPass<'_> {
         let device = self.decoder.device();
         let (rows, chosen) = (tokens.row_tensor(device), tokens.token_tensor(device));
         tokens.split_into_parts(self.decoder.vocabulary()).map(move |part| {
-            let narrow = |all: &Tensor<1, Int>| all.clone().narrow(0, part.start, part.len());
+            let narrow = |values: &Tensor<1, Int>| values.clone().narrow(0, part.start, part.len());
             // Part by part: equal completions share rows, so that the rows of all tokens could be many times the pass.
             let hidden = self.pass.hidden().select(0, narrow(&rows));
             let chosen = narrow(&chosen);
@@ -53,16 +53,16 @@ impl<'a> DevicePass<'a> for KernelPass<'a> {
         Self { decoder, pass: PackedPass::forward(decoder, texts, retention) }
     }
 
-    fn prediction(&self, completion: CompletionIndex, at: usize) -> usize {
-        self.pass.prediction(completion, at)
+    fn prediction(&self, completion: CompletionIndex, token_index: usize) -> usize {
+        self.pass.prediction(completion, token_index)
     }
 
     fn evaluate(&self, tokens: &LossTokens, temperature: f32) -> [Vec<f32>; 2] {
         let parts =
             self.targets(tokens, temperature).map(|(_, targets)| targets.logprobs_and_entropies());
-        let all = Tensor::cat(parts.collect(), 1);
+        let results = Tensor::cat(parts.collect(), 1);
         let count = tokens.rows.len();
-        let mut logprobs = device::fetch(all.reshape([2 * count]));
+        let mut logprobs = device::fetch(results.reshape([2 * count]));
         let entropies = logprobs.split_off(count);
         [logprobs, entropies]
     }

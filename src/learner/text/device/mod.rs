@@ -51,8 +51,8 @@ trait DevicePass<'a> {
         retention: Retention,
     ) -> Self;
 
-    /// The row that predicts the token at index `at` of a completion.
-    fn prediction(&self, completion: CompletionIndex, at: usize) -> usize;
+    /// The row that predicts the token `token_index` of a completion.
+    fn prediction(&self, completion: CompletionIndex, token_index: usize) -> usize;
 
     /// Computes the log-probabilities of tokens at a temperature, and the entropies of their distributions.
     fn evaluate(&self, tokens: &LossTokens, temperature: f32) -> [Vec<f32>; 2];
@@ -75,7 +75,7 @@ pub(super) fn logprobs(
     temperature: f32,
 ) -> Option<Vec<Vec<Vec<f32>>>> {
     let decoder = decoder_for_passes(decoder)?;
-    let all: Vec<usize> = (0..groups.len()).collect();
+    let indices: Vec<usize> = (0..groups.len()).collect();
     let evaluate_part = |part: &[usize]| {
         let groups: Vec<&Group> = part.iter().map(|i| &groups[*i]).collect();
         if device::has_kernels(decoder.device()) {
@@ -84,7 +84,7 @@ pub(super) fn logprobs(
             part_logprobs::<AutodiffPass>(&decoder, &groups, temperature)
         }
     };
-    let parts = split_into_device_parts(&decoder, groups, &all);
+    let parts = split_into_device_parts(&decoder, groups, &indices);
     Some(parts.into_iter().flat_map(evaluate_part).collect())
 }
 
@@ -96,7 +96,7 @@ fn part_logprobs<'a, P: DevicePass<'a>>(
 ) -> Vec<Vec<Vec<f32>>> {
     let (texts, completions) = deduplicate_texts(groups);
     let pass = P::forward(decoder, &texts, Retention::Nothing);
-    let prediction = |completion, at| pass.prediction(completion, at);
+    let prediction = |completion, token_index| pass.prediction(completion, token_index);
     let tokens = LossTokens::new(groups, &completions, prediction, TokenSelection::All);
     // Without completions there is no token to evaluate.
     let [logprobs, _] = if tokens.rows.is_empty() {
@@ -104,8 +104,8 @@ fn part_logprobs<'a, P: DevicePass<'a>>(
     } else {
         pass.evaluate(&tokens, temperature)
     };
-    let mut all = tokens.split_by_sample(logprobs).into_iter();
-    groups.iter().map(|group| all.by_ref().take(group.samples.len()).collect()).collect()
+    let mut samples = tokens.split_by_sample(logprobs).into_iter();
+    groups.iter().map(|group| samples.by_ref().take(group.samples.len()).collect()).collect()
 }
 
 /// Gradients of the trainable parameters; `None` if no loss has reached them yet.
@@ -179,7 +179,7 @@ impl Differentiation<'_> {
         let groups: Vec<&Group> = chosen.iter().map(|i| &self.groups[*i]).collect();
         let (texts, completions) = deduplicate_texts(&groups);
         let pass = P::forward(decoder, &texts, self.retention());
-        let prediction = |completion, at| pass.prediction(completion, at);
+        let prediction = |completion, token_index| pass.prediction(completion, token_index);
         let tokens = LossTokens::new(&groups, &completions, prediction, TokenSelection::Counted);
         let [logprobs, entropies] = pass.evaluate(&tokens, temperature);
 

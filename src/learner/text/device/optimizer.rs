@@ -27,18 +27,18 @@ impl DeviceMoments {
     ///
     /// # Panics
     /// If the decoder is on the CPU.
-    pub fn upload(from: &Moments, decoder: &TokenDecoder) -> Self {
+    pub fn upload(host: &Moments, decoder: &TokenDecoder) -> Self {
         let device_decoder = decoder.on_device().expect("a decoder on a device");
-        let moments = [&from.first_moment, &from.second_moment].map(|moment| {
+        let moments = [&host.first_moment, &host.second_moment].map(|moment| {
             let zeros = device_decoder.trainable().zeros_like();
-            match from.steps {
+            match host.steps {
                 0 => zeros,
                 _ => zeros.upload(moment, |values| device::upload(values, device_decoder.device())),
             }
         });
         Self {
             moments,
-            steps: from.steps,
+            steps: host.steps,
             portions: device::has_kernels(device_decoder.device()).then(|| {
                 Portions::new(device_decoder.trainable().packing(), device_decoder.device())
             }),

@@ -1,7 +1,6 @@
 //! Kernels of an optimizer step whose parameters are in arenas: sums of squares, the norm of all, AdamW.
 
 use crate::device::buffers::{argument, cube_ints, cube_tensor, grid, uninit};
-use crate::learner::fused::UNITS;
 use crate::learner::optimizer::AdamWTensors;
 use crate::math::adamw::{Factors, ParamState, clip_scale, step};
 use crate::math::reduction::cube_sum;
@@ -12,6 +11,8 @@ use burn::cubecl::prelude::*;
 use burn::tensor::{Device, Tensor};
 use burn_cubecl::tensor::CubeTensor;
 
+/// Units per cube.
+const UNITS: usize = 256;
 /// Elements of a parameter that a cube of [`squares_kernel`] sums.
 const PORTION: usize = UNITS * 64;
 /// Elements that a cube of [`adamw_kernel`] steps.
@@ -117,17 +118,17 @@ impl Portions {
             .counts()
             .scan(0, |end, count| Some(std::mem::replace(end, *end + count.div_ceil(PORTION))));
         let firsts: Vec<usize> = firsts.collect();
-        let table = |arena: usize| {
+        let upload_table = |arena: usize| {
             let mut table = Vec::new();
-            for (parameter, place) in packing.ranges_in(arena) {
-                for (start, index) in place.clone().step_by(PORTION).zip(firsts[parameter]..) {
-                    let end = (start + PORTION).min(place.end);
+            for (parameter, range) in packing.ranges_in(arena) {
+                for (start, index) in range.clone().step_by(PORTION).zip(firsts[parameter]..) {
+                    let end = (start + PORTION).min(range.end);
                     table.extend([start, end, index].map(|x| x as i32));
                 }
             }
             cube_ints(upload_integers(&table, [table.len() / COLUMNS, COLUMNS], device))
         };
-        let tables = (0..packing.len()).map(table).collect();
+        let tables = (0..packing.len()).map(upload_table).collect();
         Self { tables, count: packing.counts().map(|count| count.div_ceil(PORTION)).sum() }
     }
 }

@@ -39,14 +39,14 @@ impl<'a> LossTokens<'a> {
         let samples: Vec<&Sample> = groups.iter().flat_map(|group| &group.samples).collect();
         let mut tokens = Vec::new();
         for (i, (sample, completion)) in samples.iter().zip(completions).enumerate() {
-            let is_selected = |at: &usize| match selection {
+            let is_selected = |token: &usize| match selection {
                 TokenSelection::All => true,
-                TokenSelection::Counted => sample.mask[*at],
+                TokenSelection::Counted => sample.mask[*token],
             };
             let selected = (0..sample.tokens.len()).filter(is_selected);
-            tokens.extend(selected.map(|at| {
-                let index = TokenIndex { sample: i, token: at };
-                (prediction(*completion, at) as i32, index)
+            tokens.extend(selected.map(|token| {
+                let index = TokenIndex { sample: i, token };
+                (prediction(*completion, token) as i32, index)
             }));
         }
         tokens.sort_by_key(|(row, _)| *row);
@@ -82,12 +82,12 @@ impl<'a> LossTokens<'a> {
 
     /// Splits values of the tokens by sample; 0 for tokens that are not listed.
     pub fn split_by_sample(&self, values: Vec<f32>) -> Vec<Vec<f32>> {
-        let mut all: Vec<Vec<f32>> =
+        let mut sample_values: Vec<Vec<f32>> =
             self.samples.iter().map(|sample| vec![0.0; sample.tokens.len()]).collect();
         for (index, value) in self.indices.iter().zip(values) {
-            all[index.sample][index.token] = value;
+            sample_values[index.sample][index.token] = value;
         }
-        all
+        sample_values
     }
 
     /// Gathers the gradients of all samples in the order of the tokens.

@@ -147,26 +147,26 @@ impl Cache {
         }
     }
 
-    /// Fills `to`: the result of attention for the queries of a token, `[query_size]`, and its
-    /// log-sum-exp, `[heads]`. The prefix is in one of `all` caches.
+    /// Fills `results`: the result of attention for the queries of a token, `[query_size]`, and its
+    /// log-sum-exp, `[heads]`. The prefix is in one of the `caches`.
     pub fn attend(
         &self,
-        all: &[Self],
+        caches: &[Self],
         shape: &HeadShape,
         place: QueryPlace,
         queries: &[f32],
-        to: [&mut [f32]; 2],
+        results: [&mut [f32]; 2],
     ) {
         match self.format {
-            CacheFormat::F32 => self.attend_words::<1>(all, shape, place, queries, to),
-            CacheFormat::Bf16 => self.attend_words::<2>(all, shape, place, queries, to),
+            CacheFormat::F32 => self.attend_words::<1>(caches, shape, place, queries, results),
+            CacheFormat::Bf16 => self.attend_words::<2>(caches, shape, place, queries, results),
         }
     }
 
     /// Computes [`Cache::attend`] for a format with `N` numbers per word.
     fn attend_words<const N: usize>(
         &self,
-        all: &[Self],
+        caches: &[Self],
         shape: &HeadShape,
         QueryPlace { layer, token, window }: QueryPlace,
         queries: &[f32],
@@ -179,18 +179,18 @@ impl Cache {
         let first = (self.position(token) + 1).saturating_sub(window);
         for ((head, (queries, output)), log_sum_exps) in heads.enumerate().zip(log_sum_exps) {
             let layer_head = [layer, head];
-            let to = [output, log_sum_exps];
+            let results = [output, log_sum_exps];
             match self.prefix {
                 Some(PrefixCache { index, num_tokens }) if first < num_tokens => {
-                    assert_eq!(all[index].format, self.format, "one number format for a text");
-                    let prefix = all[index].segment(shape, layer_head, [first, num_tokens]);
+                    assert_eq!(caches[index].format, self.format, "one number format for a text");
+                    let prefix = caches[index].segment(shape, layer_head, [first, num_tokens]);
                     let segments = [prefix, self.segment(shape, layer_head, [0, token + 1])];
-                    attend_group::<N>(queries, shape, &segments, &mut scores, to);
+                    attend_group::<N>(queries, shape, &segments, &mut scores, results);
                 }
                 prefix => {
                     let first = first - prefix.map_or(0, |prefix| prefix.num_tokens);
                     let own = self.segment(shape, layer_head, [first, token + 1]);
-                    attend_group::<N>(queries, shape, &[own], &mut scores, to);
+                    attend_group::<N>(queries, shape, &[own], &mut scores, results);
                 }
             }
         }
@@ -213,13 +213,14 @@ fn attend_group<const N: usize>(
             4 => 2,
             left => left.min(3),
         };
-        let (some, after) = queries.split_at(count * shape.dim);
-        let (to, output_after) = output.split_at_mut(some.len());
-        let (own, log_sum_exps_after) = log_sum_exps.split_at_mut(count);
+        let (some_queries, after) = queries.split_at(count * shape.dim);
+        let (some_output, output_after) = output.split_at_mut(some_queries.len());
+        let (some_exps, log_sum_exps_after) = log_sum_exps.split_at_mut(count);
+        let results = [some_output, some_exps];
         match count {
-            1 => attend_queries::<1, N>(some, shape.scale, segments, scores, [to, own]),
-            2 => attend_queries::<2, N>(some, shape.scale, segments, scores, [to, own]),
-            _ => attend_queries::<3, N>(some, shape.scale, segments, scores, [to, own]),
+            1 => attend_queries::<1, N>(some_queries, shape.scale, segments, scores, results),
+            2 => attend_queries::<2, N>(some_queries, shape.scale, segments, scores, results),
+            _ => attend_queries::<3, N>(some_queries, shape.scale, segments, scores, results),
         }
         (queries, output, log_sum_exps) = (after, output_after, log_sum_exps_after);
     }

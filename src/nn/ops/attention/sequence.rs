@@ -113,10 +113,10 @@ impl<'a> Head<'a> {
     }
 }
 
-/// Fills `to` with the products of a tile's rows of `a` with its columns of `b`.
-fn multiply_tile(a: View, b: Strips, tile: &Tile, to: &mut Vec<f32>) {
-    to.resize(tile.num_queries * tile.num_keys, 0.0);
-    let target = Target { values: to, row_stride: tile.num_keys, mode: WriteMode::Overwrite };
+/// Fills `products` with the products of a tile's rows of `a` with its columns of `b`.
+fn multiply_tile(a: View, b: Strips, tile: &Tile, products: &mut Vec<f32>) {
+    products.resize(tile.num_queries * tile.num_keys, 0.0);
+    let target = Target { values: products, row_stride: tile.num_keys, mode: WriteMode::Overwrite };
     let b = b.strips_from(tile.first_key / STRIP_COLUMNS, tile.num_keys);
     matmul_packed(a.rows_from(tile.first_query), b, target, tile.num_queries);
 }
@@ -156,17 +156,16 @@ pub fn forward(
     }
 }
 
-/// Fills the gradient of the queries, and adds to those of keys and values: `to`, in this order.
+/// Fills `d_queries`, the gradient of the queries, and adds to `d_keys` and `d_values`.
 pub fn backward(
     shape: &HeadShape,
     heads: Heads,
     mask: &AttentionMask,
     pass: AttentionPass,
-    to: [&mut [f32]; 3],
+    [d_queries, d_keys, d_values]: [&mut [f32]; 3],
     scratch: &mut Scratch,
 ) {
     let (dim, query_size, kv_size) = (shape.dim, shape.query_size(), shape.kv_size());
-    let [d_queries, d_keys, d_values] = to;
     for head_index in 0..shape.heads {
         let head = Head::new(shape, heads, head_index);
         let column = head_index * dim;

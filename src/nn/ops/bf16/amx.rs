@@ -56,7 +56,7 @@ pub fn is_available() -> bool {
 /// Multiplies the strips `rows` of `a` by the strips `columns` of `b`.
 ///
 /// # Safety
-/// No other thread may access that part of `to`.
+/// No other thread may access that part of `output`.
 ///
 /// # Panics
 /// If the processor lacks the instructions, or the system does not permit them.
@@ -64,7 +64,7 @@ pub unsafe fn multiply(
     a: &TiledMatrix,
     b: &TiledMatrix,
     [rows, columns]: [Range<usize>; 2],
-    to: &Output,
+    output: &Output,
 ) {
     assert!(is_available());
     let configuration = CONFIGURATION;
@@ -79,7 +79,8 @@ pub unsafe fn multiply(
         for first in (0..num_tiles).step_by(block_tiles) {
             let block = first..(first + block_tiles).min(num_tiles);
             let right = right.map(|strip| &strip[block.clone()]);
-            let start = if first > 0 || to.accumulates() { Start::Present } else { Start::Zero };
+            let start =
+                if first > 0 || output.accumulates() { Start::Present } else { Start::Zero };
             for i in rows.clone().step_by(2) {
                 // The columns of the first rows come from memory: prefetch the next ones meanwhile.
                 let ahead = match (i - rows.start) / 2 {
@@ -88,7 +89,7 @@ pub unsafe fn multiply(
                 };
                 let left = [i, (i + 1).min(rows.end - 1)].map(|i| &a.strip(i)[block.clone()]);
                 // SAFETY: tiles are configured; the four tiles of the output are this thread's.
-                unsafe { multiply_square([left, right], [i, j], ends, start, ahead, to) };
+                unsafe { multiply_square([left, right], [i, j], ends, start, ahead, output) };
             }
         }
     }
@@ -104,23 +105,23 @@ enum Start {
     Present,
 }
 
-/// Multiplies two strips of rows by two of columns into the tiles of `to` from `[i, j]` on, up to `ends`.
+/// Multiplies two strips of rows by two of columns into the tiles of `output` from `[i, j]` on, up to `ends`.
 ///
 /// # Safety
-/// Tiles are configured, all strips have one length, not 0, and no other thread accesses these tiles of `to`.
+/// Tiles are configured, all strips have one length, not 0, and no other thread accesses these tiles of `output`.
 unsafe fn multiply_square(
     [left, right]: [[&[Tile]; 2]; 2],
     [i, j]: [usize; 2],
     ends: [usize; 2],
     start: Start,
     ahead: Option<usize>,
-    to: &Output,
+    output: &Output,
 ) {
     let is_single = i + 1 == ends[0];
     let is_whole = !is_single && j + 1 < ends[1];
     // SAFETY: as this function demands; destinations in the matrix are within it, others are tiles of their own.
     unsafe {
-        if let Some((first, row_stride)) = to.square([i, j]).filter(|_| is_whole) {
+        if let Some((first, row_stride)) = output.square([i, j]).filter(|_| is_whole) {
             let below = first.add(TILE_SIDE * row_stride);
             let targets = [first, first.add(TILE_SIDE), below, below.add(TILE_SIDE)];
             return multiply_square_to(left, right, targets, row_stride, start, ahead);
@@ -133,7 +134,7 @@ unsafe fn multiply_square(
         if start == Start::Present {
             for (index, sums) in sums.iter_mut().enumerate() {
                 if let Some(tile) = tile_at(index) {
-                    to.load(tile, sums);
+                    output.load(tile, sums);
                 }
             }
         }
@@ -145,7 +146,7 @@ unsafe fn multiply_square(
         }
         for (index, sums) in sums.iter().enumerate() {
             if let Some(tile) = tile_at(index) {
-                to.overwrite(tile, sums);
+                output.overwrite(tile, sums);
             }
         }
     }
@@ -184,7 +185,7 @@ macro_rules! products {
     };
 }
 
-/// Multiplies two strips of rows by two of columns into the tiles at `to`, which have this row stride. The strip
+/// Multiplies two strips of rows by two of columns into the tiles at `targets`, which have this row stride. The strip
 /// `ahead` bytes after the first one of columns is prefetched.
 ///
 /// # Safety
@@ -194,7 +195,7 @@ macro_rules! products {
 unsafe fn multiply_square_to(
     a: [&[Tile]; 2],
     b: [&[Tile]; 2],
-    to: [*mut f32; 4],
+    targets: [*mut f32; 4],
     row_stride: usize,
     start: Start,
     ahead: Option<usize>,
@@ -215,10 +216,10 @@ unsafe fn multiply_square_to(
                 "tileloadd tmm1, [{c1} + {row_bytes}*1]",
                 "tileloadd tmm2, [{c2} + {row_bytes}*1]",
                 "tileloadd tmm3, [{c3} + {row_bytes}*1]",
-                c0 = in(reg) to[0],
-                c1 = in(reg) to[1],
-                c2 = in(reg) to[2],
-                c3 = in(reg) to[3],
+                c0 = in(reg) targets[0],
+                c1 = in(reg) targets[1],
+                c2 = in(reg) targets[2],
+                c3 = in(reg) targets[3],
                 row_bytes = in(reg) row_bytes,
                 options(nostack, readonly),
             ),
@@ -254,10 +255,10 @@ unsafe fn multiply_square_to(
             "tilestored [{c1} + {row_bytes}*1], tmm1",
             "tilestored [{c2} + {row_bytes}*1], tmm2",
             "tilestored [{c3} + {row_bytes}*1], tmm3",
-            c0 = in(reg) to[0],
-            c1 = in(reg) to[1],
-            c2 = in(reg) to[2],
-            c3 = in(reg) to[3],
+            c0 = in(reg) targets[0],
+            c1 = in(reg) targets[1],
+            c2 = in(reg) targets[2],
+            c3 = in(reg) targets[3],
             row_bytes = in(reg) row_bytes,
             options(nostack),
         );
@@ -269,7 +270,7 @@ unsafe fn multiply_square_to(
 /// # Safety
 /// As [`multiply_square_to`].
 #[inline]
-unsafe fn multiply_pair_to(a: &[Tile], b: [&[Tile]; 2], to: [*mut f32; 2]) {
+unsafe fn multiply_pair_to(a: &[Tile], b: [&[Tile]; 2], targets: [*mut f32; 2]) {
     // SAFETY: as in `multiply_square_to`.
     unsafe {
         asm!(
@@ -293,8 +294,8 @@ unsafe fn multiply_pair_to(a: &[Tile], b: [&[Tile]; 2], to: [*mut f32; 2]) {
             b1 = inout(reg) b[1].as_ptr() => _,
             blocks = inout(reg) a.len() => _,
             stride = in(reg) 64usize,
-            c0 = in(reg) to[0],
-            c1 = in(reg) to[1],
+            c0 = in(reg) targets[0],
+            c1 = in(reg) targets[1],
             options(nostack),
         );
     }

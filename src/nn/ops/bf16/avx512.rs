@@ -21,7 +21,7 @@ pub fn is_available() -> bool {
 /// Multiplies the strips `rows` of `a` by the strips `columns` of `b`.
 ///
 /// # Safety
-/// No other thread may access that part of `to`.
+/// No other thread may access that part of `output`.
 ///
 /// # Panics
 /// If the processor lacks the instructions.
@@ -29,18 +29,18 @@ pub unsafe fn multiply(
     a: &TiledMatrix,
     b: &TiledMatrix,
     [rows, columns]: [Range<usize>; 2],
-    to: &Output,
+    output: &Output,
 ) {
     assert!(is_available());
     let num_rows = a.outer() - rows.start * TILE_SIDE;
     // SAFETY: the processor has the instructions; this part of the output is this thread's.
     unsafe {
         match num_rows {
-            0..=1 => multiply_strips::<1, 4>(a, b, [rows, columns], to),
-            2 => multiply_strips::<2, 4>(a, b, [rows, columns], to),
-            3..=4 => multiply_strips::<4, 4>(a, b, [rows, columns], to),
-            5..=8 => multiply_strips::<8, 2>(a, b, [rows, columns], to),
-            _ => multiply_strips::<TILE_SIDE, 1>(a, b, [rows, columns], to),
+            0..=1 => multiply_strips::<1, 4>(a, b, [rows, columns], output),
+            2 => multiply_strips::<2, 4>(a, b, [rows, columns], output),
+            3..=4 => multiply_strips::<4, 4>(a, b, [rows, columns], output),
+            5..=8 => multiply_strips::<8, 2>(a, b, [rows, columns], output),
+            _ => multiply_strips::<TILE_SIDE, 1>(a, b, [rows, columns], output),
         }
     }
 }
@@ -48,13 +48,13 @@ pub unsafe fn multiply(
 /// Multiplies the first `R` rows of each strip, `C` strips of columns at a time.
 ///
 /// # Safety
-/// The processor has the instructions, and no other thread writes to this part of `to`.
+/// The processor has the instructions, and no other thread writes to this part of `output`.
 #[target_feature(enable = "avx512f,avx512bf16")]
 unsafe fn multiply_strips<const R: usize, const C: usize>(
     a: &TiledMatrix,
     b: &TiledMatrix,
     [rows, columns]: [Range<usize>; 2],
-    to: &Output,
+    output: &Output,
 ) {
     const { assert!(C <= MAX_STRIPS && R <= TILE_SIDE) };
     let mut sums = [const { Sums([[0.0; TILE_SIDE]; TILE_SIDE]) }; C];
@@ -67,7 +67,7 @@ unsafe fn multiply_strips<const R: usize, const C: usize>(
             unsafe {
                 fill_sums::<R, C>(a.strip(i), right, &mut sums);
                 for (j, sums) in (j..columns.end).zip(&sums) {
-                    to.write([i, j], sums);
+                    output.write([i, j], sums);
                 }
             }
         }
@@ -83,7 +83,7 @@ unsafe fn multiply_strips<const R: usize, const C: usize>(
 unsafe fn fill_sums<const R: usize, const C: usize>(
     a: &[Tile],
     b: [&[Tile]; C],
-    to: &mut [Sums; C],
+    results: &mut [Sums; C],
 ) {
     let mut sums: [[__m512; C]; R] = [[_mm512_setzero_ps(); C]; R];
     for (at, a) in a.iter().enumerate() {
@@ -102,9 +102,9 @@ unsafe fn fill_sums<const R: usize, const C: usize>(
         }
     }
     for (r, sums) in sums.iter().enumerate() {
-        for (sum, to) in sums.iter().zip(to.iter_mut()) {
+        for (sum, result) in sums.iter().zip(results.iter_mut()) {
             // SAFETY: a row of sums is 64 aligned bytes.
-            unsafe { _mm512_store_ps(to.0[r].as_mut_ptr(), *sum) };
+            unsafe { _mm512_store_ps(result.0[r].as_mut_ptr(), *sum) };
         }
     }
 }

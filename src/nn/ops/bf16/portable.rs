@@ -61,8 +61,8 @@ impl TiledMatrix {
 }
 
 impl Expand for TiledMatrix {
-    fn expand(&self, strip: usize, to: &mut [Lanes], step: usize) {
-        stored::expand(self.column_strip(strip), self.group_size(), to, step);
+    fn expand(&self, strip: usize, vectors: &mut [Lanes], step: usize) {
+        stored::expand(self.column_strip(strip), self.group_size(), vectors, step);
     }
 
     fn multiply(&self, first: usize, columns: usize, x: &[f32], y: &mut [f32], mode: WriteMode) {
@@ -71,15 +71,15 @@ impl Expand for TiledMatrix {
     }
 }
 
-/// Fills `to` with the numbers rounded to bf16.
-fn round(parallelism: Parallelism, numbers: &[f32], to: &mut Vec<f32>) {
-    to.resize(numbers.len(), 0.0);
-    for_rows(parallelism, numbers.len(), [numbers], [to], &|[x], [to]| round_part(x, to));
+/// Fills `rounded` with the numbers rounded to bf16.
+fn round(parallelism: Parallelism, numbers: &[f32], rounded: &mut Vec<f32>) {
+    rounded.resize(numbers.len(), 0.0);
+    for_rows(parallelism, numbers.len(), [numbers], [rounded], &|[x], [y]| round_part(x, y));
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn round_part(numbers: &[f32], to: &mut [f32]) {
-    for (to, x) in to.iter_mut().zip(numbers) {
-        *to = round_to_bf16(*x);
+fn round_part(numbers: &[f32], rounded: &mut [f32]) {
+    for (rounded, x) in rounded.iter_mut().zip(numbers) {
+        *rounded = round_to_bf16(*x);
     }
 }

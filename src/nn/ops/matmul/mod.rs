@@ -152,14 +152,14 @@ impl WeightColumns for Strips<'_> {
 }
 
 impl Strips<'_> {
-    /// The `columns` columns from strip `from` on: whole strips, or all that remain.
-    pub fn strips_from(self, from: usize, columns: usize) -> Self {
-        let left = self.columns - from * STRIP_COLUMNS;
+    /// The `columns` columns from strip `first` on: whole strips, or all that remain.
+    pub fn strips_from(self, first: usize, columns: usize) -> Self {
+        let left = self.columns - first * STRIP_COLUMNS;
         assert!(
             columns == left || columns < left && columns.is_multiple_of(STRIP_COLUMNS),
             "strips"
         );
-        let lanes = &self.lanes[from * STRIP_VECTORS * self.packed_rows..];
+        let lanes = &self.lanes[first * STRIP_VECTORS * self.packed_rows..];
         Self { lanes: &lanes[..columns.div_ceil(LANES) * self.packed_rows], columns, ..self }
     }
 

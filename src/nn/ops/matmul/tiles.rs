@@ -180,7 +180,7 @@ fn sum_vector<const R: usize, const V: usize>(
     a: impl LeftRows<R>,
     strip: &[[Lanes; V]],
     v: usize,
-    to: &mut [[Lanes; V]; R],
+    results: &mut [[Lanes; V]; R],
 ) {
     let mut sums = [[0.0f32; LANES]; R];
     for (k, vectors) in strip.iter().enumerate() {
@@ -193,8 +193,8 @@ fn sum_vector<const R: usize, const V: usize>(
             }
         }
     }
-    for (to, sum) in to.iter_mut().zip(sums) {
-        to[v] = sum;
+    for (result, sum) in results.iter_mut().zip(sums) {
+        result[v] = sum;
     }
 }
 
@@ -205,10 +205,10 @@ fn sum_vector<const R: usize, const V: usize>(
     a: impl LeftRows<R>,
     strip: &[[Lanes; V]],
     v: usize,
-    to: &mut [[Lanes; V]; R],
+    results: &mut [[Lanes; V]; R],
 ) {
-    sum_half_vector::<R, V, 0>(a, strip, v, to);
-    sum_half_vector::<R, V, { LANES / 2 }>(a, strip, v, to);
+    sum_half_vector::<R, V, 0>(a, strip, v, results);
+    sum_half_vector::<R, V, { LANES / 2 }>(a, strip, v, results);
 }
 
 /// Computes the half of vector `v` that begins at lane `FIRST`.
@@ -217,7 +217,7 @@ fn sum_half_vector<const R: usize, const V: usize, const FIRST: usize>(
     a: impl LeftRows<R>,
     strip: &[[Lanes; V]],
     v: usize,
-    to: &mut [[Lanes; V]; R],
+    results: &mut [[Lanes; V]; R],
 ) {
     use crate::math::quads::{QUAD, load, mul_add, splat, store};
     const QUADS: usize = LANES / 2 / QUAD;
@@ -233,9 +233,9 @@ fn sum_half_vector<const R: usize, const V: usize, const FIRST: usize>(
             }
         }
     }
-    for (to, sums) in to.iter_mut().zip(sums) {
-        for (to, sum) in to[v][FIRST..].chunks_exact_mut(QUAD).zip(sums) {
-            store(sum, to);
+    for (result, sums) in results.iter_mut().zip(sums) {
+        for (quad, sum) in result[v][FIRST..].chunks_exact_mut(QUAD).zip(sums) {
+            store(sum, quad);
         }
     }
 }

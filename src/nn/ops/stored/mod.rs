@@ -86,22 +86,22 @@ impl StoredMatrix {
     }
 
     /// Expands a row: `[columns]`.
-    pub fn read_row(&self, index: usize, to: &mut [f32]) {
-        self.storage.read_row(index, to);
+    pub fn read_row(&self, index: usize, row: &mut [f32]) {
+        self.storage.read_row(index, row);
     }
 
     /// Expands a column: `[inner]`.
-    pub fn read_column(&self, index: usize, to: &mut [f32]) {
-        self.storage.read_column(index, to);
+    pub fn read_column(&self, index: usize, column: &mut [f32]) {
+        self.storage.read_column(index, column);
     }
 
-    /// Expands columns `first..first + n` to `[n, inner]`, where `n = to.len() / inner` is [`LANES`] at most.
+    /// Expands columns `first..first + n` to `[n, inner]`, where `n = values.len() / inner` is [`LANES`] at most.
     ///
     /// # Panics
     /// If `first` is not a multiple of [`LANES`], or there is room for more columns.
-    pub fn read_columns(&self, first: usize, to: &mut [f32]) {
-        assert!(first.is_multiple_of(LANES) && to.len() <= LANES * self.inner(), "one strip");
-        self.storage.read_strip(first / LANES, to);
+    pub fn read_columns(&self, first: usize, values: &mut [f32]) {
+        assert!(first.is_multiple_of(LANES) && values.len() <= LANES * self.inner(), "one strip");
+        self.storage.read_strip(first / LANES, values);
     }
 
     /// Whether all elements are finite.
@@ -182,7 +182,7 @@ impl WeightColumns for StoredStrips<'_> {
 /// A weight that is expanded to f32 for products, in strips of [`LANES`] columns.
 pub trait Expand: Send + Sync {
     /// Expands a strip: a vector for each row, `step` apart.
-    fn expand(&self, strip: usize, to: &mut [Lanes], step: usize);
+    fn expand(&self, strip: usize, vectors: &mut [Lanes], step: usize);
 
     /// `y = x w`, or `y += x w`, with `columns` columns from strip `first` on.
     fn multiply(&self, first: usize, columns: usize, x: &[f32], y: &mut [f32], mode: WriteMode);
@@ -190,10 +190,10 @@ pub trait Expand: Send + Sync {
 
 /// The elements of a matrix in one of the formats.
 trait Storage: Expand {
-    fn read_row(&self, index: usize, to: &mut [f32]);
-    fn read_column(&self, index: usize, to: &mut [f32]);
+    fn read_row(&self, index: usize, values: &mut [f32]);
+    fn read_column(&self, index: usize, values: &mut [f32]);
     /// Expands the first columns of a strip, one after the other.
-    fn read_strip(&self, index: usize, to: &mut [f32]);
+    fn read_strip(&self, index: usize, values: &mut [f32]);
     fn is_finite(&self) -> bool;
 }
 
@@ -220,8 +220,8 @@ impl<P: RowPair> StripStorage<P> {
         let (strips, groups) = (columns.div_ceil(LANES), inner.div_ceil(group_size));
         let mut pairs = vec![P::default(); strips * inner.div_ceil(2)];
         let mut scales = vec![[[0.0; LANES]; 2]; strips * groups];
-        let all = pairs.par_chunks_mut(inner.div_ceil(2)).zip(scales.par_chunks_mut(groups));
-        all.enumerate().for_each(|(strip, (pairs, scales))| {
+        let chunks = pairs.par_chunks_mut(inner.div_ceil(2)).zip(scales.par_chunks_mut(groups));
+        chunks.enumerate().for_each(|(strip, (pairs, scales))| {
             let (mut codes, mut column_scales) = (vec![0; inner], vec![[0.0; 2]; groups]);
             for lane in 0..LANES.min(columns - strip * LANES) {
                 let column = Column { codes: &mut codes, scales: &mut column_scales };
@@ -229,8 +229,8 @@ impl<P: RowPair> StripStorage<P> {
                 for (k, code) in codes.iter().enumerate() {
                     pairs[k / 2].set(k % 2, lane, *code);
                 }
-                for (to, [scale, offset]) in scales.iter_mut().zip(&column_scales) {
-                    (to[0][lane], to[1][lane]) = (*scale, *offset);
+                for (group, [scale, offset]) in scales.iter_mut().zip(&column_scales) {
+                    (group[0][lane], group[1][lane]) = (*scale, *offset);
                 }
             }
         });
@@ -253,28 +253,30 @@ impl<P: RowPair> StripStorage<P> {
 }
 
 impl<P: RowPair> Storage for StripStorage<P> {
-    fn read_row(&self, index: usize, to: &mut [f32]) {
-        for (strip, to) in to.chunks_mut(LANES).enumerate() {
-            to.copy_from_slice(&self.expand_pair(strip, index / 2)[index % 2][..to.len()]);
+    fn read_row(&self, index: usize, values: &mut [f32]) {
+        for (strip, values) in values.chunks_mut(LANES).enumerate() {
+            values.copy_from_slice(&self.expand_pair(strip, index / 2)[index % 2][..values.len()]);
         }
     }
 
-    fn read_column(&self, index: usize, to: &mut [f32]) {
-        for (k, to) in to.chunks_mut(2).enumerate() {
+    fn read_column(&self, index: usize, values: &mut [f32]) {
+        for (k, values) in values.chunks_mut(2).enumerate() {
             let numbers = self.expand_pair(index / LANES, k).map(|row| row[index % LANES]);
-            to.copy_from_slice(&numbers[..to.len()]);
+            values.copy_from_slice(&numbers[..values.len()]);
         }
     }
 
-    fn read_strip(&self, index: usize, to: &mut [f32]) {
+    fn read_strip(&self, index: usize, values: &mut [f32]) {
         for first in (0..self.inner).step_by(LANES) {
-            let some = LANES.min(self.inner - first);
+            let count = LANES.min(self.inner - first);
             let mut square = [[0.0; LANES]; LANES];
-            for (k, rows) in square[..some].chunks_mut(2).enumerate() {
+            for (k, rows) in square[..count].chunks_mut(2).enumerate() {
                 rows.copy_from_slice(&self.expand_pair(index, first / 2 + k)[..rows.len()]);
             }
-            for (column, to) in transpose(&square).iter().zip(to.chunks_exact_mut(self.inner)) {
-                to[first..first + some].copy_from_slice(&column[..some]);
+            for (column, values) in
+                transpose(&square).iter().zip(values.chunks_exact_mut(self.inner))
+            {
+                values[first..first + count].copy_from_slice(&column[..count]);
             }
         }
     }
@@ -292,8 +294,8 @@ impl<P: RowPair> Storage for StripStorage<P> {
 }
 
 impl<P: RowPair> Expand for StripStorage<P> {
-    fn expand(&self, strip: usize, to: &mut [Lanes], step: usize) {
-        expand(self.strip(strip), self.group_size, to, step);
+    fn expand(&self, strip: usize, vectors: &mut [Lanes], step: usize) {
+        expand(self.strip(strip), self.group_size, vectors, step);
     }
 
     fn multiply(&self, first: usize, columns: usize, x: &[f32], y: &mut [f32], mode: WriteMode) {

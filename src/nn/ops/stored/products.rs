@@ -106,7 +106,7 @@ fn add_up<P: RowPair, const R: usize>(
     strips: [Strip<P>; STRIPS_AT_A_TIME],
     group_size: usize,
     x: [&[f32]; R],
-    to: &mut [[Lanes; STRIPS_AT_A_TIME]; R],
+    results: &mut [[Lanes; STRIPS_AT_A_TIME]; R],
 ) {
     let mut sums = [[[0.0f32; LANES]; STRIPS_AT_A_TIME]; R];
     let inner = x[0].len();
@@ -135,7 +135,7 @@ fn add_up<P: RowPair, const R: usize>(
             }
         }
     }
-    *to = sums;
+    *results = sums;
 }
 
 /// Expands a strip: a vector for each row, `step` apart.
@@ -144,12 +144,12 @@ fn add_up<P: RowPair, const R: usize>(
     "x86_64+avx2+fma",
     "aarch64+neon"
 ))]
-pub fn expand<P: RowPair>(strip: Strip<P>, group_size: usize, to: &mut [Lanes], step: usize) {
-    let mut rows = to.iter_mut().step_by(step);
+pub fn expand<P: RowPair>(strip: Strip<P>, group_size: usize, vectors: &mut [Lanes], step: usize) {
+    let mut rows = vectors.iter_mut().step_by(step);
     for (pairs, scales) in strip.pairs.chunks(group_size / 2).zip(strip.scales) {
         for pair in pairs {
-            for (numbers, to) in pair.expand(scales).into_iter().zip(&mut rows) {
-                *to = numbers;
+            for (numbers, vectors) in pair.expand(scales).into_iter().zip(&mut rows) {
+                *vectors = numbers;
             }
         }
     }

@@ -17,6 +17,9 @@ use burn::cubecl::prelude::*;
 ///
 /// Buffers: those of the operands; the product. Workgroup memory: the operands' tiles of each group, which their sums
 /// replace; on matrix units those are beside them.
+///
+/// `A` and `B` are the element types of the operands, `V` and `W` the sizes of the vectors in which they are read, and
+/// `I` is the type that they are rounded to.
 #[cube(launch_unchecked)]
 pub(super) fn product_kernel<A: Float, V: Size, B: Float, W: Size, I: Float>(
     a: &Operand<A, V>,
@@ -31,7 +34,7 @@ pub(super) fn product_kernel<A: Float, V: Size, B: Float, W: Size, I: Float>(
     #[define(I)] _operand_type: ElemType,
 ) {
     let work = Work::of_cube::<B, W>(rights, &sizes, tiling);
-    if work.is_some {
+    if work.exists {
         if comptime!(tiling.has_matrix_units()) {
             multiply_on_matrix_units::<A, V, B, W, I>(
                 a, rights, product, &work, sizes.rows, tiling,
@@ -53,18 +56,18 @@ fn multiply_on_units<A: Float, V: Size, B: Float, W: Size, I: Float>(
     #[comptime] tiling: Tiling,
 ) {
     let (tile_rows, tile_columns) = comptime!((tiling.rows(), tiling.columns()));
-    let (part_rows, part_columns) = comptime!((tiling.part[0], tiling.part[1]));
-    let (depth, groups) = comptime!((tiling.depth, tiling.groups));
-    let (a_layout, b_layout) = comptime!((tiling.layout(0), tiling.layout(1)));
+    let (part_rows, part_columns) = comptime!((tiling.part_rows, tiling.part_columns));
+    let (depth, num_groups) = comptime!((tiling.depth, tiling.num_groups));
+    let (a_layout, b_layout) = comptime!((tiling.left_layout(), tiling.right_layout()));
     let num_rights = comptime!(tiling.num_rights);
-    let group = UNIT_POS as usize / comptime!(tiling.group_units());
-    let unit = UNIT_POS as usize % comptime!(tiling.group_units());
-    let staged = comptime!(tiling.staged_elements().max(tiling.num_sums()));
-    let mut shared = Shared::<[f32]>::new_aligned_slice(comptime!(groups * staged), 16usize);
-    let a_offset = group * comptime!(tiling.staged_elements());
-    let b_offset = a_offset + comptime!(a_layout.elements());
-    let from_row = unit / comptime!(tiling.parts[1]) * part_rows;
-    let from_column = unit % comptime!(tiling.parts[1]) * part_columns;
+    let group = UNIT_POS as usize / comptime!(tiling.units_per_group());
+    let unit = UNIT_POS as usize % comptime!(tiling.units_per_group());
+    let staged = comptime!(tiling.num_staged().max(tiling.num_sums()));
+    let mut shared = Shared::<[f32]>::new_aligned_slice(comptime!(num_groups * staged), 16usize);
+    let a_offset = group * comptime!(tiling.num_staged());
+    let b_offset = a_offset + comptime!(a_layout.num_elements());
+    let first_row = unit / comptime!(tiling.num_column_parts) * part_rows;
+    let first_column = unit % comptime!(tiling.num_column_parts) * part_columns;
 
     let mut sums = Array::<f32>::new(comptime!(part_rows * part_columns));
     #[unroll]
@@ -79,24 +82,24 @@ fn multiply_on_units<A: Float, V: Size, B: Float, W: Size, I: Float>(
     let mut b_staged = StagedVectors::<B, W>::new(b_layout);
     let mut a_values = Array::<f32>::new(part_rows);
 
-    let (mut first, end) = (work.first, work.end);
-    let from = first + group * depth;
-    a_staged.read(a, &a_tile, from, a_layout);
-    b_staged.read_right(rights, work.block.right_index, &b_tile, from, b_layout, num_rights);
-    while first < end {
+    let (mut step, end_step) = (work.first_step, work.end_step);
+    let first = step + group * depth;
+    a_staged.read(a, &a_tile, first, a_layout);
+    b_staged.read_right(rights, work.block.right_index, &b_tile, first, b_layout, num_rights);
+    while step < end_step {
         sync_cube();
         a_staged.write::<I>(&mut shared, &a_tile, a_layout);
         b_staged.write::<I>(&mut shared, &b_tile, b_layout);
         sync_cube();
-        first += comptime!(depth * groups);
+        step += comptime!(depth * num_groups);
         // Prefetches the next tiles while these are multiplied.
-        let from = first + group * depth;
-        a_staged.read(a, &a_tile, from, a_layout);
-        b_staged.read_right(rights, work.block.right_index, &b_tile, from, b_layout, num_rights);
+        let first = step + group * depth;
+        a_staged.read(a, &a_tile, first, a_layout);
+        b_staged.read_right(rights, work.block.right_index, &b_tile, first, b_layout, num_rights);
         #[unroll]
         for k in 0..depth {
-            let a_at = a_offset + from_row + comptime!(k * a_layout.stride);
-            let b_at = b_offset + from_column + comptime!(k * b_layout.stride);
+            let a_at = a_offset + first_row + comptime!(k * a_layout.stride);
+            let b_at = b_offset + first_column + comptime!(k * b_layout.stride);
             #[unroll]
             for i in 0..part_rows {
                 a_values[i] = shared[a_at + i];
@@ -112,20 +115,20 @@ fn multiply_on_units<A: Float, V: Size, B: Float, W: Size, I: Float>(
         }
     }
 
-    if comptime!(groups == 1) {
+    if comptime!(num_groups == 1) {
         #[unroll]
         for i in 0..part_rows {
             #[unroll]
             for j in 0..part_columns {
-                let (r, c) = (work.row + from_row + i, work.column + from_column + j);
+                let (r, c) = (work.row + first_row + i, work.column + first_column + j);
                 let sum = sums[comptime!(i * part_columns + j)];
                 store::<B, W>(product, work, rights, rows, r, c, sum, tiling);
             }
         }
     } else {
-        let tile = comptime!(tile_rows * tile_columns);
+        let tile_len = comptime!(tile_rows * tile_columns);
         sync_cube();
-        let start = group * tile + from_row * tile_columns + from_column;
+        let start = group * tile_len + first_row * tile_columns + first_column;
         #[unroll]
         for i in 0..part_rows {
             #[unroll]
@@ -145,17 +148,17 @@ fn multiply_on_units<A: Float, V: Size, B: Float, W: Size, I: Float>(
 pub(super) fn add_spans_kernel(
     partials: &[f32],
     product: &mut [f32],
-    spans: usize,
-    elements: usize,
-    all: usize,
+    num_spans: usize,
+    num_elements: usize,
+    num_results: usize,
 ) {
-    let at = ABSOLUTE_POS;
-    if at < all {
-        let first = at / elements * spans * elements + at % elements;
+    let index = ABSOLUTE_POS;
+    if index < num_results {
+        let first = index / num_elements * num_spans * num_elements + index % num_elements;
         let mut sum = partials[first];
-        for span in 1..spans {
-            sum += partials[first + span * elements];
+        for span in 1..num_spans {
+            sum += partials[first + span * num_elements];
         }
-        product[at] = sum;
+        product[index] = sum;
     }
 }

@@ -22,7 +22,7 @@ fn matrix_order(is_inner_near: bool, operand: MatrixIdent) -> MatrixLayout {
 /// Loads a fragment of an operand from its place in workgroup memory on.
 #[cube]
 fn load_fragment<I: Float, V: Size>(
-    from: &[Vector<I, V>],
+    vectors: &[Vector<I, V>],
     #[comptime] operand: MatrixIdent,
     #[comptime] order: MatrixLayout,
     #[comptime] layout: TileLayout,
@@ -30,7 +30,7 @@ fn load_fragment<I: Float, V: Size>(
     let size = comptime!(FRAGMENT);
     // SAFETY: it is loaded before it is read.
     let mut fragment = unsafe { Matrix::<I>::uninitialized(operand, size, size, size, order) };
-    cmma::load(&mut fragment, from, comptime!(layout.stride as u32));
+    cmma::load(&mut fragment, vectors, comptime!(layout.stride as u32));
     fragment
 }
 
@@ -44,24 +44,24 @@ pub(super) fn multiply_on_matrix_units<A: Float, V: Size, B: Float, W: Size, I: 
     rows: usize,
     #[comptime] tiling: Tiling,
 ) {
-    let (part_rows, part_columns) = comptime!((tiling.part[0], tiling.part[1]));
-    let (depth, groups) = comptime!((tiling.depth, tiling.groups));
-    let (a_layout, b_layout) = comptime!((tiling.layout(0), tiling.layout(1)));
+    let (part_rows, part_columns) = comptime!((tiling.part_rows, tiling.part_columns));
+    let (depth, num_groups) = comptime!((tiling.depth, tiling.num_groups));
+    let (a_layout, b_layout) = comptime!((tiling.left_layout(), tiling.right_layout()));
     let num_rights = comptime!(tiling.num_rights);
     let size = comptime!(FRAGMENT);
-    let group = UNIT_POS as usize / comptime!(tiling.group_units());
-    let unit = UNIT_POS as usize % comptime!(tiling.group_units());
+    let group = UNIT_POS as usize / comptime!(tiling.units_per_group());
+    let unit = UNIT_POS as usize % comptime!(tiling.units_per_group());
     let plane = unit / comptime!(tiling.units_per_part);
-    let (a_vectors, b_vectors) = comptime!((a_layout.vectors(), b_layout.vectors()));
-    let mut a_all =
-        Shared::<[Vector<I, V>]>::new_aligned_slice(comptime!(groups * a_vectors), 32usize);
-    let mut b_all =
-        Shared::<[Vector<I, W>]>::new_aligned_slice(comptime!(groups * b_vectors), 32usize);
+    let (a_vectors, b_vectors) = comptime!((a_layout.num_vectors(), b_layout.num_vectors()));
+    let mut a_shared =
+        Shared::<[Vector<I, V>]>::new_aligned_slice(comptime!(num_groups * a_vectors), 32usize);
+    let mut b_shared =
+        Shared::<[Vector<I, W>]>::new_aligned_slice(comptime!(num_groups * b_vectors), 32usize);
     let mut sums =
-        Shared::<[f32]>::new_aligned_slice(comptime!(groups * tiling.num_sums()), 32usize);
+        Shared::<[f32]>::new_aligned_slice(comptime!(num_groups * tiling.num_sums()), 32usize);
     let (a_offset, b_offset) = (group * a_vectors, group * b_vectors);
-    let from_row = plane / comptime!(tiling.parts[1]) * part_rows;
-    let from_column = plane % comptime!(tiling.parts[1]) * part_columns;
+    let first_row = plane / comptime!(tiling.num_column_parts) * part_rows;
+    let first_column = plane % comptime!(tiling.num_column_parts) * part_columns;
 
     let (fragment_rows, fragment_columns) =
         comptime!((part_rows / FRAGMENT, part_columns / FRAGMENT));
@@ -83,43 +83,43 @@ pub(super) fn multiply_on_matrix_units<A: Float, V: Size, B: Float, W: Size, I: 
     let b_tile = work.tile(b_batch, work.column, work.block.columns, b_offset, unit);
     let mut a_staged = StagedVectors::<A, V>::new(a_layout);
     let mut b_staged = StagedVectors::<B, W>::new(b_layout);
-    let (mut first, end) = (work.first, work.end);
-    let from = first + group * depth;
-    a_staged.read(a, &a_tile, from, a_layout);
-    b_staged.read_right(rights, work.block.right_index, &b_tile, from, b_layout, num_rights);
-    while first < end {
+    let (mut step, end_step) = (work.first_step, work.end_step);
+    let first = step + group * depth;
+    a_staged.read(a, &a_tile, first, a_layout);
+    b_staged.read_right(rights, work.block.right_index, &b_tile, first, b_layout, num_rights);
+    while step < end_step {
         sync_cube();
-        a_staged.write_vectors::<I>(&mut a_all, &a_tile, a_layout);
-        b_staged.write_vectors::<I>(&mut b_all, &b_tile, b_layout);
+        a_staged.write_vectors::<I>(&mut a_shared, &a_tile, a_layout);
+        b_staged.write_vectors::<I>(&mut b_shared, &b_tile, b_layout);
         sync_cube();
-        first += comptime!(depth * groups);
+        step += comptime!(depth * num_groups);
         // Prefetches the next tiles while these are multiplied.
-        let from = first + group * depth;
-        a_staged.read(a, &a_tile, from, a_layout);
-        b_staged.read_right(rights, work.block.right_index, &b_tile, from, b_layout, num_rights);
+        let first = step + group * depth;
+        a_staged.read(a, &a_tile, first, a_layout);
+        b_staged.read_right(rights, work.block.right_index, &b_tile, first, b_layout, num_rights);
         #[unroll]
         for k in 0..comptime!(depth / FRAGMENT) {
-            let step = comptime!(k * FRAGMENT);
+            let inner = comptime!(k * FRAGMENT);
             let mut right_fragments = Sequence::<Matrix<I>>::new();
             #[unroll]
             for j in 0..fragment_columns {
-                let at =
-                    b_offset + vector_offset(from_column + comptime!(j * FRAGMENT), step, b_layout);
+                let at = b_offset
+                    + vector_offset(first_column + comptime!(j * FRAGMENT), inner, b_layout);
                 right_fragments.push(load_fragment::<I, W>(
-                    &b_all[at..b_all.len()],
+                    &b_shared[at..b_shared.len()],
                     MatrixIdent::B,
-                    comptime!(matrix_order(tiling.is_inner_near[1], MatrixIdent::B)),
+                    comptime!(matrix_order(tiling.right.is_inner_near, MatrixIdent::B)),
                     b_layout,
                 ));
             }
             #[unroll]
             for i in 0..fragment_rows {
                 let at =
-                    a_offset + vector_offset(from_row + comptime!(i * FRAGMENT), step, a_layout);
+                    a_offset + vector_offset(first_row + comptime!(i * FRAGMENT), inner, a_layout);
                 let left = load_fragment::<I, V>(
-                    &a_all[at..a_all.len()],
+                    &a_shared[at..a_shared.len()],
                     MatrixIdent::A,
-                    comptime!(matrix_order(tiling.is_inner_near[0], MatrixIdent::A)),
+                    comptime!(matrix_order(tiling.left.is_inner_near, MatrixIdent::A)),
                     a_layout,
                 );
                 #[unroll]
@@ -136,7 +136,7 @@ pub(super) fn multiply_on_matrix_units<A: Float, V: Size, B: Float, W: Size, I: 
         #[unroll]
         for j in 0..fragment_columns {
             let fragment = fragments.index(comptime!(i * fragment_columns + j));
-            if comptime!(groups == 1) {
+            if comptime!(num_groups == 1) {
                 // One fragment of each plane at a time.
                 let start = plane * comptime!(FRAGMENT * FRAGMENT);
                 cmma::store(
@@ -150,20 +150,20 @@ pub(super) fn multiply_on_matrix_units<A: Float, V: Size, B: Float, W: Size, I: 
                 #[unroll]
                 for e in 0..comptime!(FRAGMENT * FRAGMENT / tiling.units_per_part) {
                     let e = plane_unit + comptime!(e * tiling.units_per_part);
-                    let r = work.row + from_row + comptime!(i * FRAGMENT) + e / size;
-                    let c = work.column + from_column + comptime!(j * FRAGMENT) + e % size;
+                    let r = work.row + first_row + comptime!(i * FRAGMENT) + e / size;
+                    let c = work.column + first_column + comptime!(j * FRAGMENT) + e % size;
                     let sum = sums[start + e];
                     store::<B, W>(product, work, rights, rows, r, c, sum, tiling);
                 }
                 sync_cube();
             } else {
-                let row = from_row + comptime!(i * FRAGMENT);
-                let column = from_column + comptime!(j * FRAGMENT);
+                let row = first_row + comptime!(i * FRAGMENT);
+                let column = first_column + comptime!(j * FRAGMENT);
                 let start = group * comptime!(tiling.num_sums())
                     + row * comptime!(tiling.columns())
                     + column;
                 cmma::store(
-                    &mut sums[start..comptime!(groups * tiling.num_sums())],
+                    &mut sums[start..comptime!(num_groups * tiling.num_sums())],
                     fragment,
                     comptime!(tiling.columns() as u32),
                     MatrixLayout::RowMajor,
@@ -171,7 +171,7 @@ pub(super) fn multiply_on_matrix_units<A: Float, V: Size, B: Float, W: Size, I: 
             }
         }
     }
-    if comptime!(groups > 1) {
+    if comptime!(num_groups > 1) {
         sync_cube();
         add_groups::<B, W>(&sums, work, rights, product, rows, tiling);
     }

@@ -46,19 +46,19 @@ pub(super) fn matmul_all<const N: usize>(
 ) -> [CubeTensor; N] {
     let operands = OperandTensors::new(a, right);
     let launch = ProductLaunch::new(&operands, operand_type, biases.is_some());
-    let Sizes { batches, elements, spans, .. } = launch.sizes;
-    let len = batches * elements;
+    let Sizes { num_batches, num_elements, num_spans, .. } = launch.sizes;
+    let len = num_batches * num_elements;
     let product = into.unwrap_or_else(|| uninit(&operands.left.tensor, &[len], DType::F32));
     assert_eq!(product.meta.num_elements(), len, "elements of the products");
-    if spans == 1 {
+    if num_spans == 1 {
         multiply(&operands, &launch, biases, operand_type, &product);
     } else {
-        let partials = uninit(&operands.left.tensor, &[spans * len], DType::F32);
+        let partials = uninit(&operands.left.tensor, &[num_spans * len], DType::F32);
         multiply(&operands, &launch, biases, operand_type, &partials);
         add_spans(&launch.sizes, &partials, &product);
     }
     std::array::from_fn(|index| {
-        view(&product, launch.blocks[index].place, operands.shape(index).into())
+        view(&product, launch.blocks[index].offset, operands.shape(index).into())
     })
 }
 
@@ -67,8 +67,8 @@ pub(super) fn matmul_all<const N: usize>(
 struct BlockStart {
     /// First column tile.
     tile: usize,
-    /// Place in the result of a span.
-    place: usize,
+    /// First element in the result of a span.
+    offset: usize,
 }
 
 /// Division of a launch's products among its cubes.
@@ -82,24 +82,24 @@ struct ProductLaunch<const N: usize> {
 impl<const N: usize> ProductLaunch<N> {
     fn new(operands: &OperandTensors<N>, operand_type: ElemType, has_bias: bool) -> Self {
         let tiling = choose_tiling(operands, operand_type, has_bias);
-        let &OperandTensors { count, rows, inner, columns, .. } = operands;
-        let row_tiles = rows.div_ceil(tiling.rows());
-        let column_tiles: usize = columns.iter().map(|n| n.div_ceil(tiling.columns())).sum();
-        let tiles = count * row_tiles * column_tiles;
-        let num_spans = choose_num_spans(tiles, inner, operands.is_narrow(), &tiling);
+        let &OperandTensors { num_products, rows, inner, columns, .. } = operands;
+        let num_row_tiles = rows.div_ceil(tiling.rows());
+        let num_column_tiles: usize = columns.iter().map(|n| n.div_ceil(tiling.columns())).sum();
+        let num_tiles = num_products * num_row_tiles * num_column_tiles;
+        let max_spans = choose_max_spans(num_tiles, inner, operands.is_narrow(), &tiling);
         let span_steps =
-            inner.div_ceil(num_spans).next_multiple_of(tiling.depth * tiling.groups).max(1);
-        let spans = inner.div_ceil(span_steps).max(1);
-        let (blocks, elements) = place_blocks(rows, columns, tiling.columns());
+            inner.div_ceil(max_spans).next_multiple_of(tiling.depth * tiling.num_groups).max(1);
+        let num_spans = inner.div_ceil(span_steps).max(1);
+        let (blocks, num_elements) = place_blocks(rows, columns, tiling.columns());
         let sizes = Sizes {
-            batches: count,
+            num_batches: num_products,
             rows,
-            elements,
+            num_elements,
             inner,
             span_steps,
-            spans,
-            row_tiles,
-            column_tiles,
+            num_spans,
+            num_row_tiles,
+            num_column_tiles,
         };
         Self { tiling, sizes, blocks }
     }
@@ -115,42 +115,43 @@ fn multiply<const N: usize>(
 ) {
     let OperandTensors { left, right, columns, .. } = operands;
     let ProductLaunch { tiling, blocks, .. } = *launch;
-    let Sizes { batches, rows, elements, inner, span_steps, spans, row_tiles, column_tiles } =
-        launch.sizes;
+    let sizes = launch.sizes;
+    let num_cubes =
+        sizes.num_batches * sizes.num_spans * sizes.num_row_tiles * sizes.num_column_tiles;
     let sizes = SizesLaunch::new(
-        batches,
-        rows,
-        elements,
-        inner,
-        span_steps,
-        spans,
-        row_tiles,
-        column_tiles,
+        sizes.num_batches,
+        sizes.rows,
+        sizes.num_elements,
+        sizes.inner,
+        sizes.span_steps,
+        sizes.num_spans,
+        sizes.num_row_tiles,
+        sizes.num_column_tiles,
     );
     // Those beyond the last are not read.
     let right_launch = |index: usize| {
         let index = index.min(N - 1);
-        let BlockStart { tile, place } = blocks[index];
-        let operand = right[index].argument(tiling.layout(1));
+        let BlockStart { tile, offset } = blocks[index];
+        let operand = right[index].argument(tiling.right_layout());
         // The kernel does not read this buffer if there is no bias.
         let bias = biases.map_or(&left.tensor, |biases| &biases[index]);
-        RightOperandLaunch::new(operand, columns[index], tile, place, argument(bias))
+        RightOperandLaunch::new(operand, columns[index], tile, offset, argument(bias))
     };
     // SAFETY: accesses stay below the sizes, whose operands have these strides; all units of a cube reach its barriers.
     unsafe {
         product_kernel::launch_unchecked(
             &partials.client,
-            grid(partials, batches * spans * row_tiles * column_tiles),
-            CubeDim::new_1d(tiling.cube_units() as u32),
-            left.argument(tiling.layout(0)),
+            grid(partials, num_cubes),
+            CubeDim::new_1d(tiling.units_per_cube() as u32),
+            left.argument(tiling.left_layout()),
             RightOperandsLaunch::new(right_launch(0), right_launch(1), right_launch(2)),
             argument(partials),
             sizes,
             tiling,
             element_type_of(&left.tensor),
-            tiling.vector_sizes[0],
+            tiling.left.vector_size,
             element_type_of(&right[0].tensor),
-            tiling.vector_sizes[1],
+            tiling.right.vector_size,
             operand_type,
         );
     }
@@ -158,7 +159,7 @@ fn multiply<const N: usize>(
 
 /// Adds up the products of the spans, `[batches, spans, elements]`: `[batches, elements]`.
 fn add_spans(sizes: &Sizes, partials: &CubeTensor, product: &CubeTensor) {
-    let len = sizes.batches * sizes.elements;
+    let len = sizes.num_batches * sizes.num_elements;
     // SAFETY: accesses stay below the numbers of partial products and of results.
     unsafe {
         add_spans_kernel::launch_unchecked(
@@ -167,8 +168,8 @@ fn add_spans(sizes: &Sizes, partials: &CubeTensor, product: &CubeTensor) {
             CubeDim::new_1d(UNITS as u32),
             argument(partials),
             argument(product),
-            sizes.spans,
-            sizes.elements,
+            sizes.num_spans,
+            sizes.num_elements,
             len,
         );
     }
@@ -180,15 +181,15 @@ fn place_blocks<const N: usize>(
     columns: [usize; N],
     tile: usize,
 ) -> ([BlockStart; N], usize) {
-    let mut end = BlockStart { tile: 0, place: 0 };
+    let mut end = BlockStart { tile: 0, offset: 0 };
     let starts = columns.map(|columns| {
-        // Devices bind buffers at such places.
-        let start = BlockStart { place: end.place.next_multiple_of(ALIGNMENT), ..end };
+        // Devices bind buffers at such offsets.
+        let start = BlockStart { offset: end.offset.next_multiple_of(ALIGNMENT), ..end };
         end.tile = start.tile + columns.div_ceil(tile);
-        end.place = start.place + rows * columns;
+        end.offset = start.offset + rows * columns;
         start
     });
-    (starts, end.place)
+    (starts, end.offset)
 }
 
 /// Whether a product has so few tiles that large ones would leave most of a device idle.
@@ -207,21 +208,30 @@ fn choose_tiling<const N: usize>(
         Some(plane) => matrix_tiling(operands.rows, operands.all_columns(), plane),
         None => unit_tiling(operands.rows, operands.is_narrow()),
     };
-    let is_inner_near = operands.is_inner_near();
-    let tiling = Tiling { is_inner_near, has_bias, num_rights: N, ..tiling };
-    let tiling = tiling.within(properties.hardware.max_shared_memory_size);
-    Tiling { vector_sizes: operands.max_vector_sizes(&tiling), ..tiling }
+    let mut tiling = Tiling { has_bias, num_rights: N, ..tiling };
+    [tiling.left.is_inner_near, tiling.right.is_inner_near] = operands.is_inner_near();
+    let mut tiling = tiling.within(properties.hardware.max_shared_memory_size);
+    [tiling.left.vector_size, tiling.right.vector_size] = operands.max_vector_sizes(&tiling);
+    tiling
 }
 
 /// Tiling of products of `rows` rows without matrix units.
 fn unit_tiling(rows: usize, is_narrow: bool) -> Tiling {
-    let (part, parts, groups) = match rows {
+    let ([part_rows, part_columns], [num_row_parts, num_column_parts], num_groups) = match rows {
         _ if !is_narrow => ([8, 8], [8, 8], 2),
         0..=16 => ([2, 4], [8, 4], 4),
         17..=32 => ([4, 4], [8, 4], 4),
         _ => ([8, 4], [8, 4], 4),
     };
-    Tiling { part, parts, groups, depth: 16, ..Tiling::default() }
+    Tiling {
+        part_rows,
+        part_columns,
+        num_row_parts,
+        num_column_parts,
+        num_groups,
+        depth: 16,
+        ..Tiling::default()
+    }
 }
 
 /// Rows of a product on matrix units that are few: groups divide the inner dimension, if columns do not fill the
@@ -231,18 +241,21 @@ const FEW_ROWS: usize = 128;
 /// Tiling of products of `[rows, columns]` on the matrix units of planes of `plane` units.
 fn matrix_tiling(rows: usize, columns: usize, plane: usize) -> Tiling {
     let is_few = rows <= FEW_ROWS && is_narrow(rows, columns);
-    let (part, parts, groups, steps) = match rows {
-        0..=16 if is_few => ([16, 16], [1, 1], 8, 2),
-        17..=32 if is_few => ([16, 16], [2, 1], 4, 2),
-        _ if is_few => ([32, 16], [2, 1], 4, 4),
-        0..=64 => ([64, 32], [1, 4], 1, 4),
-        _ => ([64, 32], [2, 2], 1, 4),
-    };
+    let ([part_rows, part_columns], [num_row_parts, num_column_parts], num_groups, steps) =
+        match rows {
+            0..=16 if is_few => ([16, 16], [1, 1], 8, 2),
+            17..=32 if is_few => ([16, 16], [2, 1], 4, 2),
+            _ if is_few => ([32, 16], [2, 1], 4, 4),
+            0..=64 => ([64, 32], [1, 4], 1, 4),
+            _ => ([64, 32], [2, 2], 1, 4),
+        };
     Tiling {
-        part,
-        parts,
+        part_rows,
+        part_columns,
+        num_row_parts,
+        num_column_parts,
         units_per_part: plane,
-        groups,
+        num_groups,
         depth: steps * FRAGMENT,
         ..Tiling::default()
     }
@@ -269,14 +282,15 @@ pub(super) fn matrix_plane_units(
     (has_form && plane == hardware.plane_size_min).then_some(plane as usize)
 }
 
-/// Chooses the number of spans of the inner dimension: enough to occupy the device, but none shorter than `min_span`.
-fn choose_num_spans(tiles: usize, inner: usize, is_narrow: bool, tiling: &Tiling) -> usize {
+/// Chooses the maximum number of spans of the inner dimension: enough to occupy the device, but none shorter than
+/// `min_span`.
+fn choose_max_spans(num_tiles: usize, inner: usize, is_narrow: bool, tiling: &Tiling) -> usize {
     let (units, min_span) = match (is_narrow, tiling.has_matrix_units()) {
         (true, false) => (20 << 10, 192),
         (false, false) => (128 << 10, 512),
         (_, true) => (32 << 10, 512),
     };
-    (units / (tiles * tiling.cube_units()).max(1)).min(inner / min_span).max(1)
+    (units / (num_tiles * tiling.units_per_cube()).max(1)).min(inner / min_span).max(1)
 }
 
 #[cfg(test)]
@@ -286,16 +300,19 @@ mod tests {
     #[test]
     fn fragments_begin_where_matrix_units_read_from() {
         for shape in [[5, 7], [30, 900], [64, 576], [64, 3072], [2056, 576], [2056, 1536]] {
-            for is_inner_near in [[false, false], [true, false], [false, true], [true, true]] {
-                let tiling = Tiling { is_inner_near, ..matrix_tiling(shape[0], shape[1], 32) };
-                assert!(tiling.has_matrix_units() && tiling.part.iter().all(|x| x % FRAGMENT == 0));
+            for [left, right] in [[false, false], [true, false], [false, true], [true, true]] {
+                let mut tiling = matrix_tiling(shape[0], shape[1], 32);
+                [tiling.left.is_inner_near, tiling.right.is_inner_near] = [left, right];
+                let part = [tiling.part_rows, tiling.part_columns];
+                assert!(tiling.has_matrix_units() && part.iter().all(|x| x % FRAGMENT == 0));
                 // 32 bytes, of operands in half precision and of sums.
-                for layout in [tiling.layout(0), tiling.layout(1)] {
-                    assert_eq!((layout.elements() % 16, layout.stride % 8), (0, 0), "{tiling:?}");
+                for layout in [tiling.left_layout(), tiling.right_layout()] {
+                    let remainders = [layout.num_elements() % 16, layout.stride % 8];
+                    assert_eq!(remainders, [0; 2], "{tiling:?}");
                 }
                 assert_eq!(tiling.num_sums() % 8, 0, "{tiling:?}");
                 // The smallest workgroup memory of devices with matrix units.
-                assert!(tiling.within(32 << 10).groups >= 1);
+                assert!(tiling.within(32 << 10).num_groups >= 1);
             }
         }
     }
@@ -303,11 +320,11 @@ mod tests {
     #[test]
     fn several_cubes_divide_an_inner_dimension_where_tiles_are_few() {
         let narrow = matrix_tiling(64, 576, 32);
-        assert_eq!(choose_num_spans(36, 1536, true, &narrow), 3);
-        assert_eq!(choose_num_spans(36, 576, true, &narrow), 1);
+        assert_eq!(choose_max_spans(36, 1536, true, &narrow), 3);
+        assert_eq!(choose_max_spans(36, 576, true, &narrow), 1);
         let wide = unit_tiling(2056, false);
-        assert_eq!(choose_num_spans(81, 2056, false, &wide), 4);
-        assert_eq!(choose_num_spans(81, 100, false, &wide), 1);
-        assert_eq!(choose_num_spans(0, 0, false, &wide), 1);
+        assert_eq!(choose_max_spans(81, 2056, false, &wide), 4);
+        assert_eq!(choose_max_spans(81, 100, false, &wide), 1);
+        assert_eq!(choose_max_spans(0, 0, false, &wide), 1);
     }
 }

@@ -20,7 +20,7 @@ pub(super) struct OperandTensors<const N: usize> {
     /// Rows of a result.
     result_rows: usize,
     /// Products with each right operand: the batches, or one if one matrix multiplies the rows of all of them.
-    pub count: usize,
+    pub num_products: usize,
     /// Rows of each of these products.
     pub rows: usize,
     pub inner: usize,
@@ -43,21 +43,21 @@ impl<const N: usize> OperandTensors<N> {
             assert_eq!(inner, b.extents[1], "the inner dimensions of a product");
             b.extents[0]
         });
-        let (mut rows, mut count) = (result_rows, batches.iter().product());
+        let (mut rows, mut num_products) = (result_rows, batches.iter().product());
         let is_one = right.iter().all(|b| b.batch_stride == 0);
         if is_one && (rows == 1 || left.batch_stride == rows * left.outer_stride) {
             // One matrix for all rows of all batches.
             if rows == 1 {
                 left.outer_stride = left.batch_stride;
             }
-            (rows, count) = (count * rows, 1);
+            (rows, num_products) = (num_products * rows, 1);
         }
         assert!(
-            N == 1 || (N <= MAX_RIGHT_OPERANDS && count == 1),
+            N == 1 || (N <= MAX_RIGHT_OPERANDS && num_products == 1),
             "several right operands have no batches"
         );
         left.extents[0] = rows;
-        Self { left, right, batches, result_rows, count, rows, inner, columns }
+        Self { left, right, batches, result_rows, num_products, rows, inner, columns }
     }
 
     /// Columns of all right operands.
@@ -67,7 +67,7 @@ impl<const N: usize> OperandTensors<N> {
 
     /// Whether the products have so few tiles that large ones would leave most of a device idle.
     pub fn is_narrow(&self) -> bool {
-        is_narrow(self.count * self.rows, self.all_columns())
+        is_narrow(self.num_products * self.rows, self.all_columns())
     }
 
     /// Whether neighbours in memory differ in the inner index, for the left operand and the right ones.
@@ -79,8 +79,8 @@ impl<const N: usize> OperandTensors<N> {
 
     /// Maximum number of elements that a unit can read at a time, of the left operand and of each right one.
     pub fn max_vector_sizes(&self, tiling: &Tiling) -> [usize; 2] {
-        let right = self.right.iter().map(|b| b.max_vector_size(tiling.layout(1)));
-        [self.left.max_vector_size(tiling.layout(0)), right.min().expect("a right operand")]
+        let right = self.right.iter().map(|b| b.max_vector_size(tiling.right_layout()));
+        [self.left.max_vector_size(tiling.left_layout()), right.min().expect("a right operand")]
     }
 
     /// Shape of the product with a right operand.
@@ -155,9 +155,9 @@ fn space_batches_evenly(tensor: CubeTensor, batches: &[usize]) -> CubeTensor {
     }
     // Some of the dimensions are repeated.
     let dims = shape.len();
-    let all: Vec<usize> =
+    let shape: Vec<usize> =
         batches.iter().copied().chain([shape[dims - 2], shape[dims - 1]]).collect();
-    into_contiguous(Cube::float_expand(tensor, all.into()))
+    into_contiguous(Cube::float_expand(tensor, shape.into()))
 }
 
 /// The distance between batches, 0 if there is only one; `None` if it is not the same everywhere. The stride of a

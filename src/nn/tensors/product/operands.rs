@@ -32,13 +32,13 @@ pub(super) struct RightOperand<N: Float, V: Size> {
     pub columns: usize,
     /// First column tile.
     pub first_tile: usize,
-    /// Place of the block in the result of a span.
-    pub place: usize,
+    /// First element of the block in the result of a span.
+    pub offset: usize,
     /// The bias, `[columns]`.
     pub bias: Buffer<f32>,
 }
 
-/// The right operands of a launch; those beyond [`Tiling::num_rights`] are not read.
+/// The right operands of a launch; those beyond [`Tiling::num_rights`](super::tiles::Tiling::num_rights) are not read.
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct RightOperands<N: Float, V: Size> {
     pub first: RightOperand<N, V>,
@@ -53,7 +53,7 @@ pub(super) struct Block {
     pub right_index: usize,
     pub columns: usize,
     pub first_tile: usize,
-    pub place: usize,
+    pub offset: usize,
 }
 
 #[cube]
@@ -68,14 +68,14 @@ impl Block {
         let mut right_index = 0usize;
         let mut columns = right.columns;
         let mut first_tile = right.first_tile;
-        let mut place = right.place;
+        let mut offset = right.offset;
         if comptime!(num_rights > 1) {
             let right = &rights.second;
             if tile >= right.first_tile {
                 right_index = 1;
                 columns = right.columns;
                 first_tile = right.first_tile;
-                place = right.place;
+                offset = right.offset;
             }
         }
         if comptime!(num_rights > 2) {
@@ -84,9 +84,9 @@ impl Block {
                 right_index = 2;
                 columns = right.columns;
                 first_tile = right.first_tile;
-                place = right.place;
+                offset = right.offset;
             }
         }
-        Block { right_index, columns, first_tile, place }
+        Block { right_index, columns, first_tile, offset }
     }
 }

@@ -72,29 +72,29 @@ impl TileLayout {
     }
 
     /// Elements of the tile, with the padding of its rows.
-    pub fn elements(&self) -> usize {
+    pub fn num_elements(&self) -> usize {
         let rows = if self.keeps_order { self.extents()[1] } else { self.depth };
         self.stride * rows
     }
 
     /// Vectors of the tile, with the padding of its rows.
-    pub fn vectors(&self) -> usize {
-        self.elements() / self.vector_size
+    pub fn num_vectors(&self) -> usize {
+        self.num_elements() / self.vector_size
     }
 }
 
 /// Place of an operand's tile, and the unit that moves a part of it.
 #[derive(CubeType, Clone, Copy)]
 pub(super) struct Tile {
-    /// Place of the batch's matrix in the buffer, in vectors.
-    pub matrix: usize,
+    /// First vector of the batch's matrix in the buffer.
+    pub matrix_offset: usize,
     /// First row or column.
     pub outer: usize,
     /// End of the matrix's rows or columns.
     pub outer_end: usize,
     /// End of the inner steps.
     pub inner_end: usize,
-    /// Place in workgroup memory.
+    /// First element or vector in workgroup memory.
     pub offset: usize,
     pub unit: usize,
 }
@@ -114,12 +114,12 @@ impl<N: Float, V: Size> StagedVectors<N, V> {
         }
     }
 
-    /// Reads a unit's elements of a tile from inner step `at` on; those past the ends are 0.
+    /// Reads a unit's elements of a tile from inner step `first_step` on; those past the ends are 0.
     pub fn read(
         &mut self,
-        from: &Operand<N, V>,
+        operand: &Operand<N, V>,
         tile: &Tile,
-        at: usize,
+        first_step: usize,
         #[comptime] layout: TileLayout,
     ) {
         let vector = comptime!(layout.vector_size);
@@ -128,13 +128,13 @@ impl<N: Float, V: Size> StagedVectors<N, V> {
         let mut near_end = tile.outer_end;
         let mut far_end = tile.inner_end;
         if comptime!(layout.is_inner_near) {
-            near += at;
+            near += first_step;
             far += tile.outer;
             near_end = tile.inner_end;
             far_end = tile.outer_end;
         } else {
             near += tile.outer;
-            far += at;
+            far += first_step;
         }
         // A vector is past the end as a whole, or not at all.
         let mut near_left = 0usize.runtime();
@@ -147,15 +147,15 @@ impl<N: Float, V: Size> StagedVectors<N, V> {
         }
         let mut by_near = 1usize.runtime();
         if comptime!(vector == 1) {
-            by_near = from.near_stride;
+            by_near = operand.near_stride;
         }
-        let place = tile.matrix + near / vector * by_near + far * from.far_stride;
+        let first = tile.matrix_offset + near / vector * by_near + far * operand.far_stride;
         #[unroll]
         for i in 0..comptime!(layout.vectors_per_unit()) {
             let (near, far) = comptime!(layout.place(i));
             let mut elements = Vector::<N, V>::new(N::from_int(0));
             if near < near_left && far < far_left {
-                elements = from.elements[place + near * by_near + far * from.far_stride];
+                elements = operand.elements[first + near * by_near + far * operand.far_stride];
             }
             self.vectors[i] = elements;
         }
@@ -167,21 +167,21 @@ impl<N: Float, V: Size> StagedVectors<N, V> {
         rights: &RightOperands<N, V>,
         right_index: usize,
         tile: &Tile,
-        at: usize,
+        first_step: usize,
         #[comptime] layout: TileLayout,
         #[comptime] num_rights: usize,
     ) {
         if right_index == 0 {
-            self.read(&rights.first.operand, tile, at, layout);
+            self.read(&rights.first.operand, tile, first_step, layout);
         }
         if comptime!(num_rights > 1) {
             if right_index == 1 {
-                self.read(&rights.second.operand, tile, at, layout);
+                self.read(&rights.second.operand, tile, first_step, layout);
             }
         }
         if comptime!(num_rights > 2) {
             if right_index == 2 {
-                self.read(&rights.third.operand, tile, at, layout);
+                self.read(&rights.third.operand, tile, first_step, layout);
             }
         }
     }
@@ -190,13 +190,13 @@ impl<N: Float, V: Size> StagedVectors<N, V> {
     pub fn write<I: Float>(&self, shared: &mut [f32], tile: &Tile, #[comptime] layout: TileLayout) {
         let [by_near, by_far] = comptime!(layout.strides());
         let first = first_near(tile.unit, layout) * comptime!(layout.vector_size * by_near);
-        let to = tile.offset + first + first_far(tile.unit, layout) * by_far;
+        let first = tile.offset + first + first_far(tile.unit, layout) * by_far;
         #[unroll]
         for i in 0..comptime!(layout.vectors_per_unit()) {
             let elements = Vector::<f32, V>::cast_from(Vector::<I, V>::cast_from(self.vectors[i]));
             #[unroll]
             for j in 0..comptime!(layout.vector_size) {
-                shared[to + comptime!(layout.element_offset(i, j))] = elements.extract(j);
+                shared[first + comptime!(layout.element_offset(i, j))] = elements.extract(j);
             }
         }
     }
@@ -209,11 +209,11 @@ impl<N: Float, V: Size> StagedVectors<N, V> {
         #[comptime] layout: TileLayout,
     ) {
         let far = first_far(tile.unit, layout) * comptime!(layout.stride / layout.vector_size);
-        let to = tile.offset + first_near(tile.unit, layout) + far;
+        let first = tile.offset + first_near(tile.unit, layout) + far;
         #[unroll]
         for i in 0..comptime!(layout.vectors_per_unit()) {
             let elements = Vector::<I, V>::cast_from(self.vectors[i]);
-            shared[to + comptime!(layout.element_offset(i, 0) / layout.vector_size)] = elements;
+            shared[first + comptime!(layout.element_offset(i, 0) / layout.vector_size)] = elements;
         }
     }
 }
@@ -233,16 +233,16 @@ fn first_far(unit: usize, #[comptime] layout: TileLayout) -> usize {
 /// The place of the vector that begins with an element of a tile in workgroup memory, in the order of memory.
 #[cube]
 pub(super) fn vector_offset(outer: usize, inner: usize, #[comptime] layout: TileLayout) -> usize {
-    let mut place = inner * layout.stride + outer;
+    let mut offset = inner * layout.stride + outer;
     if comptime!(layout.is_inner_near) {
-        place = outer * layout.stride + inner;
+        offset = outer * layout.stride + inner;
     }
-    place / layout.vector_size
+    offset / layout.vector_size
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::tiles::Tiling;
+    use super::super::tiles::{OperandTiling, Tiling};
     use std::collections::HashSet;
 
     #[test]
@@ -250,25 +250,27 @@ mod tests {
         let plain = [([8, 8], [8, 8], 1, 16), ([2, 4], [8, 4], 1, 16), ([8, 4], [8, 4], 1, 16)];
         let on_matrix_units =
             [([32, 32], [2, 4], 32, 32), ([16, 16], [1, 1], 32, 32), ([16, 32], [4, 1], 64, 32)];
-        for (part, parts, units_per_part, depth) in plain.into_iter().chain(on_matrix_units) {
+        for (part, num_parts, units_per_part, depth) in plain.into_iter().chain(on_matrix_units) {
             for (is_inner_near, vector) in
                 [false, true].into_iter().flat_map(|x| [1, 2, 4, 8].map(|v| (x, v)))
             {
-                let (is_inner_near, vector_sizes) = ([is_inner_near; 2], [vector; 2]);
+                let operand = OperandTiling { is_inner_near, vector_size: vector };
                 let tiling = Tiling {
-                    part,
-                    parts,
+                    part_rows: part[0],
+                    part_columns: part[1],
+                    num_row_parts: num_parts[0],
+                    num_column_parts: num_parts[1],
                     units_per_part,
                     depth,
-                    is_inner_near,
-                    vector_sizes,
+                    left: operand,
+                    right: operand,
                     ..Tiling::default()
                 };
-                for layout in [tiling.layout(0), tiling.layout(1)] {
+                for layout in [tiling.left_layout(), tiling.right_layout()] {
                     if !layout.can_move(vector) {
                         continue;
                     }
-                    let (mut seen, mut places) = (HashSet::new(), HashSet::new());
+                    let (mut seen, mut offsets) = (HashSet::new(), HashSet::new());
                     let [by_near, by_far] = layout.strides();
                     for unit in 0..layout.num_units {
                         let [near, far] = [unit % layout.near_units(), unit / layout.near_units()];
@@ -281,9 +283,9 @@ mod tests {
                             let [near_end, far_end] = layout.extents();
                             assert!(element[0] < near_end * vector && element[1] < far_end);
                             assert!(seen.insert(element), "{layout:?}: {element:?} twice");
-                            let place = first + layout.element_offset(i, j);
+                            let offset = first + layout.element_offset(i, j);
                             assert!(
-                                place < layout.elements() && places.insert(place),
+                                offset < layout.num_elements() && offsets.insert(offset),
                                 "{layout:?}"
                             );
                         }

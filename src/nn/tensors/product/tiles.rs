@@ -11,24 +11,34 @@ use burn::cubecl::prelude::*;
 /// Rows, columns and inner steps of a fragment, which a plane's matrix units multiply at a time.
 pub(super) const FRAGMENT: usize = 16;
 
+/// The way in which units read an operand; a compile-time value of the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct OperandTiling {
+    /// Whether neighbours in memory differ in the inner index. It decides which unit reads which element.
+    pub is_inner_near: bool,
+    /// Elements that a unit reads at a time.
+    pub vector_size: usize,
+}
+
 /// The division of a tile of the product among a cube's units; a compile-time value of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Tiling {
-    /// Rows and columns of a part.
-    pub part: [usize; 2],
-    /// Parts of a tile, along its rows and its columns.
-    pub parts: [usize; 2],
+    pub part_rows: usize,
+    pub part_columns: usize,
+    /// Parts of a tile along its rows.
+    pub num_row_parts: usize,
+    /// Parts of a tile along its columns.
+    pub num_column_parts: usize,
     /// Units that compute a part: one, or the plane whose matrix units do.
     pub units_per_part: usize,
     /// Groups that divide the inner dimension among them.
-    pub groups: usize,
+    pub num_groups: usize,
     /// Steps of the inner dimension that a group has in workgroup memory.
     pub depth: usize,
-    /// Whether neighbours in memory differ in the inner index, for each operand. It decides which unit reads which
-    /// element.
-    pub is_inner_near: [bool; 2],
-    /// Elements of each operand that a unit reads at a time.
-    pub vector_sizes: [usize; 2],
+    /// How units read the left operand.
+    pub left: OperandTiling,
+    /// How units read the right operands.
+    pub right: OperandTiling,
     /// Whether a bias is added.
     pub has_bias: bool,
     /// Number of right operands, 1 to [`MAX_RIGHT_OPERANDS`](super::operands::MAX_RIGHT_OPERANDS).
@@ -38,14 +48,17 @@ pub(super) struct Tiling {
 impl Default for Tiling {
     /// A tile of one element by one unit.
     fn default() -> Self {
+        let operand = OperandTiling { is_inner_near: false, vector_size: 1 };
         Self {
-            part: [1; 2],
-            parts: [1; 2],
+            part_rows: 1,
+            part_columns: 1,
+            num_row_parts: 1,
+            num_column_parts: 1,
             units_per_part: 1,
-            groups: 1,
+            num_groups: 1,
             depth: 1,
-            is_inner_near: [false; 2],
-            vector_sizes: [1; 2],
+            left: operand,
+            right: operand,
             has_bias: false,
             num_rights: 1,
         }
@@ -55,8 +68,8 @@ impl Default for Tiling {
 impl Tiling {
     /// The tiling with as many of its groups as have room in workgroup memory, bytes.
     pub fn within(mut self, bytes: usize) -> Self {
-        while self.groups > 1 && self.bytes() > bytes {
-            self.groups /= 2;
+        while self.num_groups > 1 && self.bytes() > bytes {
+            self.num_groups /= 2;
         }
         self
     }
@@ -68,34 +81,43 @@ impl Tiling {
 
     /// Rows of a tile.
     pub fn rows(&self) -> usize {
-        self.part[0] * self.parts[0]
+        self.part_rows * self.num_row_parts
     }
 
     /// Columns of a tile.
     pub fn columns(&self) -> usize {
-        self.part[1] * self.parts[1]
+        self.part_columns * self.num_column_parts
     }
 
     /// Units of a group.
-    pub fn group_units(&self) -> usize {
-        self.parts[0] * self.parts[1] * self.units_per_part
+    pub fn units_per_group(&self) -> usize {
+        self.num_row_parts * self.num_column_parts * self.units_per_part
     }
 
     /// Units of a cube.
-    pub fn cube_units(&self) -> usize {
-        self.group_units() * self.groups
+    pub fn units_per_cube(&self) -> usize {
+        self.units_per_group() * self.num_groups
     }
 
-    /// The tile of an operand.
-    pub fn layout(&self, operand: usize) -> TileLayout {
-        let width = if operand == 0 { self.rows() } else { self.columns() };
-        let (is_inner_near, keeps_order) = (self.is_inner_near[operand], self.has_matrix_units());
+    /// The tile of the left operand.
+    pub fn left_layout(&self) -> TileLayout {
+        self.layout(self.left, self.rows())
+    }
+
+    /// The tile of a right operand.
+    pub fn right_layout(&self) -> TileLayout {
+        self.layout(self.right, self.columns())
+    }
+
+    fn layout(&self, operand: OperandTiling, width: usize) -> TileLayout {
+        let OperandTiling { is_inner_near, vector_size } = operand;
+        let keeps_order = self.has_matrix_units();
         TileLayout {
             width,
             depth: self.depth,
-            num_units: self.group_units(),
+            num_units: self.units_per_group(),
             is_inner_near,
-            vector_size: self.vector_sizes[operand],
+            vector_size,
             keeps_order,
             // Padded, so that rows start in different banks: by 16 bytes.
             stride: if keeps_order { 8 } else { 4 }
@@ -104,16 +126,16 @@ impl Tiling {
     }
 
     /// Elements of a group's tiles in workgroup memory.
-    pub fn staged_elements(&self) -> usize {
-        self.layout(0).elements() + self.layout(1).elements()
+    pub fn num_staged(&self) -> usize {
+        self.left_layout().num_elements() + self.right_layout().num_elements()
     }
 
     /// Number of sums of a group in workgroup memory: a tile where groups add theirs up, or a fragment of each plane on
     /// its way from the matrix units to the product.
     pub fn num_sums(&self) -> usize {
-        match (self.groups, self.units_per_part) {
+        match (self.num_groups, self.units_per_part) {
             (1, 1) => 0,
-            (1, _) => self.parts[0] * self.parts[1] * FRAGMENT * FRAGMENT,
+            (1, _) => self.num_row_parts * self.num_column_parts * FRAGMENT * FRAGMENT,
             _ => self.rows() * self.columns(),
         }
     }
@@ -122,37 +144,37 @@ impl Tiling {
     /// operands' memory.
     fn bytes(&self) -> usize {
         let group = if self.has_matrix_units() {
-            size_of::<u16>() * self.staged_elements() + size_of::<f32>() * self.num_sums()
+            size_of::<u16>() * self.num_staged() + size_of::<f32>() * self.num_sums()
         } else {
-            size_of::<f32>() * self.staged_elements().max(self.num_sums())
+            size_of::<f32>() * self.num_staged().max(self.num_sums())
         };
-        self.groups * group
+        self.num_groups * group
     }
 }
 
 /// Sizes of a product.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
 pub(super) struct Sizes {
-    pub batches: usize,
+    pub num_batches: usize,
     pub rows: usize,
     /// Elements of the result of a span: those of all blocks.
-    pub elements: usize,
+    pub num_elements: usize,
     pub inner: usize,
     /// Inner steps of a span, which are those of a cube.
     pub span_steps: usize,
     /// Spans, and so cubes along the inner dimension.
-    pub spans: usize,
+    pub num_spans: usize,
     /// Tiles along the rows.
-    pub row_tiles: usize,
+    pub num_row_tiles: usize,
     /// Tiles along the columns of all blocks.
-    pub column_tiles: usize,
+    pub num_column_tiles: usize,
 }
 
 /// The part of the inner dimension and the tile of a block that a cube works on.
 #[derive(CubeType, Clone, Copy)]
 pub(super) struct Work {
-    /// Whether there is any: the grid may have excess cubes.
-    pub is_some: bool,
+    /// Whether the cube has work: the grid may have excess cubes.
+    pub exists: bool,
     pub block: Block,
     /// First row and column of the tile.
     pub row: usize,
@@ -160,11 +182,11 @@ pub(super) struct Work {
     /// Index of the span of the inner dimension.
     pub span: usize,
     /// First inner step, and the end of these.
-    pub first: usize,
-    pub end: usize,
+    pub first_step: usize,
+    pub end_step: usize,
     pub batch: usize,
-    /// Place of the block in the result.
-    pub to: usize,
+    /// First element of the block in the result.
+    pub result_offset: usize,
 }
 
 #[cube]
@@ -175,29 +197,29 @@ impl Work {
         sizes: &Sizes,
         #[comptime] tiling: Tiling,
     ) -> Work {
-        let column_tile = CUBE_POS % sizes.column_tiles;
-        let rest = CUBE_POS / sizes.column_tiles;
-        let row_tile = rest % sizes.row_tiles;
-        let rest = rest / sizes.row_tiles;
-        let (span, batch) = (rest % sizes.spans, rest / sizes.spans);
+        let column_tile = CUBE_POS % sizes.num_column_tiles;
+        let row_index = CUBE_POS / sizes.num_column_tiles;
+        let row_tile = row_index % sizes.num_row_tiles;
+        let span_index = row_index / sizes.num_row_tiles;
+        let (span, batch) = (span_index % sizes.num_spans, span_index / sizes.num_spans);
         let block = Block::at::<B, W>(column_tile, rights, comptime!(tiling.num_rights));
         let column = (column_tile - block.first_tile) * comptime!(tiling.columns());
-        let to = (batch * sizes.spans + span) * sizes.elements + block.place;
-        let first = span * sizes.span_steps;
-        let mut end = first + sizes.span_steps;
-        if end > sizes.inner {
-            end = sizes.inner;
+        let result_offset = (batch * sizes.num_spans + span) * sizes.num_elements + block.offset;
+        let first_step = span * sizes.span_steps;
+        let mut end_step = first_step + sizes.span_steps;
+        if end_step > sizes.inner {
+            end_step = sizes.inner;
         }
         Work {
-            is_some: batch < sizes.batches,
+            exists: batch < sizes.num_batches,
             block,
             row: row_tile * comptime!(tiling.rows()),
             column,
             span,
-            first,
-            end,
+            first_step,
+            end_step,
             batch,
-            to,
+            result_offset,
         }
     }
 
@@ -210,8 +232,8 @@ impl Work {
         offset: usize,
         unit: usize,
     ) -> Tile {
-        let matrix = self.batch * batch_stride;
-        Tile { matrix, outer, outer_end, inner_end: self.end, offset, unit }
+        let matrix_offset = self.batch * batch_stride;
+        Tile { matrix_offset, outer, outer_end, inner_end: self.end_step, offset, unit }
     }
 }
 
@@ -247,7 +269,7 @@ pub(super) fn store<B: Float, W: Size>(
                 sum += bias;
             }
         }
-        product[work.to + row * columns + column] = sum;
+        product[work.result_offset + row * columns + column] = sum;
     }
 }
 
@@ -262,12 +284,12 @@ pub(super) fn add_groups<B: Float, W: Size>(
     #[comptime] tiling: Tiling,
 ) {
     let columns = comptime!(tiling.columns());
-    let tile = comptime!(tiling.rows() * tiling.columns());
-    for e in range_stepped(UNIT_POS as usize, tile, comptime!(tiling.cube_units())) {
+    let tile_len = comptime!(tiling.rows() * tiling.columns());
+    for e in range_stepped(UNIT_POS as usize, tile_len, comptime!(tiling.units_per_cube())) {
         let mut sum = sums[e];
         #[unroll]
-        for group in 1..comptime!(tiling.groups) {
-            sum += sums[comptime!(group * tile) + e];
+        for group in 1..comptime!(tiling.num_groups) {
+            sum += sums[comptime!(group * tile_len) + e];
         }
         let (r, c) = (work.row + e / columns, work.column + e % columns);
         store::<B, W>(product, work, rights, rows, r, c, sum, tiling);
