@@ -64,6 +64,12 @@ pub trait SceneInfo {
         ""
     }
 
+    /// Time that training takes in a browser with the defaults, in words such as "10 seconds"; `None`
+    /// if unknown.
+    fn training_time(&self) -> Option<&'static str> {
+        None
+    }
+
     /// The action of a human player who presses no key; `None` if the game waits for input.
     fn idle_action(&self) -> Option<u32> {
         None

@@ -9,6 +9,7 @@ use tempfile::TempDir;
 /// Checks that a game has the texts that the page shows.
 fn assert_has_page_texts<G: Env + SceneInfo>(game: G) {
     assert!(!game.title().is_empty() && !game.rules_text().is_empty(), "{}", G::NAME);
+    assert_ne!(game.training_time(), Some(""), "{}", G::NAME);
     let is_action = |idle| (idle as usize) < game.num_actions();
     assert!(game.idle_action().is_none_or(is_action), "{}", G::NAME);
 }

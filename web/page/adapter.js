@@ -4,9 +4,9 @@
 export const GPU_TIMEOUT_MS = 5_000;
 
 async function findAdapter() {
-  const late = new Promise((done) => setTimeout(done, GPU_TIMEOUT_MS));
+  const timeout = new Promise((done) => setTimeout(done, GPU_TIMEOUT_MS));
   try {
-    return await Promise.race([navigator.gpu?.requestAdapter(), late]);
+    return await Promise.race([navigator.gpu?.requestAdapter(), timeout]);
   } catch {
     return undefined;
   }
@@ -18,11 +18,11 @@ export async function adapterName() {
   return [vendor, architecture].filter(Boolean).join(" ") || "a GPU";
 }
 
-let hardwareFound;
+let gpuSearch;
 
 /** Whether there is a hardware GPU: a software adapter is slower than training on the CPU. The browser is asked once;
     older ones say it of the adapter itself. */
-export const hasGpu = () => (hardwareFound ??= findAdapter().then((found) => Boolean(found) && !(found.info?.isFallbackAdapter ?? found.isFallbackAdapter)));
+export const hasGpu = () => (gpuSearch ??= findAdapter().then((adapter) => Boolean(adapter) && !(adapter.info?.isFallbackAdapter ?? adapter.isFallbackAdapter)));
 
 /** Whether the browser offers an adapter, be it software. */
 export const hasAdapter = async () => Boolean(await findAdapter());

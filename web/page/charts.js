@@ -1,7 +1,7 @@
 // The charts: curves over the iterations, drawn on small canvases, one in a frame, a few times a second.
 
 import { thinPoints } from "./curves.js";
-import { $, make, write, fixed, short } from "./dom.js";
+import { $, make, setText, formatFixed, formatShort } from "./dom.js";
 import { drawInFrame } from "./frames.js";
 
 /** Milliseconds between two frames of a chart. */
@@ -27,7 +27,7 @@ const GAME_CHARTS = [
   { key: "approx_kl", title: "KL of an update, nats", digits: 6 },
   { key: "clip_fraction", title: "Clip fraction", digits: 3 },
   { key: "zero_variance_fraction", title: "Share of zero-variance groups", digits: 3 },
-  { key: "steps_per_second", title: "Steps a second", short },
+  { key: "steps_per_second", title: "Steps a second", isShort: true },
 ];
 
 /** The charts of a language model: the main ones, and the rest. */
@@ -44,9 +44,9 @@ export const moreTextCharts = (parts) => [
   { key: "distinct", title: "Share of distinct completions in a group", digits: 2 },
   { key: "truncated", title: "Share of completions cut off", digits: 3 },
   { key: "approx_kl", title: "KL of an update, nats", digits: 6 },
-  { key: "tokens_per_second", title: "Tokens a second, overall", short },
-  { key: "generated_per_second", title: "Tokens generated a second", short },
-  { key: "learnt_per_second", title: "Tokens learnt from a second", short },
+  { key: "tokens_per_second", title: "Tokens a second, overall", isShort: true },
+  { key: "generated_per_second", title: "Tokens generated a second", isShort: true },
+  { key: "learnt_per_second", title: "Tokens learnt from a second", isShort: true },
   { key: "verify", title: "Seconds for the verifier", digits: 3 },
 ];
 
@@ -67,34 +67,34 @@ export class Charts {
   /** Replaces the curves. */
   show(curves) {
     this.curves = curves;
-    this.chosen = undefined;
+    this.chosenIteration = undefined;
     this.touch();
   }
 
   /** A legend of the seeds, their mean and their range, if there are several. */
   showSeeds(seeds) {
-    const several = seeds.length > 1 ? seeds : [];
-    if (`${several}` === this.namedSeeds) return;
-    this.namedSeeds = `${several}`;
-    const entries = several.map((seed, i) => make("li", { className: `seed seed-${i % NUM_SEED_COLOURS}`, textContent: `seed ${seed}` }));
-    if (several.length > 0) entries.push(make("li", { className: "line", textContent: "mean" }), make("li", { className: "band", textContent: "range" }));
+    const severalSeeds = seeds.length > 1 ? seeds : [];
+    if (`${severalSeeds}` === this.namedSeeds) return;
+    this.namedSeeds = `${severalSeeds}`;
+    const entries = severalSeeds.map((seed, i) => make("li", { className: `seed seed-${i % NUM_SEED_COLOURS}`, textContent: `seed ${seed}` }));
+    if (severalSeeds.length > 0) entries.push(make("li", { className: "line", textContent: "mean" }), make("li", { className: "band", textContent: "range" }));
     $("seeds").replaceChildren(...entries);
   }
 
   /** Words for imitation, whose loss is a negative log-likelihood, or for GRPO. */
-  setImitation(on) {
-    $("lab").classList.toggle("imitates", on);
+  setImitation(isImitation) {
+    $("lab").classList.toggle("imitates", isImitation);
     for (const chart of this.charts) {
-      if (chart.key === "loss") write(chart.figure.querySelector("b"), on ? "Negative log-likelihood of the moves, nats" : chart.title);
-      chart.plain = on;
+      if (chart.key === "loss") setText(chart.figure.querySelector("b"), isImitation ? "Negative log-likelihood of the moves, nats" : chart.title);
+      chart.showsImitation = isImitation;
     }
   }
 
-  /** Redraws the charts soon; the score in the next frame if it is `evaluated`. */
-  touch(evaluated = false) {
+  /** Redraws the charts soon; the score in the next frame if it is `isEvaluated`. */
+  touch(isEvaluated = false) {
     for (const chart of this.charts) {
-      chart.dirty = true;
-      if (evaluated && chart.key === "score") chart.urgent = true;
+      chart.isDirty = true;
+      if (isEvaluated && chart.key === "score") chart.isUrgent = true;
     }
     this.drawSoon();
   }
@@ -105,21 +105,21 @@ export class Charts {
 
   /** Draws one chart in each frame, in turn, so that frames are short. */
   drawNext(now) {
-    const dirty = this.charts.filter((chart) => chart.dirty);
-    const due = dirty.filter((chart) => now - chart.drawnAt > FRAME_MS || chart.urgent);
-    due.sort((a, b) => Boolean(b.urgent) - Boolean(a.urgent) || a.drawnAt - b.drawnAt);
-    due[0]?.draw(now);
-    if (dirty.length > 1 || due.length === 0) {
-      if (due.length > 0) this.drawSoon();
-      else if (dirty.length > 0) setTimeout(() => this.drawSoon(), FRAME_MS / 3);
+    const dirtyCharts = this.charts.filter((chart) => chart.isDirty);
+    const dueCharts = dirtyCharts.filter((chart) => now - chart.drawnAt > FRAME_MS || chart.isUrgent);
+    dueCharts.sort((a, b) => Boolean(b.isUrgent) - Boolean(a.isUrgent) || a.drawnAt - b.drawnAt);
+    dueCharts[0]?.draw(now);
+    if (dirtyCharts.length > 1 || dueCharts.length === 0) {
+      if (dueCharts.length > 0) this.drawSoon();
+      else if (dirtyCharts.length > 0) setTimeout(() => this.drawSoon(), FRAME_MS / 3);
     }
   }
 
   /** Shows the values at an iteration in all charts; undefined for the newest. */
   choose(x) {
-    if (x === this.chosen) return;
-    this.chosen = x;
-    for (const chart of this.charts) chart.dirty = chart.urgent = true;
+    if (x === this.chosenIteration) return;
+    this.chosenIteration = x;
+    for (const chart of this.charts) chart.isDirty = chart.isUrgent = true;
     this.drawSoon();
   }
 
@@ -132,7 +132,7 @@ export class Charts {
 
 class Chart {
   constructor(owner, what) {
-    Object.assign(this, { owner, ...what, drawnAt: -Infinity, dirty: true });
+    Object.assign(this, { owner, ...what, drawnAt: -Infinity, isDirty: true });
     this.canvas = make("canvas", { tabIndex: 0, role: "img", "aria-label": `${this.title}: nothing yet` });
     this.output = make("output", { "aria-live": "off" }); // it changes all the time
     const legend = this.dots
@@ -145,24 +145,24 @@ class Chart {
     this.size = [0, 0];
     new ResizeObserver(([{ contentRect: { width, height } }]) => {
       this.size = [width, height];
-      this.dirty = this.urgent = true;
+      this.isDirty = this.isUrgent = true;
       owner.drawSoon();
     }).observe(this.canvas);
     for (const kind of ["pointermove", "pointerdown"]) this.canvas.addEventListener(kind, (event) => this.pointAt(event));
     this.canvas.addEventListener("blur", () => owner.choose(undefined));
     // A page that scrolls under a resting pointer does not change the choice made by keys.
-    this.canvas.addEventListener("pointerleave", () => { if (owner.pointed) owner.choose(undefined); });
+    this.canvas.addEventListener("pointerleave", () => { if (owner.isPointed) owner.choose(undefined); });
     this.canvas.addEventListener("keydown", (event) => this.pressKey(event));
   }
 
   format(y) {
-    return this.short ? this.short(y) : fixed(y, this.digits);
+    return this.isShort ? formatShort(y) : formatFixed(y, this.digits);
   }
 
   pointAt(event) {
     if (!this.iterationAt) return;
     const x = Math.round(this.iterationAt(event.clientX - this.canvas.getBoundingClientRect().left));
-    this.owner.pointed = true;
+    this.owner.isPointed = true;
     this.owner.choose(Math.max(this.first, Math.min(this.last, x)));
   }
 
@@ -170,20 +170,20 @@ class Chart {
     const step = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10 }[event.key];
     if (step === undefined || !this.iterationAt) return;
     event.preventDefault();
-    this.owner.pointed = false;
-    this.owner.choose(Math.max(this.first, Math.min(this.last, (this.owner.chosen ?? this.last) + step)));
+    this.owner.isPointed = false;
+    this.owner.choose(Math.max(this.first, Math.min(this.last, (this.owner.chosenIteration ?? this.last) + step)));
   }
 
   draw(now) {
-    Object.assign(this, { drawnAt: now, dirty: false, urgent: false });
+    Object.assign(this, { drawnAt: now, isDirty: false, isUrgent: false });
     const [width, height] = this.size;
     const ratio = window.devicePixelRatio;
     const pixels = [width, height].map((side) => Math.round(side * ratio));
     const { lines, dots, mean, evaluated } = this.owner.curves.chartData(this.key);
-    const drawn = { lines: lines.map(thinPoints), dots: dots.flatMap(thinPoints), mean: thinPoints(mean), evaluated: thinPoints(evaluated) };
-    const points = [...drawn.lines.flat(), ...drawn.dots];
-    const known = this.key === "score" && this.owner.curves.references.length > 1; // a scale before the first point
-    if (width === 0 || (points.length === 0 && !known)) {
+    const thinned = { lines: lines.map(thinPoints), dots: dots.flatMap(thinPoints), mean: thinPoints(mean), evaluated: thinPoints(evaluated) };
+    const points = [...thinned.lines.flat(), ...thinned.dots];
+    const hasScale = this.key === "score" && this.owner.curves.references.length > 1; // a scale before the first point
+    if (width === 0 || (points.length === 0 && !hasScale)) {
       [this.canvas.width, this.canvas.height] = pixels; // which clears it
       return this.describeEmpty();
     }
@@ -194,14 +194,14 @@ class Chart {
     context.clearRect(0, 0, width, height);
     this.drawAxes(width, height, points, context);
     if (points.length === 0) return this.describeEmpty();
-    this.drawCurves(context, drawn);
+    this.drawCurves(context, thinned);
     this.describe(mean, evaluated);
   }
 
   /** Describes a chart without values. */
   describeEmpty() {
     this.iterationAt = undefined;
-    write(this.output, "");
+    setText(this.output, "");
     this.canvas.setAttribute("aria-label", `${this.title}: nothing yet`);
   }
 
@@ -218,9 +218,9 @@ class Chart {
     [low, high] = [low - room, high + room];
     this.scale = [low, high];
     const rows = ticks(low, high, Math.max(2, height / 45));
-    const name = (y) => (this.short ? this.short(y) : fixed(y, rows.digits));
+    const name = (y) => (this.isShort ? formatShort(y) : formatFixed(y, rows.digits));
     context.font = "11px system-ui, sans-serif";
-    const [left, top, bottom] = [10 + Math.max(...rows.found.map((y) => context.measureText(name(y)).width)), 6, 18];
+    const [left, top, bottom] = [10 + Math.max(...rows.values.map((y) => context.measureText(name(y)).width)), 6, 18];
     const right = Math.max(8, ...references.map(([player]) => 8 + context.measureText(player).width));
     this.first = points.reduce((least, { x }) => Math.min(least, x), 1);
     this.last = points.reduce((most, { x }) => Math.max(most, x), 0);
@@ -228,22 +228,22 @@ class Chart {
     const soon = Math.max(100, 2 ** Math.ceil(Math.log2(1.25 * this.last)));
     const end = Math.max(Math.min(curves.end, soon), this.last, this.first + 1);
     const span = (width - left - right) / (end - this.first);
-    this.x = (at) => left + (at - this.first) * span;
-    this.y = (at) => top + ((high - at) / (high - low)) * (height - top - bottom);
+    this.x = (x) => left + (x - this.first) * span;
+    this.y = (y) => top + ((high - y) / (high - low)) * (height - top - bottom);
     this.bottom = height - bottom + 2;
     this.iterationAt = (pixel) => this.first + (pixel - left) / span;
 
     context.fillStyle = this.owner.colour("soft");
     context.strokeStyle = this.owner.colour("faint");
     context.textAlign = "right";
-    for (const y of rows.found) {
+    for (const y of rows.values) {
       strokeLine(context, left, width - right, this.y(y));
       context.fillText(name(y), left - 6, this.y(y) + 4);
     }
     context.fillText("iteration", width - 1, height - 4);
     const free = width - context.measureText("iteration").width - 8;
     context.textAlign = "center";
-    for (const x of ticks(this.first, end, Math.max(3, width / 90)).found) {
+    for (const x of ticks(this.first, end, Math.max(3, width / 90)).values) {
       const half = context.measureText(`${x}`).width / 2;
       if (Number.isInteger(x) && this.x(x) + half < free) context.fillText(`${x}`, this.x(x), height - 4);
     }
@@ -257,11 +257,11 @@ class Chart {
       above = this.y(y);
     }
     context.setLineDash([]);
-    if (this.owner.chosen !== undefined) {
+    if (this.owner.chosenIteration !== undefined) {
       context.strokeStyle = this.owner.colour("soft");
       context.beginPath();
-      context.moveTo(this.x(this.owner.chosen), top);
-      context.lineTo(this.x(this.owner.chosen), height - bottom);
+      context.moveTo(this.x(this.owner.chosenIteration), top);
+      context.lineTo(this.x(this.owner.chosenIteration), height - bottom);
       context.stroke();
     }
   }
@@ -317,14 +317,14 @@ class Chart {
 
   /** The values as text. */
   describe(mean, evaluated) {
-    const x = this.owner.chosen;
-    const near = (points) => points.reduce((best, point) => (Math.abs(point.x - x) < Math.abs((best?.x ?? Infinity) - x) ? point : best), undefined);
-    const shown = x === undefined ? mean.at(-1) : near(mean);
-    const greedy = x === undefined ? evaluated.at(-1) : evaluated.find((point) => point.x === x);
-    const parts = shown ? [`${x === undefined ? "" : `${shown.x}: `}${this.format(shown.y)}`] : [];
-    if (greedy) parts.push(`greedy ${this.format(greedy.y)}`);
-    write(this.output, parts.join(", "));
-    if (this.note) this.note.hidden = this.plain || !(Math.abs(shown?.y) < SMALL_LOSS);
+    const x = this.owner.chosenIteration;
+    const nearestPoint = (points) => points.reduce((best, point) => (Math.abs(point.x - x) < Math.abs((best?.x ?? Infinity) - x) ? point : best), undefined);
+    const shownPoint = x === undefined ? mean.at(-1) : nearestPoint(mean);
+    const greedyPoint = x === undefined ? evaluated.at(-1) : evaluated.find((point) => point.x === x);
+    const parts = shownPoint ? [`${x === undefined ? "" : `${shownPoint.x}: `}${this.format(shownPoint.y)}`] : [];
+    if (greedyPoint) parts.push(`greedy ${this.format(greedyPoint.y)}`);
+    setText(this.output, parts.join(", "));
+    if (this.note) this.note.hidden = this.showsImitation || !(Math.abs(shownPoint?.y) < SMALL_LOSS);
     this.canvas.setAttribute("aria-label", `${this.title} over the iterations ${this.first} to ${this.last}: now ${parts.join(", ")}${evaluated.length > 1 ? `, after ${this.format(evaluated[0].y)} at first` : ""}, on a scale from ${this.scale.map(this.format, this).join(" to ")}. The arrow keys go through the iterations.`);
   }
 }
@@ -338,10 +338,10 @@ function strokeLine(context, from, to, y) {
 
 /** Round numbers that divide a range into about `count` parts. */
 function ticks(low, high, count) {
-  const raw = (high - low) / count;
-  const power = 10 ** Math.floor(Math.log10(raw));
-  const step = [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= raw * 0.999);
-  const found = [];
-  for (let at = Math.ceil(low / step - 1e-9); at * step <= high + step * 1e-9; at += 1) found.push(at * step);
-  return { found, digits: Math.max(0, -Math.floor(Math.log10(step) + 1e-9)) };
+  const leastStep = (high - low) / count;
+  const power = 10 ** Math.floor(Math.log10(leastStep));
+  const step = [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= leastStep * 0.999);
+  const values = [];
+  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i += 1) values.push(i * step);
+  return { values, digits: Math.max(0, -Math.floor(Math.log10(step) + 1e-9)) };
 }

@@ -1,6 +1,6 @@
 // Completions of a language model: tokens shaded by their log-probability, rewards, and filters.
 
-import { make, write, fixed, score } from "./dom.js";
+import { make, setText, formatFixed, formatScore } from "./dom.js";
 
 /** The largest number of completions in memory and of their tokens; the iterations farthest from the latest go. */
 const MAX_KEPT = 8_192;
@@ -35,7 +35,7 @@ function tokenTexts({ completion, tokens, logprobs, truncated }) {
 export function shadedText(completion) {
   const parts = tokenTexts(completion).map(({ text, end, logprob }) => {
     const name = end ? "the end" : JSON.stringify(text ?? "");
-    const properties = { title: `${name}: ${fixed(100 * Math.exp(logprob), 1)} %`, className: `p${shadeOf(logprob)}${end ? " end" : ""}` };
+    const properties = { title: `${name}: ${formatFixed(100 * Math.exp(logprob), 1)} %`, className: `p${shadeOf(logprob)}${end ? " end" : ""}` };
     return make("span", { ...properties, textContent: end ? END_MARK : text ?? "" });
   });
   return make("code", { className: "tokens" }, ...parts);
@@ -59,32 +59,32 @@ function countByIteration(records) {
 }
 
 export class Completions {
-  /** Lists completions in an element, by the filters of a form; `wanted(iteration)` is called when the visitor
+  /** Lists completions in an element, by the filters of a form; `onIteration(iteration)` is called when the visitor
       asks for an iteration, or undefined for the newest. */
-  constructor(holder, form, wanted) {
+  constructor(holder, form, onIteration) {
     Object.assign(this, { holder, form });
     this.bySource = new Map(); // by where they come from
     this.highestScores = new Map(); // the highest scores, by the same; 1 where none is known
     this.drawnAt = -Infinity;
-    this.unshaded = new WeakMap(); // the completions without shades, by their elements
+    this.unshadedCompletions = new WeakMap(); // the completions without shades, by their elements
     this.viewObserver = new IntersectionObserver((entries) => {
       for (const { isIntersecting, target } of entries) {
         if (!isIntersecting) continue;
         this.viewObserver.unobserve(target);
-        target.replaceWith(shadedText(this.unshaded.get(target)));
+        target.replaceWith(shadedText(this.unshadedCompletions.get(target)));
       }
     }, { rootMargin: "50%" });
     form.addEventListener("submit", (event) => event.preventDefault());
     form.addEventListener("input", ({ target }) => {
-      if (target.name === "iteration") wanted(this.readFilters().iteration);
+      if (target.name === "iteration") onIteration(this.readFilters().iteration);
       this.draw();
     });
-    form.addEventListener("reset", () => setTimeout(() => { wanted(undefined); this.draw(); }));
+    form.addEventListener("reset", () => setTimeout(() => { onIteration(undefined); this.draw(); }));
     holder.addEventListener("mouseleave", () => this.drawSoon());
   }
 
   /** The completions of the chosen source. */
-  get all() {
+  get shownCompletions() {
     return this.bySource.get(this.source) ?? [];
   }
 
@@ -103,21 +103,21 @@ export class Completions {
    * Whether a completion has the highest score: its own, or that of all. One that could not be judged has no reward;
    * older files have no score. Rewards of a larger scale have no known highest score.
    */
-  isRight({ score, reward, highest_score: own }) {
-    const highest = own ?? this.highestScores.get(this.source) ?? 1;
+  isRight({ score, reward, highest_score: ownHighest }) {
+    const highest = ownHighest ?? this.highestScores.get(this.source) ?? 1;
     return reward !== null && Math.abs((score ?? reward) - highest) <= SCORE_TOLERANCE;
   }
 
   /** Adds completions of one or more iterations, in their order. */
   add(source, records) {
-    const known = this.bySource.get(source) ?? [];
+    const formerRecords = this.bySource.get(source) ?? [];
     // An iteration replaces a shorter list of itself, and is skipped otherwise; earlier ones are put in front.
-    const [before, now] = [countByIteration(known), countByIteration(records)];
-    const isFresh = ({ iteration }) => now.get(iteration) > (before.get(iteration) ?? 0);
-    const fresh = records.filter(isFresh);
-    const all = [...known.filter((one) => !isFresh(one)), ...fresh].sort((a, b) => a.iteration - b.iteration || a.group - b.group);
-    const late = fresh.length > 0 && fresh[0].iteration > all[all.length >> 1].iteration;
-    this.bySource.set(source, late ? withinLimits(all.reverse()).reverse() : withinLimits(all));
+    const [formerCounts, counts] = [countByIteration(formerRecords), countByIteration(records)];
+    const isLonger = ({ iteration }) => counts.get(iteration) > (formerCounts.get(iteration) ?? 0);
+    const newRecords = records.filter(isLonger);
+    const mergedRecords = [...formerRecords.filter((record) => !isLonger(record)), ...newRecords].sort((a, b) => a.iteration - b.iteration || a.group - b.group);
+    const isLate = newRecords.length > 0 && newRecords[0].iteration > mergedRecords[mergedRecords.length >> 1].iteration;
+    this.bySource.set(source, isLate ? withinLimits(mergedRecords.reverse()).reverse() : withinLimits(mergedRecords));
     if (source === this.source) this.drawSoon();
   }
 
@@ -125,39 +125,40 @@ export class Completions {
   readFilters() {
     const { elements } = this.form;
     const number = (name) => (elements[name].value === "" ? undefined : elements[name].valueAsNumber);
-    return { iteration: number("iteration"), least: number("least"), most: number("most"), end: elements.end.value, text: elements.text.value };
+    return { iteration: number("iteration"), minReward: number("least"), maxReward: number("most"), end: elements.end.value, text: elements.text.value };
   }
 
   /** Updates the list soon, but not under the pointer. */
   drawSoon() {
-    if (this.waiting) return;
-    this.waiting = true;
-    const rest = Math.max(0, REDRAW_MS - (performance.now() - this.drawnAt));
+    if (this.isWaiting) return;
+    this.isWaiting = true;
+    const waitMs = Math.max(0, REDRAW_MS - (performance.now() - this.drawnAt));
     setTimeout(() => {
-      this.waiting = false;
-      const read = this.holder.matches(":hover") && matchMedia("(hover: hover)").matches;
-      if (!read && !this.holder.closest("[hidden]")) this.draw();
-    }, rest);
+      this.isWaiting = false;
+      const isBeingRead = this.holder.matches(":hover") && matchMedia("(hover: hover)").matches;
+      if (!isBeingRead && !this.holder.closest("[hidden]")) this.draw();
+    }, waitMs);
   }
 
   /** Lists the completions that fit the filter, by default those of the newest iteration, and says how many do. */
   draw() {
     this.drawnAt = performance.now();
-    const { iteration, least, most, end, text } = this.readFilters();
-    const bounded = [least, most].some((value) => value !== undefined);
-    const searched = bounded || iteration !== undefined || end !== "all" || text !== "";
-    const newest = this.all.at(-1)?.iteration;
-    const fits = (one) => (iteration === undefined || one.iteration === iteration)
-      && (searched || one.iteration === newest)
-      && (!bounded || (one.reward !== null && !(one.reward < least) && !(one.reward > most)))
-      && (end === "all" || one.truncated === (end === "cut"))
-      && (text === "" || one.completion.includes(text) || one.prompt.includes(text));
-    const found = this.all.filter(fits);
+    const completions = this.shownCompletions;
+    const { iteration, minReward, maxReward, end, text } = this.readFilters();
+    const hasBounds = [minReward, maxReward].some((bound) => bound !== undefined);
+    const isFiltered = hasBounds || iteration !== undefined || end !== "all" || text !== "";
+    const newestIteration = completions.at(-1)?.iteration;
+    const fits = (record) => (iteration === undefined || record.iteration === iteration)
+      && (isFiltered || record.iteration === newestIteration)
+      && (!hasBounds || (record.reward !== null && !(record.reward < minReward) && !(record.reward > maxReward)))
+      && (end === "all" || record.truncated === (end === "cut"))
+      && (text === "" || record.completion.includes(text) || record.prompt.includes(text));
+    const fittingRecords = completions.filter(fits);
     const groups = new Map();
-    for (const one of found) {
-      const key = `${one.iteration} ${one.group}`;
+    for (const record of fittingRecords) {
+      const key = `${record.iteration} ${record.group}`;
       if (!groups.has(key)) groups.set(key, []);
-      groups.get(key).push(one);
+      groups.get(key).push(record);
     }
     // The newest iteration comes first; its prompts are in their order.
     const list = [...groups.values()].sort(([a], [b]) => b.iteration - a.iteration || a.group - b.group).slice(0, MAX_GROUPS);
@@ -165,13 +166,14 @@ export class Completions {
     this.viewObserver.disconnect();
     this.shadesLeft = MAX_SHADED_TOKENS;
     this.holder.replaceChildren(...list.map((group) => this.promptCard(group)));
-    const shown = list.flat().length;
-    const of = searched ? `that fit, of ${this.all.length}` : `of iteration ${newest}`;
-    this.showNote(this.all.length === 0 ? "" : found.length === 0 ? `none of ${this.all.length} fits` : `${shown} of ${found.length} ${of}`);
+    const scope = isFiltered ? `that fit, of ${completions.length}` : `of iteration ${newestIteration}`;
+    if (completions.length === 0) this.showNote("");
+    else if (fittingRecords.length === 0) this.showNote(`none of ${completions.length} fits`);
+    else this.showNote(`${list.flat().length} of ${fittingRecords.length} ${scope}`);
   }
 
   showNote(text) {
-    write(this.form.querySelector("output"), text);
+    setText(this.form.querySelector("output"), text);
   }
 
   /** A completion's text, shaded or to be shaded. */
@@ -179,7 +181,7 @@ export class Completions {
     this.shadesLeft -= completion.logprobs.length;
     if (this.shadesLeft >= 0) return shadedText(completion);
     const plain = make("code", { className: "tokens", textContent: `${completion.completion}${completion.truncated ? "" : END_MARK}` });
-    this.unshaded.set(plain, completion);
+    this.unshadedCompletions.set(plain, completion);
     this.viewObserver.observe(plain);
     return plain;
   }
@@ -189,14 +191,14 @@ export class Completions {
     const [{ prompt, iteration }] = group;
     const parts = [...new Set(group.flatMap(({ rewards }) => Object.keys(rewards)))];
     const head = ["completion", "reward", ...parts, "adv."].map((name) => make("th", { scope: "col", textContent: name }));
-    const rows = group.map((one) => make("tr", { className: this.isRight(one) ? "right" : "" },
-      make("td", {}, verdictMark(this.isRight(one)), this.textOf(one), ...(one.truncated ? [make("small", { textContent: "…", title: "cut off" })] : []), ...(one.problem ? [make("small", { className: "trouble", textContent: ` ${one.problem}` })] : [])),
-      make("td", { textContent: fixed(one.reward) }),
-      ...parts.map((name) => make("td", { textContent: score(one.rewards[name]) })),
-      make("td", { className: one.advantage > 0 ? "up" : one.advantage < 0 ? "down" : "", textContent: `${one.advantage > 0 ? "+" : ""}${fixed(one.advantage, 1)}` })));
-    const about = `iteration ${iteration}, ${group.filter((one) => this.isRight(one)).length} of ${group.length} right`;
+    const rows = group.map((record) => make("tr", { className: this.isRight(record) ? "right" : "" },
+      make("td", {}, verdictMark(this.isRight(record)), this.textOf(record), ...(record.truncated ? [make("small", { textContent: "…", title: "cut off" })] : []), ...(record.problem ? [make("small", { className: "trouble", textContent: ` ${record.problem}` })] : [])),
+      make("td", { textContent: formatFixed(record.reward) }),
+      ...parts.map((name) => make("td", { textContent: formatScore(record.rewards[name]) })),
+      make("td", { className: record.advantage > 0 ? "up" : record.advantage < 0 ? "down" : "", textContent: `${record.advantage > 0 ? "+" : ""}${formatFixed(record.advantage, 1)}` })));
+    const note = `iteration ${iteration}, ${group.filter((record) => this.isRight(record)).length} of ${group.length} right`;
     return make("li", {},
-      make("p", { className: "prompt" }, make("code", { textContent: prompt }), make("span", { className: "hint", textContent: about })),
+      make("p", { className: "prompt" }, make("code", { textContent: prompt }), make("span", { className: "hint", textContent: note })),
       make("table", { "aria-label": `Completions of ${prompt}` }, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows)));
   }
 }

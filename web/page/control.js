@@ -1,7 +1,7 @@
 // The control of a training in this tab, of games or of text: its state, its pace, its curves, and the run that is kept
 // in the browser's storage so that a reload resumes it.
 
-import { $, write, say, reason } from "./dom.js";
+import { $, setText, showNotice, reason } from "./dom.js";
 import { keepRuns, loadRun, lockRun } from "./keep.js";
 import { Training } from "./training.js";
 
@@ -24,8 +24,13 @@ const SAME_MESSAGE_MS = 50;
 /** The message when a training of `what` is back after a reload. */
 export const resumedMessage = (what, paused) => (paused ? `The training of ${what} is still paused.` : `Resuming the training of ${what}.`);
 
-/** Whether what is stored has the form of a run: another version of the page may have stored it. */
-export const isRun = (run) => Boolean(run?.wanted?.length > 0 && run.saved && run.records && Object.values(run.saved).every((saved) => saved?.sections));
+/** What is stored, as a run; undefined if it has not the form of one: another version of the page may have stored it.
+    Earlier ones have the name `wanted` for `seedRuns`, and `own` for `settings`. */
+export function readRun({ wanted, own, ...stored } = {}) {
+  const run = { seedRuns: wanted, settings: own, ...stored };
+  const isRun = run.seedRuns?.length > 0 && run.saved && run.records && Object.values(run.saved).every((saved) => saved?.sections);
+  return isRun ? run : undefined;
+}
 
 export class Control {
   /** `module` trains a `product`, `store` names the run in the browser's storage, `trouble` is the element for
@@ -41,8 +46,8 @@ export class Control {
       saved: (seed, saved) => this.addCheckpoint(seed, saved),
       about: (seed, about) => { this.about = about; },
       memory: (bytes) => { this.memory = bytes; },
-      failed: (seed, iteration, why) => this.failed(seed, iteration, why),
-      refused: (why) => this.refused(why),
+      failed: (seed, iteration, why) => this.addFailure(seed, iteration, why),
+      refused: (why) => this.showRefusal(why),
       ...on,
     });
   }
@@ -69,21 +74,21 @@ export class Control {
     });
   }
 
-  /** Starts a run, `{ wanted, device, saved, records }`, once it is known whether this tab may store it: from the
+  /** Starts a run, `{ seedRuns, device, saved, records }`, once it is known whether this tab may store it: from the
       beginning, or from the checkpoints in `saved` by seed. */
   begin(run, paused = false, question = undefined) {
     this.clear();
     this.run = run;
-    this.ownCurves.end = run.wanted[0].iterations;
-    for (const { seed } of run.wanted) {
+    this.ownCurves.end = run.seedRuns[0].iterations;
+    for (const { seed } of run.seedRuns) {
       this.records.set(seed, [...(run.records[seed] ?? [])]);
       for (const record of this.records.get(seed)) this.ownCurves.add(seed, record);
     }
-    const wanted = run.wanted.map((one) => ({ ...one, saved: run.saved[one.seed] }));
+    const seedRuns = run.seedRuns.map((seedRun) => ({ ...seedRun, saved: run.saved[seedRun.seed] }));
     this.startsPaused = paused;
-    this.training.start(wanted, run.device, paused, question);
+    this.training.start(seedRuns, run.device, paused, question);
     if (this.mayStore) this.keepRun();
-    else say("This training is not kept for a reload: another tab has one under way.");
+    else showNotice("This training is not kept for a reload: another tab has one under way.");
   }
 
   /** Starts a new run in place of the one that is kept. */
@@ -97,13 +102,13 @@ export class Control {
       has left is adopted first, since what this tab stores takes its place. */
   async holdLock() {
     const lock = (this.lock ??= this.takeLock());
-    const { release, left } = await lock;
-    const alone = Boolean(release);
-    if (this.lock !== lock) return alone; // let go meanwhile
-    if (alone && !this.mayStore) this.adopt(left);
-    this.mayStore = alone;
-    if (!alone) this.lock = undefined;
-    return alone;
+    const { release, leftRuns } = await lock;
+    const isAlone = Boolean(release);
+    if (this.lock !== lock) return isAlone; // let go meanwhile
+    if (isAlone && !this.mayStore) this.adopt(leftRuns);
+    this.mayStore = isAlone;
+    if (!isAlone) this.lock = undefined;
+    return isAlone;
   }
 
   /** Waits, as a training of `what` that is starting, until it is known whether this tab may store it; returns
@@ -122,7 +127,7 @@ export class Control {
   /** The function that releases the lock, and the runs that are stored; neither if another tab has the lock. */
   async takeLock() {
     const release = await lockRun(this.store);
-    return { release, left: release && (await this.storedRuns()) };
+    return { release, leftRuns: release && (await this.storedRuns()) };
   }
 
   releaseLock() {
@@ -133,26 +138,26 @@ export class Control {
 
   /** The runs in the browser's storage, the one under way last; none if the storage is refused (reported before). */
   async storedRuns() {
-    return [await loadRun(this.store).catch(() => undefined)].filter(isRun);
+    return [readRun(await loadRun(this.store).catch(() => undefined))].filter(Boolean);
   }
 
   /** Enters a state of the training. One that failed or is refused stays kept: it may succeed after a reload. */
   enterState(name) {
     if (name === "running") this.startsPaused = false;
     if (name === "paused" || name === "running") this.keepRun(true);
-    const failed = name === "refused" || this.failures.length > 0;
-    if (["done", "refused"].includes(name) && !(failed && this.isKept())) this.forgetRun();
+    const hasFailed = name === "refused" || this.failures.length > 0;
+    if (["done", "refused"].includes(name) && !(hasFailed && this.isKept())) this.forgetRun();
     this.showState();
   }
 
   addRecord(seed, record) {
     this.ownCurves.add(seed, record);
     this.records.get(seed).push(record);
-    if (record.iteration > 0) this.newest = record;
-    const [at, done] = [performance.now(), Math.min(...this.ownCurves.countedRuns().map((run) => run.last.iteration))];
-    const before = this.paceSamples.at(-1);
-    if (before && at - before.at < SAME_MESSAGE_MS) before.done = done;
-    else this.paceSamples.push({ at, done });
+    if (record.iteration > 0) this.newestRecord = record;
+    const [time, iteration] = [performance.now(), Math.min(...this.ownCurves.countedRuns().map((run) => run.lastRecord.iteration))];
+    const lastSample = this.paceSamples.at(-1);
+    if (lastSample && time - lastSample.time < SAME_MESSAGE_MS) lastSample.iteration = iteration;
+    else this.paceSamples.push({ time, iteration });
     if (this.paceSamples.length > PACE_MESSAGES) this.paceSamples.shift();
   }
 
@@ -163,12 +168,12 @@ export class Control {
     this.keepRun();
   }
 
-  failed(seed) {
+  addFailure(seed) {
     this.failures.push(seed);
     this.ownCurves.markFailed(seed);
   }
 
-  refused(why) {
+  showRefusal(why) {
     this.showTrouble(this.isKept() ? `${why} To resume the training, reload the page.` : why);
     this.showState();
   }
@@ -186,13 +191,13 @@ export class Control {
   /** Keeps the run in the browser's storage, `now` or when it is due. */
   keepRun(now = false) {
     if (!this.isKept()) return;
-    if (!now && (this.isPutting || performance.now() - (this.runKept ?? -Infinity) < (this.keepAgainAfter ?? KEEP_RUN_MS))) return;
-    this.runKept = performance.now();
+    if (!now && (this.isPutting || performance.now() - (this.runKeptAt ?? -Infinity) < (this.keepAgainAfter ?? KEEP_RUN_MS))) return;
+    this.runKeptAt = performance.now();
     // A run that is about to start, or cannot, is still as it was kept.
     const paused = this.startsPaused || ["paused", "pausing"].includes(this.state);
     const start = performance.now();
     this.isPutting = true;
-    this.putRun({ ...this.runToKeep(), paused }).catch((error) => this.reportRefusal(error)).finally(() => {
+    this.putRun({ ...this.runToKeep(), paused }).catch((error) => this.reportStorageRefusal(error)).finally(() => {
       this.isPutting = false;
       this.keepAgainAfter = Math.max(KEEP_RUN_MS, KEEP_REST_FACTOR * (performance.now() - start));
     });
@@ -204,10 +209,10 @@ export class Control {
   }
 
   /** Reports that the browser's storage refuses, once. */
-  reportRefusal(error) {
-    if (this.refusedStorage) return;
-    this.refusedStorage = true;
-    say(`This browser stores nothing for the page (${reason(error)}). Save the ${this.product} as a file to keep it.`);
+  reportStorageRefusal(error) {
+    if (this.isStorageRefused) return;
+    this.isStorageRefused = true;
+    showNotice(`This browser stores nothing for the page (${reason(error)}). Save the ${this.product} as a file to keep it.`);
   }
 
   forgetRun() {
@@ -218,7 +223,7 @@ export class Control {
   /** Deletes the kept run, without letting go of the right to store another. */
   deleteRun() {
     if (this.mayStore) this.putRun(undefined).catch(() => {}); // a refused storage is reported when a run is stored
-    this.run = this.runKept = undefined;
+    this.run = this.runKeptAt = undefined;
   }
 
   togglePause() {
@@ -244,19 +249,19 @@ export class Control {
     this.records = new Map();
     this.failures = [];
     this.paceSamples = [];
-    this.about = this.memory = this.newest = undefined;
+    this.about = this.memory = this.newestRecord = undefined;
   }
 
   showTrouble(text) {
-    write($(this.troubleId), text);
+    setText($(this.troubleId), text);
     $(this.troubleId).hidden = text === "";
   }
 
   /** The time to the end, by the pace of the last iterations. */
   remainingTime() {
     const [first, last] = [this.paceSamples[0], this.paceSamples.at(-1)];
-    if (!last || last.done <= first.done) return "";
-    const seconds = ((last.at - first.at) / (last.done - first.done)) * (this.ownCurves.end - last.done) / 1000;
+    if (!last || last.iteration <= first.iteration) return "";
+    const seconds = ((last.time - first.time) / (last.iteration - first.iteration)) * (this.ownCurves.end - last.iteration) / 1000;
     return seconds < 90 ? `${Math.ceil(seconds)} s left` : `${Math.round(seconds / 60)} min left`;
   }
 }

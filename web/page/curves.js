@@ -41,13 +41,13 @@ export class Curves {
   add(name, record) {
     const { dots, values } = this.kind;
     if (!this.runs.has(name)) {
-      this.runs.set(name, { last: undefined, lines: {}, dots: {} });
+      this.runs.set(name, { lastRecord: undefined, lines: {}, dots: {} });
       this.runs = new Map([...this.runs].sort(([a], [b]) => a - b)); // workers report seeds in any order
     }
     const run = this.runs.get(name);
     const { iteration: x, evaluation } = record;
-    if (run.last && x <= run.last.iteration) return;
-    run.last = record;
+    if (run.lastRecord && x <= run.lastRecord.iteration) return;
+    run.lastRecord = record;
     if (record.warning) run.lastWarning = record; // the last warning of a run of text
     for (const [key, y] of Object.entries(values(record))) if (Number.isFinite(y)) (run.lines[key] ??= []).push({ x, y });
     if (evaluation) {
@@ -61,30 +61,30 @@ export class Curves {
   /** All data as CSV, a line for each iteration of each run. */
   csv() {
     const keys = this.kind.keys ?? [...new Set([...this.runs.values()].flatMap(({ lines }) => Object.keys(lines)))];
-    const dotted = Object.keys(this.kind.dots).filter((key) => [...this.runs.values()].some(({ dots }) => dots[key]));
-    const greedy = (key) => (dotted.length > 1 ? `greedy_${key}` : "greedy");
-    const names = [...keys, ...dotted.map(greedy)];
+    const dotKeys = Object.keys(this.kind.dots).filter((key) => [...this.runs.values()].some(({ dots }) => dots[key]));
+    const greedyName = (key) => (dotKeys.length > 1 ? `greedy_${key}` : "greedy");
+    const names = [...keys, ...dotKeys.map(greedyName)];
     const rows = [["run", "iteration", ...names]];
     for (const [name, { lines, dots }] of this.runs) {
-      const at = new Map();
-      const put = (points, key) => points.forEach(({ x, y }) => at.set(x, { ...at.get(x), [key]: y }));
+      const rowsByIteration = new Map();
+      const put = (points, key) => points.forEach(({ x, y }) => rowsByIteration.set(x, { ...rowsByIteration.get(x), [key]: y }));
       for (const key of keys) put(lines[key] ?? [], key);
-      for (const key of dotted) put(dots[key] ?? [], greedy(key));
-      for (const [x, values] of [...at].sort(([a], [b]) => a - b)) rows.push([name, x, ...names.map((key) => values[key] ?? "")]);
+      for (const key of dotKeys) put(dots[key] ?? [], greedyName(key));
+      for (const [x, values] of [...rowsByIteration].sort(([a], [b]) => a - b)) rows.push([name, x, ...names.map((key) => values[key] ?? "")]);
     }
     return `${rows.map((row) => row.map(csvCell).join(",")).join("\n")}\n`;
   }
 
   /** Marks a run as failed: its curve stays, but is left out of means. */
   markFailed(name) {
-    if (this.runs.has(name)) this.runs.get(name).failed = true;
+    if (this.runs.has(name)) this.runs.get(name).hasFailed = true;
   }
 
   /** The runs in means: those that have not failed, or all if all have. */
   countedRuns() {
     const runs = [...this.runs.values()];
-    const going = runs.filter((run) => !run.failed);
-    return going.length > 0 ? going : runs;
+    const intactRuns = runs.filter((run) => !run.hasFailed);
+    return intactRuns.length > 0 ? intactRuns : runs;
   }
 
   /** The value of a key in the newest evaluation of each run. */
@@ -107,10 +107,10 @@ export function thinPoints(points) {
   const size = Math.ceil(points.length / MAX_POINTS);
   if (size <= 1) return points;
   const means = [];
-  for (let at = 0; at < points.length; at += size) {
-    const part = points.slice(at, at + size);
-    const over = (key) => part.reduce((sum, point) => sum + point[key], 0) / part.length;
-    means.push(Object.fromEntries(Object.keys(part[0]).map((key) => [key, over(key)])));
+  for (let start = 0; start < points.length; start += size) {
+    const part = points.slice(start, start + size);
+    const mean = (key) => part.reduce((sum, point) => sum + point[key], 0) / part.length;
+    means.push(Object.fromEntries(Object.keys(part[0]).map((key) => [key, mean(key)])));
   }
   return [points[0], ...means, points.at(-1)];
 }
@@ -128,6 +128,6 @@ function meanLine(lines) {
       sums.set(x, sum);
     }
   }
-  const common = [...sums.values()].filter(({ count }) => count === lines.length);
-  return common.map(({ x, y, low, high, count }) => ({ x, y: y / count, low, high })).sort((a, b) => a.x - b.x);
+  const commonPoints = [...sums.values()].filter(({ count }) => count === lines.length);
+  return commonPoints.map(({ x, y, low, high, count }) => ({ x, y: y / count, low, high })).sort((a, b) => a.x - b.x);
 }

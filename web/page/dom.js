@@ -4,22 +4,22 @@ export const $ = (id) => document.getElementById(id);
 
 /** Creates an element with properties, or attributes such as `aria-label`, and children. */
 export function make(name, properties = {}, ...children) {
-  const made = document.createElement(name);
+  const element = document.createElement(name);
   for (const [key, value] of Object.entries(properties)) {
-    if (key === "role" || key.includes("-")) made.setAttribute(key, value);
-    else made[key] = value;
+    if (key === "role" || key.includes("-")) element.setAttribute(key, value);
+    else element[key] = value;
   }
-  made.append(...children);
-  return made;
+  element.append(...children);
+  return element;
 }
 
 /** Sets a text if it differs: only changes are announced and laid out. */
-export function write(element, text) {
+export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
 /** Switches a button on or off; one that is off keeps the focus and ignores presses, by `ignorePresses`. */
-export const enable = (button, on) => button.setAttribute("aria-disabled", `${!on}`);
+export const setEnabled = (button, isEnabled) => button.setAttribute("aria-disabled", `${!isEnabled}`);
 
 /** Ignores presses of buttons that are switched off. */
 export function ignorePresses() {
@@ -31,13 +31,13 @@ export function ignorePresses() {
 }
 
 /** A number with `digits` decimals and a true minus sign; zero has no sign. */
-export const fixed = (x, digits = 2) => (Number.isFinite(x) ? x.toFixed(digits).replace(/^-(?=0\.?0*$)/, "").replace("-", "−") : "–");
+export const formatFixed = (x, digits = 2) => (Number.isFinite(x) ? x.toFixed(digits).replace(/^-(?=0\.?0*$)/, "").replace("-", "−") : "–");
 
 /** A score, without decimals if it is an integer. */
-export const score = (x) => fixed(x, Number.isInteger(x) ? 0 : 2);
+export const formatScore = (x) => formatFixed(x, Number.isInteger(x) ? 0 : 2);
 
 /** A large number in short form: 12.3k. */
-export function short(x) {
+export function formatShort(x) {
   if (!Number.isFinite(x)) return "–";
   // A number that would be rounded to the next unit has that unit.
   const [unit, name] = [[1e9, "G"], [1e6, "M"], [1e3, "k"]].find(([unit]) => x >= 0.9995 * unit) ?? [1, ""];
@@ -45,7 +45,7 @@ export function short(x) {
 }
 
 /** Bytes, as MB. */
-export const megabytes = (x) => `${(x / 1e6).toFixed(x < 1e7 ? 1 : 0)} MB`;
+export const formatMegabytes = (x) => `${(x / 1e6).toFixed(x < 1e7 ? 1 : 0)} MB`;
 
 /** The reason that an error gives, for the middle of a sentence; what a parser found is left out. */
 export const reason = (error) => String(error?.message ?? error).replace(/^Error: /, "").replace(/(not an intact safetensors file): .*/s, "$1");
@@ -59,10 +59,10 @@ const NOTICE_MS = 6_000;
 /** The element that had the focus before a message. */
 let focusBefore;
 
-/** Shows a message in place of the last one; `good` is news, else it is a problem. */
-export function say(text, good = false) {
+/** Shows a message in place of the last one; good news if it `isGood`, else a problem. */
+export function showNotice(text, isGood = false) {
   const close = make("button", { type: "button", textContent: "OK", "aria-label": "OK, dismiss the message" });
-  const notice = make("p", { className: `notice${good ? " good" : ""}` }, make("span", { textContent: text }), close);
+  const notice = make("p", { className: `notice${isGood ? " good" : ""}` }, make("span", { textContent: text }), close);
   close.addEventListener("focus", ({ relatedTarget }) => { focusBefore = relatedTarget ?? focusBefore; });
   close.addEventListener("click", () => {
     notice.remove();
@@ -70,11 +70,11 @@ export function say(text, good = false) {
   });
   const leave = () => (notice.matches(":hover, :focus-within") ? setTimeout(leave, NOTICE_MS) : notice.remove());
   setTimeout(leave, NOTICE_MS);
-  const focused = $("notices").contains(document.activeElement);
-  if (!focused) focusBefore = undefined;
+  const hadFocus = $("notices").contains(document.activeElement);
+  if (!hadFocus) focusBefore = undefined;
   $("notices").replaceChildren(notice);
-  if (focused) close.focus();
+  if (hadFocus) close.focus();
 }
 
 /** Announces good news. */
-export const announce = (text) => say(text, true);
+export const announce = (text) => showNotice(text, true);

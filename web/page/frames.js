@@ -11,8 +11,8 @@ export function drawInFrame(draw) {
   waitingDraws.add(draw);
   if (isRequested) return;
   isRequested = true;
-  const rest = lastFrameAt + minFrameMs - performance.now();
-  if (rest > 0) setTimeout(requestFrame, rest);
+  const waitMs = lastFrameAt + minFrameMs - performance.now();
+  if (waitMs > 0) setTimeout(requestFrame, waitMs);
   else requestFrame();
 }
 
@@ -28,9 +28,9 @@ function requestFrame() {
   requestAnimationFrame((now) => {
     isRequested = false;
     lastFrameAt = performance.now();
-    const due = [...waitingDraws];
+    const dueDraws = [...waitingDraws];
     waitingDraws.clear();
-    for (const draw of due) {
+    for (const draw of dueDraws) {
       try {
         draw(now);
       } catch (error) {

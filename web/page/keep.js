@@ -1,7 +1,7 @@
 // Storage of policies and runs: as files, and in the browser.
 
 import { Policy, join_games as join } from "./watch.js";
-import { make, megabytes } from "./dom.js";
+import { make, formatMegabytes } from "./dom.js";
 
 /** Milliseconds in which another tab answers that it has a lock. */
 const LOCK_ANSWER_MS = 500;
@@ -18,7 +18,7 @@ const MAX_FILE_BYTES = 64e6;
 
 /** The bytes of a file; throws if it is too large for the page. */
 export async function readBytes(file) {
-  if (file.size > MAX_FILE_BYTES) throw new Error(`The file has ${megabytes(file.size)}, more than the ${megabytes(MAX_FILE_BYTES)} that this page reads.`);
+  if (file.size > MAX_FILE_BYTES) throw new Error(`The file has ${formatMegabytes(file.size)}, more than the ${formatMegabytes(MAX_FILE_BYTES)} that this page reads.`);
   return new Uint8Array(await file.arrayBuffer());
 }
 
@@ -106,9 +106,9 @@ export const loadLast = () => withStore("readonly", (store) => store.get("last")
 /** Adds a person's games, a file, to those stored by the name of their game and rules, perhaps by another tab; what is
     stored and cannot be read is replaced. */
 export const keepGames = (name, file) => withStore("readwrite", (store) => {
-  const stored = store.get(`games ${name}`);
-  stored.onsuccess = () => store.put(joinOrReplace(stored.result, file), `games ${name}`);
-  return stored;
+  const request = store.get(`games ${name}`);
+  request.onsuccess = () => store.put(joinOrReplace(request.result, file), `games ${name}`);
+  return request;
 });
 
 /** Two files of games as one. */
@@ -149,12 +149,12 @@ export function lockRun(name) {
 function askTabs(name) {
   const channel = new BroadcastChannel(name);
   return new Promise((done) => {
-    let held = false;
-    const silent = setTimeout(() => { held = true; done(() => channel.close()); }, LOCK_ANSWER_MS);
+    let isHeld = false;
+    const timer = setTimeout(() => { isHeld = true; done(() => channel.close()); }, LOCK_ANSWER_MS);
     channel.onmessage = ({ data }) => {
-      if (data === "wanted" && held) channel.postMessage("held");
-      if (data !== "held" || held) return;
-      clearTimeout(silent);
+      if (data === "wanted" && isHeld) channel.postMessage("held");
+      if (data !== "held" || isHeld) return;
+      clearTimeout(timer);
       channel.close();
       done(undefined);
     };

@@ -1,9 +1,9 @@
 // Training policies on the page: the form, the buttons, the charts, and the trained agents.
 
 import { Policy } from "./watch.js";
-import { $, make, write, say, announce, enable, fixed, short, megabytes } from "./dom.js";
+import { $, make, setText, showNotice, announce, setEnabled, formatFixed, formatShort, formatMegabytes } from "./dom.js";
 import { Settings } from "./settings.js";
-import { BUTTON_LABELS, Control, isRun, DEFAULTS_RESTORED, resumedMessage } from "./control.js";
+import { BUTTON_LABELS, Control, readRun, DEFAULTS_RESTORED, resumedMessage } from "./control.js";
 import { Curves } from "./curves.js";
 import { watchedProgress } from "./live.js";
 import { writeToml } from "./toml.js";
@@ -34,27 +34,23 @@ const FOREIGN_GAME = "This page cannot play what the run learns; the game shown 
 /** The message beside the form if some settings are out of range. */
 const OUT_OF_RANGE = "Some settings are out of range.";
 
-/** The time that training takes with the defaults, in a tab on two processors, for the heading; it names none for
-    other games. */
-const TIMES = { fruit: "10 seconds", catch: "10 seconds", cartpole: "10 seconds", breakout: "a minute" };
-
 export class Lab extends Control {
-  /** `changed()` is called when a setting changes, `imitated()` when the games of a person have been learnt. */
-  constructor(games, agents, changed, imitated) {
+  /** `onChange()` is called when a setting changes, `onImitated()` when the games of a person have been learnt. */
+  constructor(games, agents, onChange, onImitated) {
     super({ module: "train", product: "policy", store: "run", trouble: "trouble", ownCurves: new Curves(), on: {
       policy: (seed, file, iteration) => this.addPolicy(seed, file, iteration),
-      noWall: (why) => { $("device-wall").open = false; say(`The games on the device cannot be shown: ${why}`); },
+      noWall: (why) => { $("device-wall").open = false; showNotice(`The games on the device cannot be shown: ${why}`); },
     } });
-    Object.assign(this, { games, agents, imitated });
-    const settingsChanged = () => { this.changed(); changed(); };
-    this.settings = new Settings(settingsChanged);
+    Object.assign(this, { games, agents, onImitated });
+    const noteChange = () => { this.clearRangeTrouble(); onChange(); };
+    this.settings = new Settings(noteChange);
     this.charts = new Charts(this.ownCurves);
     $("settings").addEventListener("submit", (event) => { event.preventDefault(); this.start(); });
     this.guardEnter($("settings"), $("start"));
     $("pause").addEventListener("click", () => this.togglePause());
     $("defaults").addEventListener("click", () => {
       this.settings.restoreDefaults();
-      settingsChanged();
+      noteChange();
       announce(DEFAULTS_RESTORED);
     });
     $("train-here").addEventListener("click", () => this.pressTrain());
@@ -64,7 +60,7 @@ export class Lab extends Control {
     $("device-wall").addEventListener("toggle", () => this.showDeviceWall());
     $("device-games").addEventListener("input", () => this.showDeviceWall());
     this.shelf = new Map(); // by game, the runs that made room for the training of another
-    this.shelfChanged = false; // whether the shelf is another than in the browser's storage
+    this.hasShelfChanged = false; // whether the shelf is another than in the browser's storage
     this.showState();
   }
 
@@ -80,15 +76,20 @@ export class Lab extends Control {
     this.showState();
   }
 
+  /** What the page knows of a game; undefined if it does not have it. */
+  gameNamed(name) {
+    return this.games.find((game) => game.name === name);
+  }
+
   /** The title of a game. */
   titleOf(name) {
-    return this.games.find((game) => game.name === name)?.title ?? name;
+    return this.gameNamed(name)?.title ?? name;
   }
 
   /** Puts a game's defaults into the form, with the changes of a link. */
   fill(name, link) {
-    this.settings.fill(this.games.find((game) => game.name === name), link);
-    write($("settings-of"), `Settings for ${this.titleOf(name)}`);
+    this.settings.fill(this.gameNamed(name), link);
+    setText($("settings-of"), `Settings for ${this.titleOf(name)}`);
   }
 
   /** Whether the page trains the game on the stage: its training module knows perceptrons alone. */
@@ -118,41 +119,41 @@ export class Lab extends Control {
   }
 
   /** Clears the note about values out of their ranges once none is left. */
-  changed() {
+  clearRangeTrouble() {
     if ($("trouble").textContent === OUT_OF_RANGE && $("settings").checkValidity()) this.showTrouble("");
   }
 
   start() {
     this.showTrouble("");
-    const wanted = this.settings.read();
-    if (!wanted) {
+    const seedRuns = this.settings.read();
+    if (!seedRuns) {
       $("details").open = true;
       return this.showTrouble(OUT_OF_RANGE);
     }
-    return this.train({ game: this.settings.game, device: this.settings.deviceInput.value, wanted });
+    return this.train({ game: this.settings.game, device: this.settings.deviceInput.value, seedRuns });
   }
 
   /** Begins a new run, once what other tabs left is on the shelf; a run of the same game there is named instead. */
   async train(run) {
     const { game } = run;
-    const known = this.shelf;
+    const formerShelf = this.shelf;
     if (this.preparing) return;
     if (!(await this.prepare(game))) return;
-    const found = [...this.shelf].filter(([name]) => !known.has(name));
-    if (found.some(([name]) => name === game)) {
-      return say(`A training of ${this.titleOf(game)} is paused at iteration ${reachedIteration(this.shelf.get(game))}, left by another tab. Press Resume to continue it, or Train again to replace it.`);
+    const adoptedRuns = [...this.shelf.values()].filter((adopted) => !formerShelf.has(adopted.game));
+    if (adoptedRuns.some((adopted) => adopted.game === game)) {
+      return showNotice(`A training of ${this.titleOf(game)} is paused at iteration ${reachedIteration(this.shelf.get(game))}, left by another tab. Press Resume to continue it, or Train again to replace it.`);
     }
     this.makeRoom(game);
     this.beginNew(run);
-    for (const [, one] of found) this.announcePaused(one);
+    for (const adopted of adoptedRuns) this.announcePaused(adopted);
   }
 
   /** Learns from a person's games, a file, instead of playing; they are games of `env` with these settings. */
   imitate({ env, settings }, file) {
-    const own = Object.fromEntries(Object.entries(settings).map(([key, value]) => [`${env}.${key}`, value]));
+    const gameSettings = Object.fromEntries(Object.entries(settings).map(([key, value]) => [`${env}.${key}`, value]));
     const [seed, iterations] = [1, IMITATION.iterations];
-    const text = writeToml({ env, seed, iterations, "update.num_minibatches": IMITATION.steps, "data.path": "your games", "data.batch_size": IMITATION.batch, ...own });
-    return this.train({ game: env, device: "CPU", wanted: [{ seed, iterations, text, file }] });
+    const text = writeToml({ env, seed, iterations, "update.num_minibatches": IMITATION.steps, "data.path": "your games", "data.batch_size": IMITATION.batch, ...gameSettings });
+    return this.train({ game: env, device: "CPU", seedRuns: [{ seed, iterations, text, file }] });
   }
 
   wouldReplace() {
@@ -162,18 +163,18 @@ export class Lab extends Control {
   /** Shelves the run of another game, as of its last checkpoint, before a game is trained. */
   makeRoom(game) {
     const { run, trainedGame } = this;
-    if (this.shelf.delete(game)) this.shelfChanged = true;
+    if (this.shelf.delete(game)) this.hasShelfChanged = true;
     if (!run || trainedGame === game || !super.wouldReplace()) return;
-    if (!run.wanted.every(({ seed }) => run.saved[seed])) return say(`The training of ${this.titleOf(trainedGame)} has ended: it was too short to be kept.`);
+    if (!run.seedRuns.every(({ seed }) => run.saved[seed])) return showNotice(`The training of ${this.titleOf(trainedGame)} has ended: it was too short to be kept.`);
     this.shelve(this.runToKeep());
-    this.shelfChanged = true;
+    this.hasShelfChanged = true;
     this.announcePaused(this.shelf.get(trainedGame));
   }
 
   /** Puts a run on the shelf, unless one of the same game there has gone further. */
   shelve(run) {
-    const other = this.shelf.get(run.game);
-    if (!other || reachedIteration(run) >= reachedIteration(other)) this.shelf.set(run.game, run);
+    const shelvedRun = this.shelf.get(run.game);
+    if (!shelvedRun || reachedIteration(run) >= reachedIteration(shelvedRun)) this.shelf.set(run.game, run);
   }
 
   /** Says that a run waits on the shelf. */
@@ -184,13 +185,13 @@ export class Lab extends Control {
   /** Puts a run into the browser's storage, together with the shelf if that has changed: a run that moves between
       them is never in neither. */
   async putRun(run) {
-    if (!this.shelfChanged) return super.putRun(run);
-    this.shelfChanged = false;
+    if (!this.hasShelfChanged) return super.putRun(run);
+    this.hasShelfChanged = false;
     try {
       await keepRuns({ [this.store]: run, [SHELF_NAME]: this.shelf.size > 0 ? this.shelf : undefined });
     } catch (error) {
-      this.shelfChanged = true;
-      this.reportRefusal(error);
+      this.hasShelfChanged = true;
+      this.reportStorageRefusal(error);
       throw error;
     }
   }
@@ -198,21 +199,21 @@ export class Lab extends Control {
   /** The runs in the browser's storage: those on the shelf, and the one that was under way. */
   async storedRuns() {
     const shelf = await loadRun(SHELF_NAME).catch(() => undefined);
-    return [...(shelf instanceof Map ? shelf.values() : []), ...(await super.storedRuns())].filter((run) => isRun(run) && run.game);
+    return [...(shelf instanceof Map ? shelf.values() : []), ...(await super.storedRuns())].map(readRun).filter((run) => run?.game);
   }
 
   /** Puts runs that a reload or another tab has left on the shelf. */
-  adopt(left) {
-    if (left.length === 0) return;
-    const ours = this.shelf;
+  adopt(leftRuns) {
+    if (leftRuns.length === 0) return;
+    const ownShelf = this.shelf;
     this.shelf = new Map();
-    for (const run of [...left, ...ours.values()]) this.shelve(run);
-    this.shelfChanged = true;
+    for (const run of [...leftRuns, ...ownShelf.values()]) this.shelve(run);
+    this.hasShelfChanged = true;
   }
 
   /** Whether a run on the shelf is lost with the page. */
   losesShelf() {
-    return this.shelf.size > 0 && (!this.mayStore || this.refusedStorage);
+    return this.shelf.size > 0 && (!this.mayStore || this.isStorageRefused);
   }
 
   /** The right to store runs is kept as long as there is one on the shelf. */
@@ -222,22 +223,21 @@ export class Lab extends Control {
 
   begin(run, paused = false) {
     this.trainedGame = run.game;
-    this.imitates = Boolean(run.wanted[0].file);
-    this.followedAgent = `here ${run.wanted[0].seed}`;
-    this.agentShown = false;
-    this.hasSeveralSeeds = run.wanted.length > 1;
+    this.imitates = Boolean(run.seedRuns[0].file);
+    this.followedAgent = `here ${run.seedRuns[0].seed}`;
+    this.isAgentShown = false;
+    this.hasSeveralSeeds = run.seedRuns.length > 1;
     super.begin(run, paused);
     this.show("here");
   }
 
   /** Resumes a training that a reload or a closed tab has left, and puts others back on the shelf. */
   async resume() {
-    const [[last], left] = await Promise.all([super.storedRuns(), this.storedRuns()]);
+    const [[last], leftRuns] = await Promise.all([super.storedRuns(), this.storedRuns()]);
     // A page of a user's own game may have stored others.
-    const known = left.filter((run) => this.games.some(({ name }) => name === run.game));
-    if (known.length === 0 || !(await this.holdLock()) || this.isBusy()) return this.showState();
+    if (!leftRuns.some(({ game }) => this.gameNamed(game)) || !(await this.holdLock()) || this.isBusy()) return this.showState();
     const run = this.shelf.get(last?.game);
-    if (!run || !this.games.some(({ name }) => name === run.game)) return this.showState();
+    if (!run || !this.gameNamed(run.game)) return this.showState();
     this.makeRoom(run.game);
     this.begin(run, run.paused);
     announce(resumedMessage(this.titleOf(run.game), run.paused));
@@ -245,9 +245,9 @@ export class Lab extends Control {
 
   enterState(name) {
     if (name === "paused" || name === "done") this.keepPolicy();
-    const imitated = name === "done" && this.run?.wanted[0].file;
+    const hasImitated = name === "done" && this.run?.seedRuns[0].file;
     super.enterState(name);
-    if (imitated && this.failures.length === 0) this.imitated();
+    if (hasImitated && this.failures.length === 0) this.onImitated();
   }
 
   runToKeep() {
@@ -267,8 +267,8 @@ export class Lab extends Control {
     super.clear();
     this.keptAt = performance.now();
     this.unkeptPolicy = undefined;
-    for (const id of [...this.agents.all.keys()]) {
-      if (id.startsWith("here ") && id !== this.agents.chosen) this.agents.withdraw(id);
+    for (const id of [...this.agents.byId.keys()]) {
+      if (id.startsWith("here ") && id !== this.agents.chosenId) this.agents.withdraw(id);
     }
     $("device-wall").open = false;
     this.charts.touch();
@@ -294,8 +294,8 @@ export class Lab extends Control {
     }
     this.agents.offer(id, `Trained here${this.hasSeveralSeeds ? `, seed ${seed}` : ""}`, file, this.hasSeveralSeeds ? `Seed ${seed}` : "Your agent");
     // A visitor who has gone to another game meanwhile stays there.
-    if (id === this.followedAgent && !this.agentShown && this.trainedGame === this.stagedGame) {
-      this.agentShown = true;
+    if (id === this.followedAgent && !this.isAgentShown && this.trainedGame === this.stagedGame) {
+      this.isAgentShown = true;
       this.agents.choose(id);
     }
     if (id !== this.followedAgent || iteration === 0) return;
@@ -307,7 +307,7 @@ export class Lab extends Control {
   keepPolicy() {
     if (!this.unkeptPolicy) return;
     this.keptAt = performance.now();
-    keepLast(this.unkeptPolicy).catch((error) => this.reportRefusal(error));
+    keepLast(this.unkeptPolicy).catch((error) => this.reportStorageRefusal(error));
     this.unkeptPolicy = undefined;
   }
 
@@ -315,16 +315,16 @@ export class Lab extends Control {
     return this.source === "live" ? this.watchedCurves : this.ownCurves;
   }
 
-  failed(seed, iteration, why) {
+  addFailure(seed, iteration, why) {
     const text = `Seed ${seed} stopped after iteration ${iteration}: ${why}`;
-    super.failed(seed);
+    super.addFailure(seed);
     this.showTrouble(text);
     this.showState();
   }
 
-  refused(why) {
+  showRefusal(why) {
     this.settings.showError(why);
-    super.refused(why);
+    super.showRefusal(why);
   }
 
   /** Shows the curves of the training in this tab ("here") or of the watched run ("live"). */
@@ -338,7 +338,7 @@ export class Lab extends Control {
   /** Shows the curves of a watched run. */
   follow(curves, name) {
     this.watchedCurves = curves;
-    write($("source-live"), name);
+    setText($("source-live"), name);
     $("source").hidden = false;
     this.show("live");
   }
@@ -352,108 +352,137 @@ export class Lab extends Control {
 
   /** Updates the texts soon. */
   showStateSoon() {
-    if (this.waiting) return;
-    this.waiting = true;
-    setTimeout(() => drawInFrame(() => { this.waiting = false; this.showState(); }), SHOW_STATE_MS);
+    if (this.isWaiting) return;
+    this.isWaiting = true;
+    setTimeout(() => drawInFrame(() => { this.isWaiting = false; this.showState(); }), SHOW_STATE_MS);
   }
 
   /** Writes the state of the training into buttons, titles and texts. */
   showState() {
     const { state } = this;
     setMinFrameMs(state !== "running" ? 0 : this.about?.software ? SOFTWARE_FRAME_MS : this.about?.ranks > 1 ? SHARED_FRAME_MS : 0);
-    const trains = this.canTrain && Boolean(this.settings.game); // which comes with the first agent
-    enable($("start"), state !== "starting" && trains);
+    const canStart = this.canTrain && Boolean(this.settings.game); // which comes with the first agent
+    setEnabled($("start"), state !== "starting" && canStart);
     $("imitate").hidden = !this.canTrain;
     if (!this.trainedGame) this.imitates = false;
-    const live = this.source === "live";
-    $("settings").hidden = live;
-    $("run-settings").hidden = !live;
-    const other = this.trainedGame !== this.settings.game;
+    const isLive = this.source === "live";
+    $("settings").hidden = isLive;
+    $("run-settings").hidden = !isLive;
     const isStaged = this.currentGame === this.stagedGame;
-    write($("start"), !this.wouldReplace() ? "Train" : super.wouldReplace() && (other || this.imitates) ? "Train this instead" : "Train again");
-    enable($("pause"), ["running", "paused"].includes(state));
-    write($("pause"), state === "paused" ? "Resume" : "Pause");
-    enable($("reset"), state !== "idle");
-    write($("train-here"), (isStaged && BUTTON_LABELS[state]) || (this.shelf.has(this.stagedGame) ? "Resume" : isStaged && (state === "done" || this.isKept()) && !this.imitates ? "Train again" : "Train an agent"));
-    $("train-here").hidden = $("reset").hidden = live;
-    enable($("train-here"), trains && !(isStaged && ["starting", "pausing"].includes(state)));
-    write($("learn-title"), live ? "Watching a run" : !this.canTrain ? "This agent has a memory" : this.imitates && isStaged ? "An agent imitates your moves" : TIMES[this.stagedGame] ? `An agent learns this game in ${TIMES[this.stagedGame]}` : "Watch an agent learn this game");
+    setText($("start"), this.startLabel());
+    setEnabled($("pause"), ["running", "paused"].includes(state));
+    setText($("pause"), state === "paused" ? "Resume" : "Pause");
+    setEnabled($("reset"), state !== "idle");
+    setText($("train-here"), this.trainHereLabel(isStaged, state));
+    $("train-here").hidden = $("reset").hidden = isLive;
+    setEnabled($("train-here"), canStart && !(isStaged && ["starting", "pausing"].includes(state)));
+    setText($("learn-title"), this.stageTitle(isStaged, isLive));
     const curves = this.shownCurves();
     const runs = curves.countedRuns();
-    const iteration = Math.min(...runs.map((run) => run.last.iteration));
+    const iteration = Math.min(...runs.map((run) => run.lastRecord.iteration));
     $("progress").value = runs.length > 0 && curves.end ? iteration / curves.end : 0;
     $("csv").hidden = runs.length === 0;
-    write($("lab-title"), runs.length > 0 && !live ? `Training: ${this.titleOf(this.trainedGame)}` : "Training");
-    this.charts.setImitation(Boolean(live ? this.watchedCurves.imitates : this.imitates));
-    this.charts.showSeeds(live ? [] : [...curves.runs.keys()]);
-    const at = live && watchedProgress(curves, runs.length > 0 ? iteration : 0);
-    write($("state"), live ? at : this.stateLine(state));
-    write($("state-here"), !live ? this.stageLine(state) : curves.foreign ? `${at}. ${FOREIGN_GAME}` : at);
-    const device = this.about;
-    $("device-wall").hidden = !(["running", "pausing", "paused", "done"].includes(state) && device?.api === "WebGPU");
-    write($("stat-training"), live ? this.watchedCurves.trainedOn : device
-      ? [...(device.api === "WebGPU" ? [device.api, device.device] : [device.ranks > 1 ? `CPU, ${device.ranks} workers in WebAssembly` : "CPU, in WebAssembly"]), this.newest && `${short(this.newest.steps_per_second)} steps a second`].filter(Boolean).join(", ") : "nothing yet");
+    setText($("lab-title"), runs.length > 0 && !isLive ? `Training: ${this.titleOf(this.trainedGame)}` : "Training");
+    this.charts.setImitation(Boolean(isLive ? this.watchedCurves.imitates : this.imitates));
+    this.charts.showSeeds(isLive ? [] : [...curves.runs.keys()]);
+    const progress = isLive && watchedProgress(curves, runs.length > 0 ? iteration : 0);
+    setText($("state"), isLive ? progress : this.stateLine(state));
+    setText($("state-here"), !isLive ? this.stageLine(state) : curves.isForeign ? `${progress}. ${FOREIGN_GAME}` : progress);
+    $("device-wall").hidden = !(["running", "pausing", "paused", "done"].includes(state) && this.about?.api === "WebGPU");
+    setText($("stat-training"), isLive ? this.watchedCurves.trainedOn : this.deviceLine());
     this.trainingMemory = [
-      this.newest?.memory.in_use && `${megabytes(this.newest.memory.in_use)} of the training device`,
-      this.memory && `${megabytes(this.memory)} of the worker`,
+      this.newestRecord?.memory.in_use && `${formatMegabytes(this.newestRecord.memory.in_use)} of the training device`,
+      this.memory && `${formatMegabytes(this.memory)} of the worker`,
     ].filter(Boolean);
+  }
+
+  /** The label of the form's button. */
+  startLabel() {
+    if (!this.wouldReplace()) return "Train";
+    const isOther = this.trainedGame !== this.settings.game || this.imitates;
+    return super.wouldReplace() && isOther ? "Train this instead" : "Train again";
+  }
+
+  /** The label of the button beside the stage, whose game is in training if it `isStaged`. */
+  trainHereLabel(isStaged, state) {
+    if (isStaged && BUTTON_LABELS[state]) return BUTTON_LABELS[state];
+    if (this.shelf.has(this.stagedGame)) return "Resume";
+    return isStaged && (state === "done" || this.isKept()) && !this.imitates ? "Train again" : "Train an agent";
+  }
+
+  /** The title beside the stage. */
+  stageTitle(isStaged, isLive) {
+    if (isLive) return "Watching a run";
+    if (!this.canTrain) return "This agent has a memory";
+    if (this.imitates && isStaged) return "An agent imitates your moves";
+    const time = this.gameNamed(this.stagedGame)?.training_time;
+    return time ? `An agent learns this game in ${time}` : "Watch an agent learn this game";
+  }
+
+  /** What trains, and how fast. */
+  deviceLine() {
+    if (!this.about) return "nothing yet";
+    const { api, device, ranks } = this.about;
+    const cpu = ranks > 1 ? `CPU, ${ranks} workers in WebAssembly` : "CPU, in WebAssembly";
+    const speed = this.newestRecord && `${formatShort(this.newestRecord.steps_per_second)} steps a second`;
+    return [...(api === "WebGPU" ? [api, device] : [cpu]), speed].filter(Boolean).join(", ");
   }
 
   /** The progress of the training: iterations, score, and greedy score. */
   progress() {
     const runs = this.ownCurves.countedRuns();
     const scores = runs.map((run) => run.lines.score?.at(-1)?.y).filter(Number.isFinite);
-    const greedy = this.ownCurves.evaluations();
+    const greedyScores = this.ownCurves.evaluations();
     const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
     return {
-      iteration: runs.length > 0 ? Math.min(...runs.map((run) => run.last.iteration)) : 0,
+      iteration: runs.length > 0 ? Math.min(...runs.map((run) => run.lastRecord.iteration)) : 0,
       score: scores.length > 0 ? mean(scores) : undefined,
-      greedy: greedy.length > 0 ? mean(greedy) : undefined,
+      greedyScore: greedyScores.length > 0 ? mean(greedyScores) : undefined,
     };
   }
 
   /** The state in one line. */
   stateLine(state) {
-    const { iteration, score, greedy } = this.progress();
-    const rest = [
+    const { iteration, score, greedyScore } = this.progress();
+    const details = [
       iteration > 0 ? `iteration ${iteration} of ${this.ownCurves.end}` : "the first iteration",
-      score !== undefined && `score ${fixed(score)}`, greedy !== undefined && `greedy ${fixed(greedy)}`,
+      score !== undefined && `score ${formatFixed(score)}`, greedyScore !== undefined && `greedy ${formatFixed(greedyScore)}`,
     ].filter(Boolean).join(", ");
     const game = this.currentGame;
-    const left = this.remainingTime();
+    const timeLeft = this.remainingTime();
     return {
       idle: "Not started", refused: "Not started: see what is wrong", starting: `Getting ready to train ${game}`,
-      running: `Training ${game}: ${rest}${left ? `, ${left}` : ""}`, pausing: `Pausing ${game} after this iteration: ${rest}`, paused: `Paused ${game}: ${rest}`,
-      done: `${this.failures.length > 0 ? "Stopped" : "Finished"} ${game}: ${rest}`,
+      running: `Training ${game}: ${details}${timeLeft ? `, ${timeLeft}` : ""}`, pausing: `Pausing ${game} after this iteration: ${details}`, paused: `Paused ${game}: ${details}`,
+      done: `${this.failures.length > 0 ? "Stopped" : "Finished"} ${game}: ${details}`,
     }[state];
   }
 
   /** The state beside the stage, for a visitor who knows nothing of it. */
   stageLine(state) {
     if (!this.canTrain) return `This page plays networks with a memory but does not train them. Train one in a terminal: grove train ${this.stagedGame} --watch`;
-    const { iteration, score, greedy } = this.progress();
+    const { iteration, score, greedyScore } = this.progress();
     const optimum = this.ownCurves.references.find(([name]) => name === "optimum")?.[1];
-    const best = greedy ?? score;
-    const result = best === undefined ? "" : ` ${this.imitates ? "It" : "Your agent"} scores ${fixed(best)}${optimum === undefined ? "" : ` (optimum ${fixed(optimum)})`}.`;
-    const at = `iteration ${iteration} of ${this.ownCurves.end}`;
-    const left = this.remainingTime();
-    const shelved = this.shelf.get(this.stagedGame);
-    const waits = shelved ? `Paused at iteration ${reachedIteration(shelved)} of ${shelved.wanted[0].iterations}.` : "";
-    const of = !this.currentGame || this.currentGame === this.stagedGame ? "" : `${this.titleOf(this.currentGame)}: `;
+    const bestScore = greedyScore ?? score;
+    const result = bestScore === undefined ? "" : ` ${this.imitates ? "It" : "Your agent"} scores ${formatFixed(bestScore)}${optimum === undefined ? "" : ` (optimum ${formatFixed(optimum)})`}.`;
+    const progress = `iteration ${iteration} of ${this.ownCurves.end}`;
+    const timeLeft = this.remainingTime();
+    const shelvedRun = this.shelf.get(this.stagedGame);
+    const shelfLine = shelvedRun ? `Paused at iteration ${reachedIteration(shelvedRun)} of ${shelvedRun.seedRuns[0].iterations}.` : "";
+    const prefix = !this.currentGame || this.currentGame === this.stagedGame ? "" : `${this.titleOf(this.currentGame)}: `;
     const verb = this.imitates ? "Imitating you" : "Training";
     const line = {
-      idle: waits ? "" : "It starts with random weights. Press the button and watch its score rise.",
+      idle: shelfLine ? "" : "It starts with random weights. Press the button and watch its score rise.",
       refused: "Not started.", starting: "Starting…",
-      running: `${verb}, ${at}${left ? `, ${left}` : ""}.${result}`, pausing: `Pausing after this iteration.${result}`,
-      paused: `Paused at ${at}.${result}`, done: `${this.failures.length > 0 ? "Stopped." : "Done."}${result}`,
+      running: `${verb}, ${progress}${timeLeft ? `, ${timeLeft}` : ""}.${result}`, pausing: `Pausing after this iteration.${result}`,
+      paused: `Paused at ${progress}.${result}`, done: `${this.failures.length > 0 ? "Stopped." : "Done."}${result}`,
     }[state];
-    return [waits, of + line].filter(Boolean).join(" ");
+    return [shelfLine, prefix + line].filter(Boolean).join(" ");
   }
 
   /** Draws games from the device's memory while the wall is unfolded. */
   showDeviceWall() {
     const games = 2 ** $("device-games").valueAsNumber;
-    write($("device-games-out"), `${games}`);
+    setText($("device-games-out"), `${games}`);
     $("device-games").setAttribute("aria-valuetext", `${games}`);
     $("device-canvas").replaceChildren();
     if (!$("device-wall").open || $("device-wall").hidden) return this.training.endWall();

@@ -11,8 +11,8 @@ export const readLink = () => Object.fromEntries(new URLSearchParams(location.ha
 /** Writes entries into the address without a navigation; undefined ones are left out. Returns the address. */
 export function writeLink(entries) {
   clearTimeout(retryTimer);
-  const kept = Object.entries(entries).filter(([, value]) => value !== undefined).map(([key, value]) => [key, `${value}`]);
-  const hash = new URLSearchParams(kept).toString();
+  const setEntries = Object.entries(entries).filter(([, value]) => value !== undefined).map(([key, value]) => [key, `${value}`]);
+  const hash = new URLSearchParams(setEntries).toString();
   const address = `${location.origin}${location.pathname}${location.search}#${hash}`;
   try {
     if (hash !== location.hash.slice(1)) history.replaceState(null, "", address);

@@ -1,6 +1,6 @@
 // A run of the program that serves this page: its records and checkpoints, live.
 
-import { $, write, say, announce } from "./dom.js";
+import { $, setText, showNotice, announce } from "./dom.js";
 import { Policy } from "./watch.js";
 
 /** Milliseconds in which the records arrive that were there before. */
@@ -35,7 +35,7 @@ export async function askRun() {
 }
 
 /** The progress of a watched run, in words. */
-export const watchedProgress = ({ deleted, end }, iteration) => (deleted ? "The run has been deleted" : `Iteration ${iteration} of ${end}`);
+export const watchedProgress = ({ isDeleted, end }, iteration) => (isDeleted ? "The run has been deleted" : `Iteration ${iteration} of ${end}`);
 
 export class Live {
   /** `on` has the callbacks `changed()` for new records, `policy(id, label, file)` if the page plays policies of the
@@ -48,13 +48,13 @@ export class Live {
     $("live").hidden = false;
     this.listenWhileShown();
     document.addEventListener("visibilitychange", () => this.listenWhileShown());
-    setInterval(() => (this.curves.deleted ? this.askAgain() : this.showStatus()), 1000);
+    setInterval(() => (this.curves.isDeleted ? this.askAgain() : this.showStatus()), 1000);
   }
 
   /** Asks for the description of the run again, since another run may have taken its place. */
   async askAgain() {
     const about = await askRun();
-    this.curves.deleted = about === DELETED;
+    this.curves.isDeleted = about === DELETED;
     if (about && about !== DELETED) this.setAbout(about);
     this.showStatus();
   }
@@ -63,8 +63,8 @@ export class Live {
     this.about = about;
     this.curves.end = about.iterations ?? 0;
     this.curves.imitates = Boolean(about.settings?.data?.path);
-    this.curves.foreign = Boolean(this.on.policy) && !this.on.plays(about.game);
-    this.curves.highest = about.trained_with?.highest_score;
+    this.curves.isForeign = Boolean(this.on.policy) && !this.on.plays(about.game);
+    this.curves.highestScore = about.trained_with?.highest_score;
     this.curves.references = about.references.map(({ player, score }) => [player, score]);
     this.noteHardware();
     this.showSettings().catch(() => {}); // a lost connection is reported elsewhere
@@ -75,21 +75,21 @@ export class Live {
   /** Says what trains the run, and what it costs to share it between ranks. */
   noteHardware() {
     const { trained_with: note } = this.about;
-    const last = this.curves.runs.get("run")?.last;
-    this.curves.trainedOn = [note?.device && hardwareText(note), last?.communication && sharingCost(last)].filter(Boolean).join("; ") || "unknown";
+    const lastRecord = this.curves.runs.get("run")?.lastRecord;
+    this.curves.trainedOn = [note?.device && hardwareText(note), lastRecord?.communication && sharingCost(lastRecord)].filter(Boolean).join("; ") || "unknown";
   }
 
   /** Shows the settings of the run. */
   async showSettings() {
     const answer = await fetch("run/files/config.toml");
-    if (answer.ok) write($(this.about.task ? "text-toml" : "run-toml"), await answer.text());
+    if (answer.ok) setText($(this.about.task ? "text-toml" : "run-toml"), await answer.text());
   }
 
   /** Listens to the run while the tab is shown: a browser has six connections to a host, for all of its tabs
       together, and with one more stream than that each request would wait for ever. */
   listenWhileShown() {
     this.events?.close();
-    this.events = this.connected = undefined;
+    this.events = this.isConnected = undefined;
     if (document.hidden) this.showStatus();
     else this.listen();
   }
@@ -107,13 +107,13 @@ export class Live {
     events.addEventListener("checkpoint", (event) => this.fetchPolicy(JSON.parse(event.data)));
   }
 
-  setConnected(on) {
-    if (this.connected === true && !on) say("The program that serves this page has stopped or cannot be reached. Reconnecting…");
-    if (this.connected === false && on) {
+  setConnected(isConnected) {
+    if (this.isConnected === true && !isConnected) showNotice("The program that serves this page has stopped or cannot be reached. Reconnecting…");
+    if (this.isConnected === false && isConnected) {
       announce("Reconnected to the program that serves this page.");
       this.askAgain(); // another program may have resumed the run, with other settings
     }
-    this.connected = on;
+    this.isConnected = isConnected;
     this.showStatus();
   }
 
@@ -122,12 +122,12 @@ export class Live {
     const { end, references } = this.curves;
     this.curves.clear();
     Object.assign(this.curves, { end, references });
-    const begun = (this.begunAt = performance.now());
+    const begunAt = (this.begunAt = performance.now());
     this.heardAt = this.askedPastEnd = undefined;
-    this.curves.replays = true;
+    this.curves.isReplaying = true;
     setTimeout(() => {
-      if (this.begunAt !== begun) return;
-      this.curves.replays = false;
+      if (this.begunAt !== begunAt) return;
+      this.curves.isReplaying = false;
       this.on.changed();
     }, REPLAY_MS);
     this.on.changed();
@@ -136,7 +136,7 @@ export class Live {
 
   receive(record) {
     if (!isComplete(record, this.about.task)) {
-      return say(`Iteration ${record.iteration} is left out of the curves: its record in metrics.jsonl is incomplete.`);
+      return showNotice(`Iteration ${record.iteration} is left out of the curves: its record in metrics.jsonl is incomplete.`);
     }
     // A run that goes past its end has been resumed with a later one, which is asked for once.
     const isPast = record.iteration > this.curves.end && this.askedPastEnd !== this.curves.end;
@@ -152,7 +152,7 @@ export class Live {
   /** Fetches a checkpoint, which is dropped if another one has been announced meanwhile. */
   async fetchPolicy({ which, tag }) {
     // The page does not use a language model's weights.
-    if (!this.on.policy || this.curves.foreign || this.tags[which] === tag) return;
+    if (!this.on.policy || this.curves.isForeign || this.tags[which] === tag) return;
     this.tags[which] = tag;
     try {
       const [config, weights] = await Promise.all(["config.toml", "weights.safetensors"].map(async (name) => {
@@ -169,14 +169,14 @@ export class Live {
     } catch (error) {
       if (this.tags[which] !== tag) return;
       this.tags[which] = undefined;
-      if (this.connected && this.complaint !== error.message) say(`The run's ${which} policy cannot be read: ${error.message}`);
+      if (this.isConnected && this.complaint !== error.message) showNotice(`The run's ${which} policy cannot be read: ${error.message}`);
       this.complaint = error.message; // said once, not at every checkpoint
     }
   }
 
   showStatus() {
     const [state, text] = this.state();
-    write($("live"), `${this.about.run}: ${text}`);
+    setText($("live"), `${this.about.run}: ${text}`);
     document.title = `${[this.about.run, ...(document.hidden ? [] : [text])].join(": ")} – Grove`; // one tab of several
     $("live").dataset.state = state;
   }
@@ -189,13 +189,13 @@ export class Live {
 
   /** The state of the run, for its colour and in words. */
   state() {
-    const last = this.curves.runs.get("run")?.last;
+    const lastRecord = this.curves.runs.get("run")?.lastRecord;
     if (document.hidden) return ["idle", "not watched in the background"];
-    if (!this.connected) return ["lost", "no connection, trying again"];
-    if (this.curves.deleted) return ["idle", "deleted"];
-    if (!last) return ["idle", "waiting for the first iteration"];
-    if (last.iteration >= this.about.iterations || this.isGoodEnough()) return ["done", "finished"];
-    const silent = performance.now() - (this.heardAt ?? this.begunAt) > Math.max(5_000, 3_000 * last.seconds.total);
-    return silent ? ["idle", "no new iterations"] : this.heardAt ? ["live", "training"] : ["idle", "waiting for the next iteration"];
+    if (!this.isConnected) return ["lost", "no connection, trying again"];
+    if (this.curves.isDeleted) return ["idle", "deleted"];
+    if (!lastRecord) return ["idle", "waiting for the first iteration"];
+    if (lastRecord.iteration >= this.about.iterations || this.isGoodEnough()) return ["done", "finished"];
+    const isSilent = performance.now() - (this.heardAt ?? this.begunAt) > Math.max(5_000, 3_000 * lastRecord.seconds.total);
+    return isSilent ? ["idle", "no new iterations"] : this.heardAt ? ["live", "training"] : ["idle", "waiting for the next iteration"];
   }
 }

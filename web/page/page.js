@@ -2,7 +2,7 @@
 
 import READY, { source } from "./ready.js";
 import init, { Policy, Show, games as listGames, version } from "./watch.js";
-import { $, make, write, say, announce, ignorePresses, short, megabytes, reason, sentence } from "./dom.js";
+import { $, make, setText, showNotice, announce, ignorePresses, formatShort, formatMegabytes, reason, sentence } from "./dom.js";
 import { Stage } from "./stage.js";
 import { Player, SPEEDS, speedName } from "./player.js";
 import { Panel } from "./panel.js";
@@ -35,7 +35,7 @@ const COPIED_WITHOUT_AGENT = "Link copied: it holds the game and the settings, n
 const REPORTED_ABSENCE_MS = 1000;
 
 // `requests` counts what the visitor has asked for: what arrives for an earlier request is late.
-const view = { policy: undefined, about: undefined, show: undefined, seed: 1, games: 1, sampled: false, requests: 0 };
+const view = { policy: undefined, about: undefined, show: undefined, seed: 1, games: 1, isSampled: false, requests: 0 };
 
 const isolating = isolate();
 // The first file is fetched while the module compiles.
@@ -43,7 +43,7 @@ const link = readLink();
 if (READY.length > 0) prefetch(READY.includes(link.game) ? link.game : READY[0]).catch(() => {});
 const { memory } = await init().catch((error) => {
   const why = globalThis.WebAssembly ? `The page could not be started (${reason(error)}). Reload it to try again.` : "This page needs WebAssembly, which is disabled in this browser.";
-  write($("waiting"), why);
+  setText($("waiting"), why);
   throw error;
 });
 const games = JSON.parse(listGames());
@@ -54,10 +54,10 @@ let stepCount = 0;
 let countedSince = performance.now();
 const stage = new Stage($("stage"), () => player.touch());
 const panel = new Panel();
-const player = new Player({ step, draw, changed: () => write($("play"), player.playing ? "Pause" : "Play") });
+const player = new Player({ step, draw, onChange: () => setText($("play"), player.isPlaying ? "Pause" : "Play") });
 const takeover = new Takeover({
   change: takeOver,
-  go: (on) => { player.play(on); player.resetClock(); },
+  go: (isRunning) => { player.play(isRunning); player.resetClock(); },
   next: () => { view.show?.next_level(); player.resetClock(); },
 });
 const agents = new Agents($("agent"), putOnStage, updateLink);
@@ -71,13 +71,13 @@ function putOnStage(file) {
   const policy = new Policy(file);
   const about = JSON.parse(policy.about());
   const network = settingAt(readToml(policy.settings()), "policy"); // before anything is changed, since it may throw
-  const same = view.about?.env === about.env && continueWith(policy);
-  if (!same) startGames(policy);
+  const hasContinued = view.about?.env === about.env && continueWith(policy);
+  if (!hasContinued) startGames(policy);
   view.policy?.free();
   Object.assign(view, { policy, about });
   panel.setPolicy(about, network);
   player.touch();
-  if (same) return; // the texts are still right
+  if (hasContinued) return; // the texts are still right
   takeover.setGame(about.actions);
   tickGame();
   stage.setLabel(`${about.title}, played by the agent`);
@@ -92,28 +92,28 @@ function startGames(policy) {
   view.show?.take_over(false);
   recordings.collect(view.show);
   const show = new Show(policy, view.seed, view.games);
-  show.set_sampled(view.sampled);
-  if (takeover.on) show.take_over(true);
+  show.set_sampled(view.isSampled);
+  if (takeover.isOn) show.take_over(true);
   view.show?.free();
   view.show = show;
-  if (takeover.on) takeover.startDuel(player.playing);
+  if (takeover.isOn) takeover.startDuel(player.isPlaying);
   player.resetClock();
   rivals.end();
 }
 
 /** Ticks the current choice among the games. */
 function tickGame() {
-  for (const input of document.getElementsByName("game")) input.checked = input.value === (text.on ? TASK : view.about?.env);
+  for (const input of document.getElementsByName("game")) input.checked = input.value === (text.isOn ? TASK : view.about?.env);
 }
 
 /** Shows text, while the game is paused, or games again. */
-function showText(on) {
-  if (takeover.on) takeover.setOn(false);
-  if (on) view.played = player.playing;
-  player.play(on ? false : view.played);
+function showText(isOn) {
+  if (takeover.isOn) takeover.setOn(false);
+  if (isOn) view.wasPlayingBeforeText = player.isPlaying;
+  player.play(isOn ? false : view.wasPlayingBeforeText);
   // A picked game is ticked once it is loaded.
-  if (on) tickGame();
-  document.querySelector(".skip").href = on ? "#text" : "#learn"; // each hides the other
+  if (isOn) tickGame();
+  document.querySelector(".skip").href = isOn ? "#text" : "#learn"; // each hides the other
   updateLink();
 }
 
@@ -127,21 +127,21 @@ function pickView(what) {
 
 /** Trains on the person's games; ends the one under way. */
 function trainImitator(about, file) {
-  if (takeover.on) takeover.setOn(false);
+  if (takeover.isOn) takeover.setOn(false);
   lab.imitate(about, recordings.file ?? file);
 }
 
 /** Puts the imitating agent beside the person, who may have gone to another game meanwhile. */
 function playImitator() {
-  if (lab.trainedGame !== lab.stagedGame || text.on) return announce(`Trained on your games of ${lab.titleOf(lab.trainedGame)}.`);
+  if (lab.trainedGame !== lab.stagedGame || text.isOn) return announce(`Trained on your games of ${lab.titleOf(lab.trainedGame)}.`);
   agents.choose("here 1");
   announce("Trained on your games. Now play against it.");
-  if (!takeover.on) takeover.setOn(true);
+  if (!takeover.isOn) takeover.setOn(true);
 }
 
 /** Puts these policies beside the agent, on its levels. */
 function setRivals(policies) {
-  if (takeover.on) takeover.setOn(false);
+  if (takeover.isOn) takeover.setOn(false);
   view.show.set_beside(policies);
   view.games = 1;
   $("wall").value = 0;
@@ -171,17 +171,17 @@ function step() {
   view.show.step(takeover.action(view.about.actions));
   stepCount += 1;
   player.hasStepped = true;
-  if (takeover.on) recordings.collect(view.show);
+  if (takeover.isOn) recordings.collect(view.show);
 }
 
 function draw(part) {
   if (!view.show) return;
-  if (stage.draw(view.show, part) && !view.drawn) {
-    view.drawn = true;
+  if (stage.draw(view.show, part) && !view.isDrawn) {
+    view.isDrawn = true;
     performance.mark("first-frame");
     $("waiting").remove();
   }
-  const report = panel.show(view.show, !player.playing || (takeover.on && player.hasStepped));
+  const report = panel.show(view.show, !player.isPlaying || (takeover.isOn && player.hasStepped));
   player.hasStepped = false;
   if (!report) return;
   takeover.showScores(report);
@@ -206,7 +206,7 @@ function labelBoards(report) {
 
 /** Watches a board of a wall, by its number from 0. */
 function watchBoard(board) {
-  if (!view.show || takeover.on || !(board >= 0 && board < view.games) || view.games < 2) return;
+  if (!view.show || takeover.isOn || !(board >= 0 && board < view.games) || view.games < 2) return;
   view.show.watch(board);
   player.touch();
 }
@@ -216,48 +216,48 @@ function showStatistics() {
   const now = performance.now();
   // A device may be lost while nothing is drawn.
   if (stage.screen?.lost() !== undefined) player.touch();
-  const rate = (1000 * stepCount * (takeover.on ? 2 : view.games)) / (now - countedSince);
+  const rate = (1000 * stepCount * (takeover.isOn ? 2 : view.games)) / (now - countedSince);
   [stepCount, countedSince] = [0, now];
-  write($("stat-steps"), `on the CPU in WebAssembly, ${short(rate)} steps a second`);
-  write($("stat-memory"), [`${megabytes(memory.buffer.byteLength)} of the page`, ...lab.trainingMemory].join(", "));
+  setText($("stat-steps"), `on the CPU in WebAssembly, ${formatShort(rate)} steps a second`);
+  setText($("stat-memory"), [`${formatMegabytes(memory.buffer.byteLength)} of the page`, ...lab.trainingMemory].join(", "));
 }
 
 function restart() {
   const seed = $("seed").valueAsNumber;
   if (!Number.isInteger(seed) || seed < 0 || seed > MAX_SEED) {
-    say(`The seed must be a whole number from 0 to ${MAX_SEED}.`);
+    showNotice(`The seed must be a whole number from 0 to ${MAX_SEED}.`);
     $("seed").value = view.seed;
     return;
   }
   view.seed = seed;
   view.show?.restart(seed);
-  if (takeover.on) {
+  if (takeover.isOn) {
     view.show?.take_over(true);
-    takeover.restartRound(player.playing);
+    takeover.restartRound(player.isPlaying);
   }
   player.resetClock();
   updateLink();
 }
 
-function takeOver(on) {
+function takeOver(isOn) {
   if (!view.show) return;
-  if (on) view.before = player.playing;
-  else player.play(view.before);
-  if (on && rivals.chosen.length > 0) {
+  if (isOn) view.wasPlayingBeforeDuel = player.isPlaying;
+  else player.play(view.wasPlayingBeforeDuel);
+  if (isOn && rivals.chosenIds.length > 0) {
     view.show.set_beside([]);
     rivals.end();
   }
-  view.show.take_over(on);
+  view.show.take_over(isOn);
   recordings.collect(view.show);
-  $("wall").disabled = on;
-  player.maxSpeed = on ? FASTEST_FOR_PEOPLE : Infinity;
+  $("wall").disabled = isOn;
+  player.maxSpeed = isOn ? FASTEST_FOR_PEOPLE : Infinity;
   player.resetClock();
 }
 
 /** Reports an agent that cannot be fetched; throws unless the stage is empty, where an untrained agent suffices. */
 function reportMissingAgent(error) {
   if (view.show) throw error;
-  say(sentence(error));
+  showNotice(sentence(error));
 }
 
 /** Puts a game on the stage: its pretrained agent beside an untrained one, or the untrained one alone. `then()` is
@@ -268,11 +268,11 @@ async function stageGame(game, then = () => {}) {
   if (request !== view.requests) return false;
   then();
   const policy = Policy.untrained(game);
-  const untrained = { label: "Untrained", boardName: "Untrained", file: policy.file() };
+  const untrainedAgent = { label: "Untrained", boardName: "Untrained", file: policy.file() };
   policy.free();
-  agents.all.set("ready", file ? { label: "Pretrained", boardName: "Pretrained", file } : untrained);
-  if (file) agents.all.set("untrained", untrained);
-  else agents.all.delete("untrained");
+  agents.byId.set("ready", file ? { label: "Pretrained", boardName: "Pretrained", file } : untrainedAgent);
+  if (file) agents.byId.set("untrained", untrainedAgent);
+  else agents.byId.delete("untrained");
   agents.choose("ready");
   agents.showList();
   if (file && view.games === 1) rivals.placeAgents(["untrained"]);
@@ -284,7 +284,7 @@ async function pickGame(game, then) {
   try {
     return await stageGame(game, then);
   } catch (error) {
-    say(sentence(error));
+    showNotice(sentence(error));
     tickGame();
     return true;
   }
@@ -296,8 +296,8 @@ async function loadFiles(files) {
       if (await text.load(files)) pickView(TASK);
       return;
     }
-    const played = files.length === 1 && (await recordings.load(files[0]));
-    if (played) return announce(`Loaded ${files[0].name}: ${played.games} recorded ${played.games === 1 ? "game" : "games"} of ${lab.titleOf(played.env)}.`);
+    const recorded = files.length === 1 && (await recordings.load(files[0]));
+    if (recorded) return announce(`Loaded ${files[0].name}: ${recorded.games} recorded ${recorded.games === 1 ? "game" : "games"} of ${lab.titleOf(recorded.env)}.`);
     const file = await readFiles(files);
     const { name } = files.find(({ name }) => !name.endsWith(".toml"));
     view.requests += 1;
@@ -306,7 +306,7 @@ async function loadFiles(files) {
     agents.choose(`file ${name}`);
     announce(`Loaded ${files.map(({ name }) => name).join(" and ")}, now playing.`);
   } catch (error) {
-    say(`${files.map(({ name }) => name).join(", ")}: ${sentence(error)}`);
+    showNotice(`${files.map(({ name }) => name).join(", ")}: ${sentence(error)}`);
   }
 }
 
@@ -314,13 +314,13 @@ async function loadFiles(files) {
 function updateLink() {
   if (!view.about) return;
   writeLink({
-    game: text.on ? TASK : view.about.env === games[0].name ? undefined : view.about.env,
+    game: text.isOn ? TASK : view.about.env === games[0].name ? undefined : view.about.env,
     seed: view.seed === 1 ? undefined : view.seed,
     games: view.games === 1 ? undefined : view.games,
     speed: player.speed === 1 ? undefined : player.speed === Infinity ? "max" : player.speed,
-    actions: view.sampled ? "sampled" : undefined,
-    ...(text.on ? {} : lab.settings.changes()),
-    agent: agents.chosen === "link" ? view.packed : undefined,
+    actions: view.isSampled ? "sampled" : undefined,
+    ...(text.isOn ? {} : lab.settings.changes()),
+    agent: agents.chosenId === "link" ? view.packedAgent : undefined,
   });
 }
 
@@ -328,20 +328,20 @@ function updateLink() {
 function applyLink({ seed = "1", games: count = "1", speed = "1", actions }) {
   if (/^\d{1,10}$/.test(seed) && Number(seed) <= MAX_SEED) view.seed = Number(seed);
   if (/^\d{1,4}$/.test(count)) view.games = 2 ** Math.round(Math.log2(Math.min(1024, Math.max(1, Number(count)))));
-  const wanted = speed === "max" ? Infinity : Number(speed);
-  if (SPEEDS.includes(wanted)) player.speed = wanted;
-  view.sampled = actions === "sampled";
+  const linkedSpeed = speed === "max" ? Infinity : Number(speed);
+  if (SPEEDS.includes(linkedSpeed)) player.speed = linkedSpeed;
+  view.isSampled = actions === "sampled";
   $("seed").value = view.seed;
   $("wall").value = Math.log2(view.games);
   $("speed").value = SPEEDS.indexOf(player.speed);
-  for (const input of document.getElementsByName("actions")) input.checked = input.value === (view.sampled ? "sampled" : "greedy");
+  for (const input of document.getElementsByName("actions")) input.checked = input.value === (view.isSampled ? "sampled" : "greedy");
   showSliderValues();
 }
 
 /** Writes the values beside the sliders. */
 function showSliderValues() {
-  write($("speed-out"), speedName(player.speed));
-  write($("wall-out"), `${view.games}`);
+  setText($("speed-out"), speedName(player.speed));
+  setText($("wall-out"), `${view.games}`);
   $("speed").setAttribute("aria-valuetext", player.speed === Infinity ? "unlimited" : speedName(player.speed));
   $("wall").setAttribute("aria-valuetext", `${view.games}`);
 }
@@ -358,7 +358,7 @@ function connectControls() {
   $("stage").addEventListener("click", (event) => { if (view.show) watchBoard(stage.boardAt(view.show, event)); });
   $("board").addEventListener("input", () => watchBoard($("board").valueAsNumber - 1));
   ignorePresses();
-  $("play").addEventListener("click", () => player.play(!player.playing));
+  $("play").addEventListener("click", () => player.play(!player.isPlaying));
   $("single").addEventListener("click", () => player.stepOnce());
   $("restart").addEventListener("click", restart);
   $("seed").addEventListener("keydown", (event) => { if (event.key === "Enter") restart(); });
@@ -372,22 +372,22 @@ function connectControls() {
     updateLink();
   });
   $("actions").addEventListener("change", (event) => {
-    view.sampled = event.target.value === "sampled";
-    view.show?.set_sampled(view.sampled);
+    view.isSampled = event.target.value === "sampled";
+    view.show?.set_sampled(view.isSampled);
     player.touch();
     updateLink();
   });
   $("save").addEventListener("click", () => agents.file() && download(`${view.about.env}.safetensors`, agents.file()));
   $("load").addEventListener("click", () => $("files").click());
   $("files").addEventListener("change", () => { loadFiles([...$("files").files]); $("files").value = ""; });
-  onDrop((files) => (text.on ? text.load(files) : loadFiles(files)));
+  onDrop((files) => (text.isOn ? text.load(files) : loadFiles(files)));
   $("share").addEventListener("click", () => copyLink(location.href, readLink().agent ? COPIED_WITH_AGENT : COPIED_WITHOUT_AGENT));
   $("share-agent").addEventListener("click", async () => {
     if (!agents.file()) return; // none could be fetched
     try {
       await copyLink(writeLink({ ...readLink(), agent: await pack(agents.file()) }), COPIED_WITH_AGENT);
     } catch (error) {
-      say(sentence(error));
+      showNotice(sentence(error));
     }
   });
   // A key that is held presses a button once: by repetition it would start and stop, or train and train again.
@@ -399,16 +399,16 @@ function connectControls() {
     applyLink(link);
     view.show?.set_games(view.games);
     rivals.end();
-    view.show?.set_sampled(view.sampled);
+    view.show?.set_sampled(view.isSampled);
     restart();
     if (link.game === TASK) return pickView(TASK);
     text.open(false);
-    pickGame(game, () => lab.fill(game, link)).then((shown) => shown && link.agent && loadLinkedAgent(link.agent));
+    pickGame(game, () => lab.fill(game, link)).then((isInTime) => isInTime && link.agent && loadLinkedAgent(link.agent));
   });
-  let left;
+  let absence;
   document.addEventListener("visibilitychange", () => {
-    if (document.hidden) left = { at: performance.now(), happened: describeAbsence() };
-    else if (left?.happened && performance.now() - left.at > REPORTED_ABSENCE_MS) announce(left.happened);
+    if (document.hidden) absence = { begunAt: performance.now(), message: describeAbsence() };
+    else if (absence?.message && performance.now() - absence.begunAt > REPORTED_ABSENCE_MS) announce(absence.message);
   });
   addEventListener("beforeunload", (event) => { if (lab.isBusy() || lab.losesShelf() || text.isBusy()) event.preventDefault(); });
   setInterval(showStatistics, 1000);
@@ -416,9 +416,9 @@ function connectControls() {
 
 /** The message about this tab's time in the background; undefined if nothing ran. */
 function describeAbsence() {
-  const trains = [lab, text].some(({ state }) => ["starting", "running"].includes(state));
-  if (player.playing) return `The game paused while this tab was in the background${trains ? "; training continued" : ""}.`;
-  return trains ? "Training continued while this tab was in the background." : undefined;
+  const isTraining = [lab, text].some(({ state }) => ["starting", "running"].includes(state));
+  if (player.isPlaying) return `The game paused while this tab was in the background${isTraining ? "; training continued" : ""}.`;
+  return isTraining ? "Training continued while this tab was in the background." : undefined;
 }
 
 /** Puts the agent of a link on the stage. */
@@ -426,11 +426,11 @@ async function loadLinkedAgent(packed) {
   try {
     const request = view.requests;
     const file = readPolicy(await unpack(packed));
-    view.packed = packed;
+    view.packedAgent = packed;
     agents.offer("link", "From the link", file);
     if (request === view.requests) agents.choose("link");
   } catch (error) {
-    say(`The agent in the link cannot be read: ${sentence(error)}`);
+    showNotice(`The agent in the link cannot be read: ${sentence(error)}`);
   }
 }
 
@@ -439,19 +439,19 @@ async function offerLastAgent() {
   try {
     file = await loadLast();
   } catch (error) {
-    say(`This browser stores nothing for the page (${reason(error)}). Save agents as files.`);
+    showNotice(`This browser stores nothing for the page (${reason(error)}). Save agents as files.`);
   }
   if (!file) return;
   try {
     agents.offer("kept", "Trained here last time", readPolicy(file), "Last time");
   } catch (error) {
-    say(`The agent trained here last time cannot be read: ${sentence(error)}`);
+    showNotice(`The agent trained here last time cannot be read: ${sentence(error)}`);
   }
 }
 
 async function watchRun() {
   const about = await askRun();
-  if (about === DELETED) return say("The run that this page watches has been deleted.");
+  if (about === DELETED) return showNotice("The run that this page watches has been deleted.");
   if (!about) return;
   if (about.task) {
     const curves = new Curves(TEXT_CURVES);
@@ -464,36 +464,36 @@ async function watchRun() {
   // The run's game is shown before its first policy arrives, unless the visitor has picked another meanwhile.
   const plays = (game) => knownGame(game) === game;
   const isOther = about.game !== view.about?.env && plays(about.game);
-  let met = isOther && !(await pickGame(about.game));
-  const live = { plays, changed: () => lab.showNews(), policy: (which, label, file) => {
+  let visitorChooses = isOther && !(await pickGame(about.game));
+  const callbacks = { plays, changed: () => lab.showNews(), policy: (which, label, file) => {
     agents.offer(which, label, file);
     // The newest policy is put on the stage when the page opens; later the visitor chooses.
-    if (which === "newest" && !met) { met = true; agents.choose(which); }
+    if (which === "newest" && !visitorChooses) { visitorChooses = true; agents.choose(which); }
   } };
   lab.follow(curves, about.run);
-  new Live(about, curves, live);
+  new Live(about, curves, callbacks);
 }
 
 connectControls();
 applyLink(link);
 await Promise.all([
   // The CPU draws first, and the GPU as soon as it is ready.
-  stage.open(false).catch((error) => say(`Nothing can be drawn: ${sentence(error)}`)),
-  stageGame(firstGame, () => lab.fill(firstGame, link.game === TASK ? {} : link)).catch((error) => say(sentence(error))),
+  stage.open(false).catch((error) => showNotice(`Nothing can be drawn: ${sentence(error)}`)),
+  stageGame(firstGame, () => lab.fill(firstGame, link.game === TASK ? {} : link)).catch((error) => showNotice(sentence(error))),
 ]);
 player.play(!player.reducedMotion.matches);
 if (link.game === TASK) text.open(true);
-if (player.reducedMotion.matches && !text.on) announce("Your system asks for less motion: press Play to start; the game moves step by step.");
-write($("stat-version"), version());
+if (player.reducedMotion.matches && !text.isOn) announce("Your system asks for less motion: press Play to start; the game moves step by step.");
+setText($("stat-version"), version());
 showStatistics();
 linkProject(source);
 if (link.agent) await loadLinkedAgent(link.agent);
 offerLastAgent();
-const resumed = text.resume().catch((error) => say(`The training of the language model cannot be resumed: ${sentence(error)}`));
-lab.resume().catch((error) => say(`The last training cannot be resumed: ${sentence(error)}`));
-const watched = watchRun().catch((error) => say(`The run cannot be watched: ${sentence(error)}`));
-Promise.all([resumed, watched]).then(() => text.endSearch());
+const resuming = text.resume().catch((error) => showNotice(`The training of the language model cannot be resumed: ${sentence(error)}`));
+lab.resume().catch((error) => showNotice(`The last training cannot be resumed: ${sentence(error)}`));
+const watching = watchRun().catch((error) => showNotice(`The run cannot be watched: ${sentence(error)}`));
+Promise.all([resuming, watching]).then(() => text.endSearch());
 await stage.open().catch(() => {}); // errors have been reported
 await isolating;
 performance.mark("ready");
-if (!text.on) lab.warmUp();
+if (!text.isOn) lab.warmUp();

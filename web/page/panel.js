@@ -1,15 +1,15 @@
 // The state of the agent: its score beside the references, its probabilities, its observation.
 
-import { $, make, write, score, fixed } from "./dom.js";
+import { $, make, setText, formatScore, formatFixed } from "./dom.js";
 import { HeatMaps, splitFeatures } from "./heat.js";
 
 /** Milliseconds between two updates. */
 const UPDATE_MS = 100;
 
-/** A list of named bars; with `both`, bars extend from the middle to either side. */
+/** A list of named bars; if it `isTwoSided`, bars extend from the middle to either side. */
 class Bars {
-  constructor(list, names, both) {
-    this.both = both;
+  constructor(list, names, isTwoSided) {
+    this.isTwoSided = isTwoSided;
     this.rows = names.map((name) => {
       const [bar, value] = [make("i"), make("b")];
       const row = make("li", {}, make("span", { textContent: name, title: name }), make("em", {}, bar), value);
@@ -18,15 +18,15 @@ class Bars {
     list.replaceChildren(...this.rows.map(({ row }) => row));
   }
 
-  show(values, chosen) {
+  show(values, chosenIndex) {
     this.rows.forEach(({ row, bar, value }, i) => {
       const x = values[i] ?? 0;
       row.classList.toggle("clipped", Math.abs(x) > 1.0005);
       row.classList.toggle("low", x < 0);
-      const length = Math.max(this.both ? -1 : 0, Math.min(1, x)).toFixed(3);
+      const length = Math.max(this.isTwoSided ? -1 : 0, Math.min(1, x)).toFixed(3);
       if (bar.length !== length) bar.style.transform = `scaleX(${(bar.length = length)})`;
-      write(value, this.both ? fixed(x) : `${Math.round(100 * x)} %`);
-      row.classList.toggle("chosen", i === chosen);
+      setText(value, this.isTwoSided ? formatFixed(x) : `${Math.round(100 * x)} %`);
+      row.classList.toggle("chosen", i === chosenIndex);
     });
   }
 }
@@ -48,36 +48,36 @@ export class Panel {
     const kind = JSON.stringify([about.title, about.actions, about.features, about.references]);
     this.about = about;
     this.shownAt = -Infinity;
-    write($("agent-about"), `${describeNetwork(network)}, ${about.num_params.toLocaleString("en")} parameters`);
+    setText($("agent-about"), `${describeNetwork(network)}, ${about.num_params.toLocaleString("en")} parameters`);
     if (kind === this.policyKey) return;
     this.policyKey = kind;
     this.actions = new Bars($("probabilities"), about.actions, false);
-    const { channels, rest } = splitFeatures(about.features);
+    const { channels, otherIndices } = splitFeatures(about.features);
     this.maps = new HeatMaps($("maps"), channels);
-    this.rest = rest;
-    this.features = new Bars($("features"), rest.map((i) => about.features[i]), true);
+    this.otherIndices = otherIndices;
+    this.features = new Bars($("features"), otherIndices.map((i) => about.features[i]), true);
     $("senses-how").textContent = channels.size > 0 ? "Cells by value: blue is 1, orange −1, clear 0." : "Bars run from −1 to 1; an arrow marks a value beyond that.";
-    write($("rules"), about.rules);
+    setText($("rules"), about.rules);
     $("ruler-how").hidden = about.references.length < 2;
     $("references").replaceChildren(
-      ...about.references.map(([name, value]) => make("div", {}, make("dt", { textContent: name }), make("dd", { textContent: score(value) }))),
+      ...about.references.map(([name, value]) => make("div", {}, make("dt", { textContent: name }), make("dd", { textContent: formatScore(value) }))),
     );
   }
 
-  /** Shows the state of the game, at most every `UPDATE_MS` milliseconds. */
-  show(show, now = false) {
-    if (!now && performance.now() - this.shownAt < UPDATE_MS) return;
+  /** Shows the state of the game, at most every `UPDATE_MS` milliseconds unless it `isUrgent`. */
+  show(show, isUrgent = false) {
+    if (!isUrgent && performance.now() - this.shownAt < UPDATE_MS) return;
     this.shownAt = performance.now();
     const report = JSON.parse(show.report());
-    write($("score"), score(report.score));
-    write($("time"), `step ${report.time} of ${this.about.max_steps}, game ${report.episodes + 1}`);
-    write($("last"), score(report.last_score ?? NaN));
-    write($("episodes"), `${report.finished.toLocaleString("en")} ${report.finished === 1 ? "game" : "games"}`);
-    write($("mean"), `${fixed(report.mean_score ?? NaN)}${report.error === null ? "" : ` ± ${fixed(report.error)}`}`);
+    setText($("score"), formatScore(report.score));
+    setText($("time"), `step ${report.time} of ${this.about.max_steps}, game ${report.episodes + 1}`);
+    setText($("last"), formatScore(report.last_score ?? NaN));
+    setText($("episodes"), `${report.finished.toLocaleString("en")} ${report.finished === 1 ? "game" : "games"}`);
+    setText($("mean"), `${formatFixed(report.mean_score ?? NaN)}${report.error === null ? "" : ` ± ${formatFixed(report.error)}`}`);
     this.actions.show(report.probabilities, report.action);
     if ($("senses").open) {
       this.maps.show(report.features);
-      this.features.show(this.rest.map((i) => report.features[i]), -1);
+      this.features.show(this.otherIndices.map((i) => report.features[i]), -1);
     }
     this.showRuler(report);
     return report;
@@ -95,14 +95,14 @@ export class Panel {
       this.rulerKey = this.policyKey;
       this.mark = make("i", { className: "now" });
       box.replaceChildren(...references.map(([name, x]) => {
-        const mark = make("i", { title: `${name} ${score(x)}` });
+        const mark = make("i", { title: `${name} ${formatScore(x)}` });
         mark.style.left = place(x);
         return mark;
       }), this.mark);
     }
     this.mark.hidden = mean === null;
     this.mark.style.left = place(mean ?? low);
-    const label = `${mean === null ? "" : `mean score ${score(mean)}; `}${references.map(([name, x]) => `${name} ${score(x)}`).join(", ")}`;
+    const label = `${mean === null ? "" : `mean score ${formatScore(mean)}; `}${references.map(([name, x]) => `${name} ${formatScore(x)}`).join(", ")}`;
     if (box.getAttribute("aria-label") !== label) box.setAttribute("aria-label", label);
   }
 }

@@ -16,15 +16,16 @@ export const SPEEDS = [0.25, 0.5, 1, 2, 4, 8, 16, 32, Infinity];
 export const speedName = (speed) => (speed === Infinity ? "max" : `${speed}×`);
 
 export class Player {
-  /** `step()` plays a step; `draw(part)` draws `part`, 0 to 1, of its motion. */
-  constructor({ step, draw, changed }) {
-    Object.assign(this, { step, draw, changed });
+  /** `step()` plays a step; `draw(part)` draws `part`, 0 to 1, of its motion; `onChange()` is called when it starts
+      or stops. */
+  constructor({ step, draw, onChange }) {
+    Object.assign(this, { step, draw, onChange });
     this.speed = 1;
-    this.playing = false;
+    this.isPlaying = false;
     this.maxSpeed = Infinity; // of the speed, where a person plays
     this.isSingleStep = false;
     this.part = 1;
-    this.dirty = true;
+    this.isDirty = true;
     this.reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
     this.lastFrameAt = 0;
     this.restUntil = 0;
@@ -37,7 +38,7 @@ export class Player {
 
   /** Plays at unlimited speed: steps between frames, in small portions. */
   playUnlimited() {
-    if (!this.playing || document.hidden || Math.min(this.speed, this.maxSpeed) < Infinity) {
+    if (!this.isPlaying || document.hidden || Math.min(this.speed, this.maxSpeed) < Infinity) {
       this.playsUnlimited = false;
       return;
     }
@@ -48,11 +49,11 @@ export class Player {
     this.channel.port2.postMessage(0);
   }
 
-  play(on) {
-    this.playing = on;
+  play(isPlaying) {
+    this.isPlaying = isPlaying;
     this.isSingleStep = false;
-    this.dirty = true; // the texts must describe the step at which it stops
-    this.changed();
+    this.isDirty = true; // the texts must describe the step at which it stops
+    this.onChange();
   }
 
   /** Plays one step and its motion. */
@@ -65,7 +66,7 @@ export class Player {
 
   /** Redraws after a change other than time. */
   touch() {
-    this.dirty = true;
+    this.isDirty = true;
   }
 
   /** Restarts the clock, without motion. */
@@ -90,11 +91,11 @@ export class Player {
   }
 
   drawFrame(now) {
-    const passed = this.lastFrameAt ? Math.min(now - this.lastFrameAt, LONGEST_FRAME_MS) : 0;
+    const elapsedMs = this.lastFrameAt ? Math.min(now - this.lastFrameAt, LONGEST_FRAME_MS) : 0;
     this.lastFrameAt = now;
-    if (this.playing || this.isSingleStep) this.advance(passed / 1000);
-    else if (!this.dirty) return;
-    this.dirty = false;
+    if (this.isPlaying || this.isSingleStep) this.advance(elapsedMs / 1000);
+    else if (!this.isDirty) return;
+    this.isDirty = false;
     this.draw(this.reducedMotion.matches ? 1 : this.part);
   }
 

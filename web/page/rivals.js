@@ -1,7 +1,7 @@
 // Policies side by side: the list of policies, their names over the boards, and their scores.
 
 import { Policy } from "./watch.js";
-import { $, make, write, fixed, say, score, sentence } from "./dom.js";
+import { $, make, setText, formatFixed, showNotice, formatScore, sentence } from "./dom.js";
 
 /** The largest number of policies beside the first; as in web/watch/src/beside.rs. */
 const MAX_RIVALS = 7;
@@ -18,7 +18,7 @@ export class Rivals {
       them; both throw if they cannot. */
   constructor(agents, { set, renew }) {
     Object.assign(this, { agents, set, renew });
-    this.chosen = []; // their ids
+    this.chosenIds = []; // of the agents beside the one on the stage
     agents.onList = () => this.showList();
     agents.onRenew = (id) => this.update(id);
     $("rivals").addEventListener("change", () => this.choose());
@@ -32,33 +32,33 @@ export class Rivals {
 
   /** Lists the agents of the game on the stage, the current one first. */
   showList() {
-    const own = this.agents.chosen;
-    const gone = (id) => id === own || !this.agents.all.has(id);
-    if (this.chosen.some(gone)) this.placeAgents(this.chosen.filter((id) => !gone(id)));
-    const others = this.agents.sortedIds().filter((id) => id !== own && gameOf(this.agents.all.get(id).file) === this.env);
-    $("beside").hidden = others.length === 0;
-    const ids = [own, ...others];
+    const stagedId = this.agents.chosenId;
+    const isGone = (id) => id === stagedId || !this.agents.byId.has(id);
+    if (this.chosenIds.some(isGone)) this.placeAgents(this.chosenIds.filter((id) => !isGone(id)));
+    const otherIds = this.agents.sortedIds().filter((id) => id !== stagedId && gameOf(this.agents.byId.get(id).file) === this.env);
+    $("beside").hidden = otherIds.length === 0;
+    const ids = [stagedId, ...otherIds];
     if (ids.join() !== this.listedIds) {
       this.listedIds = ids.join();
-      const focused = $("rivals").contains(document.activeElement) && document.activeElement.value;
+      const focusedId = $("rivals").contains(document.activeElement) && document.activeElement.value;
       $("rivals").replaceChildren(...ids.map((id, i) => make("li", {},
-        make("label", {}, make("input", { type: "checkbox", value: id, checked: i === 0 || this.chosen.includes(id), disabled: i === 0 }), make("span")),
+        make("label", {}, make("input", { type: "checkbox", value: id, checked: i === 0 || this.chosenIds.includes(id), disabled: i === 0 }), make("span")),
         make("output", { "aria-live": "off" })))); // it changes all the time
-      [...$("rivals").querySelectorAll("input")].find(({ value }) => value === focused)?.focus();
+      [...$("rivals").querySelectorAll("input")].find(({ value }) => value === focusedId)?.focus();
     }
     this.labelBoards();
-    [...$("rivals").querySelectorAll("span")].forEach((span, i) => write(span, this.agents.all.get(ids[i])?.label ?? ""));
+    [...$("rivals").querySelectorAll("span")].forEach((span, i) => setText(span, this.agents.byId.get(ids[i])?.label ?? ""));
   }
 
   /** Puts the newest policy of a ticked agent on its board, which it leaves if that policy plays another game. */
   update(id) {
-    const i = this.chosen.indexOf(id);
+    const i = this.chosenIds.indexOf(id);
     if (i < 0) return;
-    const policy = new Policy(this.agents.all.get(id).file);
+    const policy = new Policy(this.agents.byId.get(id).file);
     try {
       this.renew(i, policy);
     } catch {
-      this.placeAgents(this.chosen.filter((one) => one !== id));
+      this.placeAgents(this.chosenIds.filter((chosenId) => chosenId !== id));
     } finally {
       policy.free();
     }
@@ -70,31 +70,31 @@ export class Rivals {
   }
 
   /** Puts these agents beside the one on the stage. */
-  placeAgents(ticked) {
-    const before = this.chosen;
-    this.chosen = ticked;
+  placeAgents(tickedIds) {
+    const formerIds = this.chosenIds;
+    this.chosenIds = tickedIds;
     try {
-      if (ticked.length > MAX_RIVALS) throw new Error(`At most ${MAX_RIVALS} policies play beside another.`);
-      this.set(ticked.map((id) => new Policy(this.agents.all.get(id).file)));
+      if (tickedIds.length > MAX_RIVALS) throw new Error(`At most ${MAX_RIVALS} policies play beside another.`);
+      this.set(tickedIds.map((id) => new Policy(this.agents.byId.get(id).file)));
     } catch (error) {
-      this.chosen = before;
-      say(sentence(error));
+      this.chosenIds = formerIds;
+      showNotice(sentence(error));
     }
-    for (const input of $("rivals").querySelectorAll("input:not(:disabled)")) input.checked = this.chosen.includes(input.value);
+    for (const input of $("rivals").querySelectorAll("input:not(:disabled)")) input.checked = this.chosenIds.includes(input.value);
     this.labelBoards();
   }
 
   /** Removes all policies beside the agent. */
   end() {
-    this.chosen = [];
+    this.chosenIds = [];
     this.listedIds = undefined;
     this.showList();
   }
 
   /** Labels the boards, if the labels are others: new ones have no place until the next picture. */
   labelBoards() {
-    const ids = this.chosen.length > 0 ? [this.agents.chosen, ...this.chosen] : [];
-    const boardNames = ids.map((id) => this.agents.all.get(id)?.boardName);
+    const ids = this.chosenIds.length > 0 ? [this.agents.chosenId, ...this.chosenIds] : [];
+    const boardNames = ids.map((id) => this.agents.byId.get(id)?.boardName);
     if (boardNames.join("\n") === this.shownNames) return;
     this.shownNames = boardNames.join("\n");
     $("names").replaceChildren(...boardNames.map((name) => make("p", { className: "who" }, make("span", { textContent: name }), make("strong"))));
@@ -102,15 +102,15 @@ export class Rivals {
 
   /** Shows the current scores over the boards, and the means in the list. */
   show(report, layout) {
-    const all = [report, ...report.beside];
+    const reports = [report, ...report.beside];
     const outputs = new Map([...$("rivals").children].map((row) => [row.querySelector("input").value, row.querySelector("output")]));
-    [this.agents.chosen, ...this.chosen].forEach((id, i) => {
-      const { mean_score: mean, error, finished } = all[i] ?? {};
-      const known = this.chosen.length > 0 && Number.isFinite(mean);
-      if (outputs.has(id)) write(outputs.get(id), known ? `${fixed(mean)}${error === null ? "" : ` ± ${fixed(error)}`} of ${finished}` : "");
+    [this.agents.chosenId, ...this.chosenIds].forEach((id, i) => {
+      const { mean_score: mean, error, finished } = reports[i] ?? {};
+      const hasMean = this.chosenIds.length > 0 && Number.isFinite(mean);
+      if (outputs.has(id)) setText(outputs.get(id), hasMean ? `${formatFixed(mean)}${error === null ? "" : ` ± ${formatFixed(error)}`} of ${finished}` : "");
     });
     const names = [...$("names").children];
-    names.forEach((name, i) => write(name.lastChild, score(all[i]?.score ?? NaN)));
+    names.forEach((name, i) => setText(name.lastChild, formatScore(reports[i]?.score ?? NaN)));
     layout.placeNames(names);
   }
 }

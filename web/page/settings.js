@@ -29,20 +29,20 @@ const FIELDS = [
 const DEVICES = ["auto", "WebGPU", "CPU"];
 
 export class Settings {
-  /** `changed()` is called when the visitor changes one. */
-  constructor(changed) {
+  /** `onChange()` is called when the visitor changes one. */
+  constructor(onChange) {
     this.inputs = {};
     this.keptChanges = new Map(); // of each game what the visitor has set, by the fields' names
     for (const { id, label, min, max, step } of FIELDS) {
       const input = make("input", { type: "number", id: `set-${id}`, name: id, required: true, min, max, step });
       const note = make("small", { id: `set-${id}-note`, className: "trouble", hidden: true });
       input.setAttribute("aria-describedby", note.id);
-      input.addEventListener("input", () => { this.checkField(id); this.keptChanges.set(this.game, this.changes()); changed(); });
+      input.addEventListener("input", () => { this.checkField(id); this.keptChanges.set(this.game, this.changes()); onChange(); });
       this.inputs[id] = { input, note };
       $("fields").append(make("label", { htmlFor: input.id, textContent: label }, input, note));
     }
     const device = make("select", { id: "set-device", name: "device" }, ...DEVICES.map((name) => make("option", { textContent: name })));
-    device.addEventListener("change", () => changed());
+    device.addEventListener("change", () => onChange());
     $("fields").append(make("label", { htmlFor: device.id, textContent: "Device" }, device));
     this.deviceInput = device;
   }
@@ -99,9 +99,9 @@ export class Settings {
   /** Settings that differ from the defaults, for the link. */
   changes() {
     const texts = FIELDS.map(({ id }) => [id, this.inputs[id].input.value]);
-    const changed = texts.filter(([id, text]) => text !== `${this.defaultValue(id)}`);
-    if (this.deviceInput.value !== DEVICES[0]) changed.push(["device", this.deviceInput.value]);
-    return Object.fromEntries(changed);
+    const entries = texts.filter(([id, text]) => text !== `${this.defaultValue(id)}`);
+    if (this.deviceInput.value !== DEVICES[0]) entries.push(["device", this.deviceInput.value]);
+    return Object.fromEntries(entries);
   }
 
   /** Shows beside a field the reason why its value is invalid, if it is; returns whether it is valid. */
@@ -115,14 +115,14 @@ export class Settings {
 
   /** The settings of every run, as `{ seed, text }` with TOML, or undefined, with the reasons beside the fields. */
   read() {
-    const wrong = FIELDS.filter(({ id }) => !this.checkField(id));
+    const invalidFields = FIELDS.filter(({ id }) => !this.checkField(id));
     const steps = this.value("groups") * this.value("size") * this.value("steps");
-    if (wrong.length === 0 && steps > this.maxSteps) {
+    if (invalidFields.length === 0 && steps > this.maxSteps) {
       this.checkField("groups", `That makes ${steps.toLocaleString("en")} steps an iteration; this page takes at most ${this.maxSteps.toLocaleString("en")}.`);
-      wrong.push({ id: "groups" });
+      invalidFields.push({ id: "groups" });
     }
-    if (wrong.length > 0) {
-      this.inputs[wrong[0].id].input.focus();
+    if (invalidFields.length > 0) {
+      this.inputs[invalidFields[0].id].input.focus();
       return undefined;
     }
     return Array.from({ length: this.value("seeds") }, (_, i) => {
@@ -145,10 +145,10 @@ export class Settings {
     }
     // Minibatches divide the games among them.
     const games = this.value("groups") * this.value("size");
-    const wanted = settingAt(this.defaults, "update.num_minibatches");
-    let parts = Math.min(wanted, games);
+    const defaultParts = settingAt(this.defaults, "update.num_minibatches");
+    let parts = Math.min(defaultParts, games);
     while (games % parts > 0) parts -= 1;
-    if (parts !== wanted) table["update.num_minibatches"] = parts;
+    if (parts !== defaultParts) table["update.num_minibatches"] = parts;
     return table;
   }
 

@@ -1,6 +1,6 @@
 // A large wall of games: each board is shaded by its last score.
 
-import { $, score as text, write } from "./dom.js";
+import { $, formatScore, setText } from "./dom.js";
 
 /** The number of games from which on boards are shaded. */
 const MIN_SHADED_GAMES = 256;
@@ -18,11 +18,11 @@ export function shadeBoards(show, count, layout) {
   const { clientWidth, clientHeight } = canvas.parentElement;
   if (canvas.width !== clientWidth || canvas.height !== clientHeight) Object.assign(canvas, { width: clientWidth, height: clientHeight });
   const scores = show.last_scores();
-  const known = scores.filter(Number.isFinite);
-  const low = known.reduce((a, b) => Math.min(a, b), Infinity);
-  const high = known.reduce((a, b) => Math.max(a, b), -Infinity);
-  const from = low < high ? `, from ${text(low)} (orange) to ${text(high)} (green)` : low === high ? `, ${text(low)} in every game` : "";
-  write($("shade-how"), `Colour: last score${from}.`);
+  const finiteScores = scores.filter(Number.isFinite);
+  const low = finiteScores.reduce((a, b) => Math.min(a, b), Infinity);
+  const high = finiteScores.reduce((a, b) => Math.max(a, b), -Infinity);
+  const range = low < high ? `, from ${formatScore(low)} (orange) to ${formatScore(high)} (green)` : low === high ? `, ${formatScore(low)} in every game` : "";
+  setText($("shade-how"), `Colour: last score${range}.`);
   const context = canvas.getContext("2d");
   context.clearRect(0, 0, canvas.width, canvas.height);
   scores.forEach((score, i) => {

@@ -1,6 +1,6 @@
 // Sharing: links, an agent in a link (its policy file, compressed, as base64url), and links to the project.
 
-import { $, announce, say } from "./dom.js";
+import { $, announce, showNotice } from "./dom.js";
 
 /** The longest text of an agent in a link; what is larger is saved as a file. */
 const MAX_CHARS = 100_000;
@@ -9,8 +9,8 @@ const MAX_CHARS = 100_000;
 const MAX_BYTES = 4 * MAX_CHARS;
 const TOO_LARGE = "The agent in the link is too large.";
 
-/** The bytes that come out of a stream; undefined if they are more than `most`. */
-async function readThrough(bytes, stream, most = Infinity) {
+/** The bytes that come out of a stream; undefined if they are more than `maxBytes`. */
+async function readThrough(bytes, stream, maxBytes = Infinity) {
   const reader = new Blob([bytes]).stream().pipeThrough(stream).getReader();
   const parts = [];
   for (let size = 0; ;) {
@@ -18,7 +18,7 @@ async function readThrough(bytes, stream, most = Infinity) {
     if (done) return new Uint8Array(await new Blob(parts).arrayBuffer());
     parts.push(value);
     size += value.length;
-    if (size > most) return void reader.cancel();
+    if (size > maxBytes) return void reader.cancel();
   }
 }
 
@@ -54,7 +54,7 @@ export async function copyLink(link, done) {
     await navigator.clipboard.writeText(link);
     announce(done);
   } catch {
-    say("This browser does not let the page copy: copy the link from the address bar.");
+    showNotice("This browser does not let the page copy: copy the link from the address bar.");
   }
 }
 

@@ -3,7 +3,7 @@
 import { Screen } from "./watch.js";
 import { BoardLayout } from "./boards.js";
 import { GPU_TIMEOUT_MS, adapterName } from "./adapter.js";
-import { $, say, reason, sentence } from "./dom.js";
+import { $, showNotice, reason, sentence } from "./dom.js";
 
 /** The largest picture that the CPU draws, in pixels. */
 const MAX_PIXELS_2D = 700_000;
@@ -11,9 +11,9 @@ const MAX_PIXELS_2D = 700_000;
 const SECOND_LOSS_MS = 10_000;
 
 export class Stage {
-  /** `touched()` is called when the picture must be redrawn. */
-  constructor(box, touched) {
-    Object.assign(this, { box, touched });
+  /** `onStale()` is called when the picture must be redrawn. */
+  constructor(box, onStale) {
+    Object.assign(this, { box, onStale });
     this.size = [1, 1]; // in the device's pixels
     this.pageWidth = 1; // in the page's, remembered: to ask the canvas has the browser lay out the page
     this.label = "The game";
@@ -71,11 +71,11 @@ export class Stage {
   }
 
   resize(entry) {
-    const exact = entry.devicePixelContentBoxSize?.[0];
+    const exactSize = entry.devicePixelContentBoxSize?.[0];
     const ratio = window.devicePixelRatio;
     this.pageWidth = entry.contentRect.width;
-    this.size = exact
-      ? [exact.inlineSize, exact.blockSize]
+    this.size = exactSize
+      ? [exactSize.inlineSize, exactSize.blockSize]
       : [entry.contentRect.width, entry.contentRect.height].map((side) => Math.round(side * ratio));
     this.fitScreen();
   }
@@ -84,9 +84,9 @@ export class Stage {
     if (!this.screen || this.size[0] < 1 || this.size[1] < 1) return;
     const [width, height] = this.size;
     // The CPU draws fewer pixels than the device has, if those are many.
-    const less = this.screen.api() === "WebGPU" ? 1 : 1 / Math.ceil(Math.sqrt((width * height) / MAX_PIXELS_2D));
-    this.screen.resize(Math.round(width * less), Math.round(height * less));
-    this.touched();
+    const scale = this.screen.api() === "WebGPU" ? 1 : 1 / Math.ceil(Math.sqrt((width * height) / MAX_PIXELS_2D));
+    this.screen.resize(Math.round(width * scale), Math.round(height * scale));
+    this.onStale();
   }
 
   /** The layout of the boards; undefined before there is a picture. */
@@ -103,7 +103,7 @@ export class Stage {
 
   /** Draws the show, unless the screen is still opening; returns whether it did. */
   draw(show, part) {
-    if (!this.screen || this.opening) return false;
+    if (!this.screen || this.isOpening) return false;
     if (this.screen.lost() === undefined) {
       try {
         this.screen.draw(show, part);
@@ -118,18 +118,18 @@ export class Stage {
 
   /** Continues on another device after a loss; on the CPU after a second one soon. */
   async recover() {
-    const again = performance.now() - this.lostAt > SECOND_LOSS_MS;
+    const isFirstLoss = performance.now() - this.lostAt > SECOND_LOSS_MS;
     this.lostAt = performance.now();
     this.reason = "The GPU stopped responding.";
-    this.opening = true;
+    this.isOpening = true;
     try {
-      await this.open(again && this.screen.api() === "WebGPU");
-      say(`The GPU stopped responding; continuing on ${this.screen.api() === "WebGPU" ? "a new device" : "the CPU"}.`);
-      this.opening = false;
+      await this.open(isFirstLoss && this.screen.api() === "WebGPU");
+      showNotice(`The GPU stopped responding; continuing on ${this.screen.api() === "WebGPU" ? "a new device" : "the CPU"}.`);
+      this.isOpening = false;
     } catch (error) {
-      say(`Nothing can be drawn any more: ${sentence(error)} Please reload the page.`);
+      showNotice(`Nothing can be drawn any more: ${sentence(error)} Please reload the page.`);
     }
-    this.touched();
+    this.onStale();
   }
 }
 
@@ -138,7 +138,7 @@ function withTimeout(opening) {
   return new Promise((done, fail) => {
     const timer = setTimeout(() => {
       fail(new Error("The GPU does not answer."));
-      opening.then((late) => late.free(), () => {});
+      opening.then((screen) => screen.free(), () => {});
     }, GPU_TIMEOUT_MS);
     opening.then(done, fail).finally(() => clearTimeout(timer));
   });

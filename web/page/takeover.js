@@ -1,6 +1,6 @@
 // Taking over: by holding Shift or by a button, and the person's keys.
 
-import { $, make, write, score } from "./dom.js";
+import { $, make, setText, formatScore } from "./dom.js";
 
 /** Milliseconds to hold Shift, which distinguishes it from a shortcut such as Shift and Tab. */
 const HOLD_MS = 250;
@@ -18,14 +18,14 @@ export class Takeover {
       when both players start the next level. */
   constructor(callbacks) {
     this.callbacks = callbacks;
-    this.on = false;
+    this.isOn = false;
     this.heldActions = []; // sides or numbers of actions, the newest last
-    this.tapped = undefined; // pressed and let go between two steps
+    this.tappedAction = undefined; // pressed and let go between two steps
     addEventListener("keydown", (event) => this.keyDown(event));
     addEventListener("keyup", (event) => this.keyUp(event));
     addEventListener("blur", () => this.releaseAll());
     $("next-level").addEventListener("click", () => this.startNextLevel());
-    $("takeover").addEventListener("click", () => { this.byShift = false; this.setOn(!this.on); });
+    $("takeover").addEventListener("click", () => { this.isByShift = false; this.setOn(!this.isOn); });
     this.connectPointer($("stage"), (event, box) => (event.clientX < box.left + box.width / 2 ? "left" : "right"));
   }
 
@@ -38,24 +38,24 @@ export class Takeover {
       const pad = make("button", { type: "button" }, name, make("kbd", { textContent: arrow(name) ?? `${i + 1}`, "aria-hidden": "true" }));
       this.connectPointer(pad, () => i);
       // Clicks by a key or a screen reader; a pointer has pressed the button already.
-      pad.addEventListener("click", (event) => { if (event.detail === 0 && this.on) this.tapped = i; });
+      pad.addEventListener("click", (event) => { if (event.detail === 0 && this.isOn) this.tappedAction = i; });
       return pad;
     }));
     const keys = [...new Set([...actions.map(arrow).filter(Boolean), ...(actions.some(arrow) ? [] : [`1 to ${Math.min(9, actions.length)}`])])];
-    const named = keys.flatMap((key) => [make("kbd", { textContent: key }), " "]);
+    const keyLabels = keys.flatMap((key) => [make("kbd", { textContent: key }), " "]);
     $("takeover-how").replaceChildren(
-      make("span", { className: "keys" }, "Hold ", make("kbd", { textContent: "Shift" }), " or press the button, then steer with ", ...named),
+      make("span", { className: "keys" }, "Hold ", make("kbd", { textContent: "Shift" }), " or press the button, then steer with ", ...keyLabels),
     );
   }
 
   keyDown(event) {
     clearTimeout(this.shiftTimer);
-    if (event.key === "Shift" && !event.repeat && !this.on && !isTyping() && $("takeover").getClientRects().length > 0) {
-      this.shiftTimer = setTimeout(() => { this.byShift = true; this.setOn(true); }, HOLD_MS);
+    if (event.key === "Shift" && !event.repeat && !this.isOn && !isTyping() && $("takeover").getClientRects().length > 0) {
+      this.shiftTimer = setTimeout(() => { this.isByShift = true; this.setOn(true); }, HOLD_MS);
     }
-    if (event.key === "Escape" && this.on) { this.byShift = false; this.setOn(false); }
+    if (event.key === "Escape" && this.isOn) { this.isByShift = false; this.setOn(false); }
     const side = isShortcut(event) ? undefined : actionOfKey(event);
-    if (!this.on || side === undefined || isTyping()) return;
+    if (!this.isOn || side === undefined || isTyping()) return;
     event.preventDefault();
     if (!event.repeat) this.press(side);
   }
@@ -70,80 +70,80 @@ export class Takeover {
   /** Lets go of all keys: while the page has no focus, nothing says that they are released. */
   releaseAll() {
     this.heldActions = [];
-    this.tapped = undefined;
+    this.tappedAction = undefined;
     this.releaseShift();
   }
 
   releaseShift() {
     clearTimeout(this.shiftTimer);
-    if (this.on && this.byShift) this.setOn(false);
+    if (this.isOn && this.isByShift) this.setOn(false);
   }
 
   connectPointer(element, side) {
-    const held = new Map();
+    const sidesByPointer = new Map();
     element.addEventListener("pointerdown", (event) => {
-      if (!this.on) return;
+      if (!this.isOn) return;
       event.preventDefault();
-      held.set(event.pointerId, side(event, element.getBoundingClientRect()));
-      this.press(held.get(event.pointerId));
+      sidesByPointer.set(event.pointerId, side(event, element.getBoundingClientRect()));
+      this.press(sidesByPointer.get(event.pointerId));
     });
     for (const end of ["pointerup", "pointercancel", "pointerleave"]) {
       element.addEventListener(end, (event) => {
-        if (held.has(event.pointerId)) this.release(held.get(event.pointerId));
-        held.delete(event.pointerId);
+        if (sidesByPointer.has(event.pointerId)) this.release(sidesByPointer.get(event.pointerId));
+        sidesByPointer.delete(event.pointerId);
       });
     }
   }
 
   press(side) {
     this.heldActions.push(side);
-    this.tapped = side;
+    this.tappedAction = side;
   }
 
   release(side) {
-    this.heldActions = this.heldActions.filter((other) => other !== side);
+    this.heldActions = this.heldActions.filter((heldSide) => heldSide !== side);
   }
 
-  setOn(on) {
-    this.on = on;
+  setOn(isOn) {
+    this.isOn = isOn;
     this.heldActions = [];
-    this.tapped = undefined;
+    this.tappedAction = undefined;
     this.wins = [0, 0];
     this.isOver = false;
-    write($("duel-last"), "");
+    setText($("duel-last"), "");
     hideVerdict();
-    $("duel").hidden = $("pads").hidden = !on;
-    $("stage").classList.toggle("two", on);
-    document.body.classList.toggle("duel", on);
-    $("takeover").setAttribute("aria-pressed", `${on}`);
-    write($("takeover"), on ? "Leave the game" : "Play it yourself");
+    $("duel").hidden = $("pads").hidden = !isOn;
+    $("stage").classList.toggle("two", isOn);
+    document.body.classList.toggle("duel", isOn);
+    $("takeover").setAttribute("aria-pressed", `${isOn}`);
+    setText($("takeover"), isOn ? "Leave the game" : "Play it yourself");
     clearTimeout(this.countdownTimer);
     $("count").hidden = true;
-    this.callbacks.change(on);
-    if (on) this.countDown(COUNTDOWN_START);
+    this.callbacks.change(isOn);
+    if (isOn) this.countDown(COUNTDOWN_START);
   }
 
   /** Counts down, then runs the game. */
-  countDown(left) {
+  countDown(count) {
     clearTimeout(this.countdownTimer);
-    $("count").hidden = left === 0;
-    write($("count"), `${left}`);
-    this.callbacks.go(left === 0);
-    if (left > 0) this.countdownTimer = setTimeout(() => this.countDown(left - 1), COUNTDOWN_STEP_MS);
+    $("count").hidden = count === 0;
+    setText($("count"), `${count}`);
+    this.callbacks.go(count === 0);
+    if (count > 0) this.countdownTimer = setTimeout(() => this.countDown(count - 1), COUNTDOWN_STEP_MS);
   }
 
   /** Resets the duel after both have restarted. */
-  restartRound(playing) {
+  restartRound(isPlaying) {
     this.isOver = false;
     hideVerdict();
-    write($("duel-last"), "");
-    if (playing) this.countDown(COUNTDOWN_START);
+    setText($("duel-last"), "");
+    if (isPlaying) this.countDown(COUNTDOWN_START);
   }
 
   /** Begins a duel in another game in place of this one. */
-  startDuel(playing) {
+  startDuel(isPlaying) {
     this.wins = [0, 0];
-    this.restartRound(playing);
+    this.restartRound(isPlaying);
   }
 
   /** Starts the next level for both. */
@@ -156,23 +156,23 @@ export class Takeover {
 
   /** The person's next action: its index, or -1 for none. */
   action(actions) {
-    const side = this.on ? this.heldActions.at(-1) ?? this.tapped : undefined;
-    this.tapped = undefined;
+    const side = this.isOn ? this.heldActions.at(-1) ?? this.tappedAction : undefined;
+    this.tappedAction = undefined;
     if (typeof side === "number") return side < actions.length ? side : -1;
     return side === undefined ? -1 : actions.findIndex((name) => endsInDirection(name, side));
   }
 
   /** Shows both scores, and the winner at the end of both games. */
   showScores({ score: agent, person, over }) {
-    if (!this.on || !person) return;
-    write($("duel-agent"), score(agent));
-    write($("duel-person"), score(person.score));
+    if (!this.isOn || !person) return;
+    setText($("duel-agent"), formatScore(agent));
+    setText($("duel-person"), formatScore(person.score));
     if (!over || this.isOver) return;
     this.isOver = true;
     this.wins[0] += agent > person.score;
     this.wins[1] += person.score > agent;
-    const who = agent === person.score ? "A draw" : agent > person.score ? "The agent wins" : "You win";
-    write($("duel-last"), `${who}, ${score(agent)} to ${score(person.score)}. Games won: agent ${this.wins[0]}, you ${this.wins[1]}.`);
+    const verdict = agent === person.score ? "A draw" : agent > person.score ? "The agent wins" : "You win";
+    setText($("duel-last"), `${verdict}, ${formatScore(agent)} to ${formatScore(person.score)}. Games won: agent ${this.wins[0]}, you ${this.wins[1]}.`);
     $("verdict").hidden = false;
     $("next-level").focus({ preventScroll: true });
   }

@@ -1,6 +1,6 @@
 // Text: a language model that learns a task, in this tab or in a watched run.
 
-import { $, make, write, say, announce, enable, fixed, sentence, short } from "./dom.js";
+import { $, make, setText, showNotice, announce, setEnabled, formatFixed, sentence, formatShort } from "./dom.js";
 import { Curves, TEXT_CURVES } from "./curves.js";
 import { Charts, TEXT_CHARTS, moreTextCharts } from "./charts.js";
 import { Completions, shadesLegend, verdictMark, shadedText } from "./completions.js";
@@ -44,16 +44,16 @@ const ADVICE_PATTERN = /: [^:]* may help\./g;
 const RUN_NAME = "here";
 
 export class TextLab extends Control {
-  /** `opened(on)` is called when the page shows text or stops showing it. */
-  constructor(opened) {
+  /** `onOpen(isOn)` is called when the page shows text or stops showing it. */
+  constructor(onOpen) {
     super({ module: "text", product: "model", store: "text", trouble: "text-trouble", ownCurves: new Curves(TEXT_CURVES), on: {
       about: (_, about) => this.setAbout(about),
       answers: (message) => this.showAnswers(message),
-      file: (bytes, why) => (bytes ? download("sort.safetensors", bytes) : say(`The model cannot be saved: ${why}`)),
+      file: (bytes, why) => (bytes ? download("sort.safetensors", bytes) : showNotice(`The model cannot be saved: ${why}`)),
     } });
-    this.opened = opened;
+    this.onOpen = onOpen;
     this.onFrame = () => this.showState();
-    this.on = false;
+    this.isOn = false;
     this.waitingRequests = new Map(); // requests for completions that wait, by kind
     this.curves = this.ownCurves;
     this.source = "here";
@@ -83,12 +83,12 @@ export class TextLab extends Control {
   }
 
   /** Shows text, or games again. */
-  open(on) {
-    if (on === this.on) return;
-    this.on = on;
-    document.body.classList.toggle("text", on);
-    $("text").hidden = !on;
-    this.opened(on);
+  open(isOn) {
+    if (isOn === this.isOn) return;
+    this.isOn = isOn;
+    document.body.classList.toggle("text", isOn);
+    $("text").hidden = !isOn;
+    this.onOpen(isOn);
     this.charts.forEach((charts) => charts.touch());
     this.completions.drawSoon();
     this.beginFirst();
@@ -97,15 +97,15 @@ export class TextLab extends Control {
   /** Trains when the tab is first opened, once it is known that there is no run to resume or to watch, here or in
       another tab of the browser. */
   async beginFirst() {
-    if (!this.on || !this.searchEnded || this.hasBegun || this.watchedCurves || this.state !== "idle") return;
+    if (!this.isOn || !this.hasSearchEnded || this.hasBegun || this.watchedCurves || this.state !== "idle") return;
     this.hasBegun = true;
-    if (!(await this.holdLock())) return say("Another tab is training the language model. Press Train to train one here, too.");
+    if (!(await this.holdLock())) return showNotice("Another tab is training the language model. Press Train to train one here, too.");
     if (this.state === "idle") this.start();
   }
 
   /** Called once kept and watched runs have been looked for. */
   endSearch() {
-    this.searchEnded = true;
+    this.hasSearchEnded = true;
     this.beginFirst();
   }
 
@@ -114,14 +114,14 @@ export class TextLab extends Control {
     try {
       const run = this.read(await readBytes(file));
       if (!run) return false;
-      await this.training.check(run.wanted[0]);
+      await this.training.check(run.seedRuns[0]);
       this.hasBegun = true; // the first training is this one
-      const begins = await this.train(run);
-      if (begins) this.loadedName = file.name;
-      if (begins === false) say(`${file.name} is not loaded: a training that another tab has left goes on. To replace it, load the file again.`);
+      const hasBegun = await this.train(run);
+      if (hasBegun) this.loadedFileName = file.name;
+      if (hasBegun === false) showNotice(`${file.name} is not loaded: a training that another tab has left goes on. To replace it, load the file again.`);
       return true;
     } catch (error) {
-      say(`${file.name}: ${sentence(error)}`);
+      showNotice(`${file.name}: ${sentence(error)}`);
       return false;
     }
   }
@@ -153,8 +153,8 @@ export class TextLab extends Control {
   }
 
   /** Remembers the run that a reload or another tab has left. */
-  adopt(left) {
-    this.leftRun = left.find(({ own }) => own);
+  adopt(leftRuns) {
+    this.leftRun = leftRuns.find(({ settings }) => settings);
   }
 
   /** The run of the form, with a fresh model or the one in a file; undefined, with the reasons beside the fields, if
@@ -162,10 +162,10 @@ export class TextLab extends Control {
   read(file) {
     $("text-settings").querySelector("details").open ||= !$("text-settings").checkValidity();
     if (!$("text-settings").reportValidity()) return undefined;
-    const own = Object.fromEntries(FIELDS.map(({ id, path }) => [path, $(`text-${id}`).valueAsNumber]));
+    const settings = Object.fromEntries(FIELDS.map(({ id, path }) => [path, $(`text-${id}`).valueAsNumber]));
     const model = Object.fromEntries(Object.entries(MODEL).map(([key, value]) => [`model.${key}`, value]));
-    const text = writeToml({ task: "sort", ...own, ...model, ...FIXED_SETTINGS });
-    return { own, device: "CPU", wanted: [{ seed: RUN_NAME, iterations: own.iterations, text, file }] };
+    const text = writeToml({ task: "sort", ...settings, ...model, ...FIXED_SETTINGS });
+    return { settings, device: "CPU", seedRuns: [{ seed: RUN_NAME, iterations: settings.iterations, text, file }] };
   }
 
   /** Puts back the defaults of the form. */
@@ -183,15 +183,15 @@ export class TextLab extends Control {
   continueLeftRun(paused) {
     const run = this.leftRun;
     this.leftRun = undefined;
-    for (const { id, path } of FIELDS) $(`text-${id}`).value = run.own[path];
+    for (const { id, path } of FIELDS) $(`text-${id}`).value = run.settings[path];
     this.begin(run, paused);
-    this.newest = run.records[RUN_NAME]?.at(-1);
+    this.newestRecord = run.records[RUN_NAME]?.at(-1);
     this.touch();
     announce(resumedMessage("the language model", paused));
   }
 
   begin(run, paused) {
-    this.numDigits = run.own["sort.length"];
+    this.numDigits = run.settings["sort.length"];
     super.begin(run, paused, this.workerQuestion());
     this.show("here");
   }
@@ -200,12 +200,12 @@ export class TextLab extends Control {
   setAbout(about) {
     this.about = about;
     this.drawCharts(about.parts);
-    if (this.loadedName) announce(`Loaded ${this.loadedName}; training continues by GRPO alone.`);
+    if (this.loadedFileName) announce(`Loaded ${this.loadedFileName}; training continues by GRPO alone.`);
   }
 
   clear() {
     super.clear();
-    this.loadedName = undefined;
+    this.loadedFileName = undefined;
     this.completions.clear(RUN_NAME);
   }
 
@@ -215,8 +215,8 @@ export class TextLab extends Control {
     this.touch();
   }
 
-  failed(seed, iteration, why) {
-    super.failed(seed);
+  addFailure(seed, iteration, why) {
+    super.addFailure(seed);
     this.showTrouble(why);
     this.showState();
   }
@@ -240,10 +240,10 @@ export class TextLab extends Control {
   /** Sends the visitor's prompt, which the model answers now and after each iteration. */
   ask() {
     const digits = [...$("question").value].filter((letter) => /\d/.test(letter)).join("");
-    if (digits.length === 0) return write($("ask-about"), "Type some digits, such as 4 2 7 1 9.");
-    if (digits.length > MAX_DIGITS) return write($("ask-about"), `Type at most ${MAX_DIGITS} digits.`);
+    if (digits.length === 0) return setText($("ask-about"), "Type some digits, such as 4 2 7 1 9.");
+    if (digits.length > MAX_DIGITS) return setText($("ask-about"), `Type at most ${MAX_DIGITS} digits.`);
     // A fresh model would take the place of the kept one.
-    if (this.state === "refused" && this.isKept()) return write($("ask-about"), "Reload the page to resume the training, then ask.");
+    if (this.state === "refused" && this.isKept()) return setText($("ask-about"), "Reload the page to resume the training, then ask.");
     $("answers").replaceChildren();
     this.question = { digits, prompt: `${digits}>`, solution: [...digits].sort().join("") };
     if (!this.training.workers) this.start(true);
@@ -252,15 +252,15 @@ export class TextLab extends Control {
 
   /** The visitor's prompt for the worker, if there is one. */
   workerQuestion() {
-    return this.question && { prompt: this.question.prompt, drawn: NUM_SAMPLES };
+    return this.question && { prompt: this.question.prompt, numSamples: NUM_SAMPLES };
   }
 
   showAnswers({ prompt, answers, why }) {
     if (prompt !== this.question?.prompt) return;
-    if (why) return write($("ask-about"), why);
+    if (why) return setText($("ask-about"), why);
     const { digits, solution } = this.question;
-    write($("ask-about"), digits.length === this.numDigits ? "" : `It is trained on ${this.numDigits} digits; ${digits.length} may not work.`);
-    const row = (one, i) => make("li", {}, verdictMark(one.completion === solution), shadedText(one),
+    setText($("ask-about"), digits.length === this.numDigits ? "" : `It is trained on ${this.numDigits} digits; ${digits.length} may not work.`);
+    const row = (completion, i) => make("li", {}, verdictMark(completion.completion === solution), shadedText(completion),
       make("span", { className: "hint", textContent: i === 0 ? "most likely" : "sampled" }));
     $("answers").replaceChildren(...answers.map(row));
   }
@@ -269,52 +269,52 @@ export class TextLab extends Control {
   follow(curves, { run, task }) {
     this.watchedCurves = curves;
     this.task = task;
-    write($("text-source-live"), run);
+    setText($("text-source-live"), run);
     $("text-source").hidden = false;
     this.show("live");
   }
 
   /** Redraws the curves of the watched run, and fetches its completions. */
   showNews() {
-    const last = this.watchedCurves.runs.get("run")?.last;
-    this.completions.highestScores.set("live", this.watchedCurves.highest);
-    if (!this.watchedCurves.replays && this.furthest > (last?.iteration ?? -1)) {
+    const lastRecord = this.watchedCurves.runs.get("run")?.lastRecord;
+    this.completions.highestScores.set("live", this.watchedCurves.highestScore);
+    if (!this.watchedCurves.isReplaying && this.furthestIteration > (lastRecord?.iteration ?? -1)) {
       // Another run took its place, or it was resumed from an earlier checkpoint.
-      this.fetchedIteration = this.furthest = undefined;
+      this.fetchedIteration = this.furthestIteration = undefined;
       this.completions.clear("live");
     }
     if (this.source === "live") {
-      const parts = Object.keys(last?.rewards ?? {}); // none if the verifier judged no completion, or in SFT
+      const parts = Object.keys(lastRecord?.rewards ?? {}); // none if the verifier judged no completion, or in SFT
       if (parts.length > 0) this.drawCharts(parts);
       this.touch();
     }
-    if (last && !last.is_sft && last.iteration !== this.fetchedIteration) this.fetchCompletions();
+    if (lastRecord && !lastRecord.is_sft && lastRecord.iteration !== this.fetchedIteration) this.fetchCompletions();
   }
 
   /** Fetches completions of an iteration, or the newest, one request at a time: of those waiting, the last of each. */
   async fetchCompletions(iteration) {
     if (!this.watchedCurves) return;
     this.waitingRequests.set(iteration === undefined ? "newest" : "asked", iteration);
-    if (this.fetching) return;
-    this.fetching = true;
+    if (this.isFetching) return;
+    this.isFetching = true;
     while (this.waitingRequests.size > 0) {
       const [[kind, iteration]] = this.waitingRequests;
       this.waitingRequests.delete(kind);
-      const newest = this.watchedCurves.runs.get("run")?.last.iteration;
+      const newestIteration = this.watchedCurves.runs.get("run")?.lastRecord.iteration;
       try {
         const answer = await fetch(`run/completions.jsonl${iteration === undefined ? "" : `?iteration=${iteration}`}`);
         if (answer.ok) this.completions.add("live", (await answer.text()).split("\n").filter(Boolean).map((line) => JSON.parse(line)));
         // The completions of an iteration are written before its record; a run may write none.
         if (iteration === undefined) {
-          this.fetchedIteration = newest;
-          this.furthest = Math.max(newest ?? -1, this.furthest ?? -1);
+          this.fetchedIteration = newestIteration;
+          this.furthestIteration = Math.max(newestIteration ?? -1, this.furthestIteration ?? -1);
         }
       } catch {
         // A lost connection is reported elsewhere; the next record causes another request.
       }
       await new Promise((done) => setTimeout(done, REQUEST_MS));
     }
-    this.fetching = false;
+    this.isFetching = false;
   }
 
   /** Shows the training in this tab ("here") or the watched run ("live"). */
@@ -329,49 +329,60 @@ export class TextLab extends Control {
 
   /** Names what the model learns, in the title and on the tab. */
   showTask(task) {
-    const [what, short] = TASK_NAMES[task] ?? [`the task ${task}`, task];
-    write($("text-title"), `A language model learns ${what}`);
+    const [what, tabName] = TASK_NAMES[task] ?? [`the task ${task}`, task];
+    setText($("text-title"), `A language model learns ${what}`);
     const tab = $("game").querySelector("input[value=sort] + span");
-    if (tab) write(tab, `Text: ${short}`);
+    if (tab) setText(tab, `Text: ${tabName}`);
   }
 
   /** Writes the state of the training into buttons, titles and texts. */
   showState() {
-    const { state, newest: last } = this;
-    const live = this.source === "live";
-    for (const id of ["text-settings", "ask"]) $(id).hidden = live;
-    for (const id of ["text-run", "text-about-live"]) $(id).hidden = !live;
-    $("text-about").hidden = live;
-    this.showTask(live ? this.task : "sort");
-    const warned = [...this.curves.runs.values()][0]?.lastWarning;
-    $("text-warning").hidden = !warned;
-    write($("text-warning"), warned ? `Iteration ${warned.iteration}: ${live ? warned.warning : warned.warning.replace(ADVICE_PATTERN, ".")}` : "");
-    write($("text-start"), this.wouldReplace() ? "Restart" : "Train");
-    enable($("text-start"), state !== "starting");
+    const { state, newestRecord } = this;
+    const isLive = this.source === "live";
+    for (const id of ["text-settings", "ask"]) $(id).hidden = isLive;
+    for (const id of ["text-run", "text-about-live"]) $(id).hidden = !isLive;
+    $("text-about").hidden = isLive;
+    this.showTask(isLive ? this.task : "sort");
+    const warningRecord = [...this.curves.runs.values()][0]?.lastWarning;
+    $("text-warning").hidden = !warningRecord;
+    setText($("text-warning"), warningRecord ? `Iteration ${warningRecord.iteration}: ${isLive ? warningRecord.warning : warningRecord.warning.replace(ADVICE_PATTERN, ".")}` : "");
+    setText($("text-start"), this.wouldReplace() ? "Restart" : "Train");
+    setEnabled($("text-start"), state !== "starting");
     $("text-start").classList.toggle("strong", !this.isBusy());
-    enable($("text-pause"), ["running", "paused"].includes(state));
-    write($("text-pause"), BUTTON_LABELS[state] ?? "Pause");
-    enable($("text-reset"), state !== "idle");
-    enable($("text-save"), this.about && state !== "refused"); // else its worker is gone
+    setEnabled($("text-pause"), ["running", "paused"].includes(state));
+    setText($("text-pause"), BUTTON_LABELS[state] ?? "Pause");
+    setEnabled($("text-reset"), state !== "idle");
+    setEnabled($("text-save"), this.about && state !== "refused"); // else its worker is gone
     const { end } = this.curves;
-    const iteration = this.curves.runs.size > 0 ? [...this.curves.runs.values()][0].last.iteration : 0;
+    const iteration = this.curves.runs.size > 0 ? [...this.curves.runs.values()][0].lastRecord.iteration : 0;
     $("text-csv").hidden = iteration === 0;
     $("text-progress").value = end ? iteration / end : 0;
+    setText($("text-state"), isLive ? this.watchedLine(iteration) : this.stateLine(state));
+    if (isLive) setText($("stat-training"), this.watchedCurves.trainedOn);
+    else if (newestRecord && this.about) setText($("stat-training"), `CPU, in WebAssembly, ${formatShort(this.about.parameters)} parameters, ${formatShort(newestRecord.steps_per_second)} tokens a second`);
+  }
+
+  /** The progress of the watched run in one line. */
+  watchedLine(iteration) {
+    const phase = [...this.curves.runs.values()][0]?.lastRecord.is_sft ? ": SFT, imitating solutions" : "";
+    return `${watchedProgress(this.curves, iteration)}${phase}`;
+  }
+
+  /** The state of the training in this tab in one line. */
+  stateLine(state) {
+    const { newestRecord } = this;
     const words = {
       idle: "Not started", refused: "Stopped: see what is wrong", starting: "Getting ready",
-      running: last?.is_sft ? "SFT, imitating solutions" : "GRPO, learning from rewards", pausing: "Pausing", paused: last ? "Paused" : "Not trained yet",
+      running: newestRecord?.is_sft ? "SFT, imitating solutions" : "GRPO, learning from rewards", pausing: "Pausing", paused: newestRecord ? "Paused" : "Not trained yet",
       done: this.failures.length > 0 ? "Stopped: see what is wrong" : "Finished",
     }[state];
-    const exact = this.ownCurves.evaluations("part exact").at(-1);
-    const rest = [
-      last && `iteration ${last.iteration} of ${this.ownCurves.end}`,
-      Number.isFinite(exact) && `${fixed(100 * exact, 0)} % of held-out prompts right`,
-      state === "running" && last && `${short(last.steps_per_second)} tokens a second`,
+    const rightShare = this.ownCurves.evaluations("part exact").at(-1);
+    const details = [
+      newestRecord && `iteration ${newestRecord.iteration} of ${this.ownCurves.end}`,
+      Number.isFinite(rightShare) && `${formatFixed(100 * rightShare, 0)} % of held-out prompts right`,
+      state === "running" && newestRecord && `${formatShort(newestRecord.steps_per_second)} tokens a second`,
       state === "running" && this.remainingTime(),
     ].filter(Boolean).join(", ");
-    const phase = [...this.curves.runs.values()][0]?.last.is_sft ? ": SFT, imitating solutions" : "";
-    write($("text-state"), live ? `${watchedProgress(this.curves, iteration)}${phase}` : rest ? `${words}: ${rest}` : words);
-    if (live) write($("stat-training"), this.watchedCurves.trainedOn);
-    else if (last && this.about) write($("stat-training"), `CPU, in WebAssembly, ${short(this.about.parameters)} parameters, ${short(last.steps_per_second)} tokens a second`);
+    return details ? `${words}: ${details}` : words;
   }
 }

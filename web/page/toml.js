@@ -5,15 +5,15 @@ const JSON_ESCAPES = { '"': '\\"', "\n": "\\n" };
 
 /** The settings as an object; a section is an object in it. */
 export function readToml(text) {
-  const all = {};
-  let table = all;
+  const settings = {};
+  let table = settings;
   for (const line of joinLines(text).split("\n")) {
     const section = /^\s*\[([\w.]+)\]/.exec(line);
     const entry = /^\s*(\w+)\s*=\s*(.*?)\s*$/.exec(line);
-    if (section) table = all[section[1]] = {};
+    if (section) table = settings[section[1]] = {};
     else if (entry) table[entry[1]] = parseValue(entry[2]);
   }
-  return all;
+  return settings;
 }
 
 /** Puts texts and lists that may be on several lines on one; texts in triple quotes get single ones. */

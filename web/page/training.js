@@ -20,7 +20,7 @@ export class Training {
     this.module = module;
     this.on = on;
     this.state = "idle"; // starting, running, pausing, paused, done, refused
-    this.spare = []; // workers whose module is ready
+    this.spareWorkers = []; // workers whose module is ready
   }
 
   /** The number of workers that share a run on the CPU. Those that do wait for each other often, so one processor of
@@ -34,12 +34,12 @@ export class Training {
   /** Starts the workers of a run before it is asked for: each fetches, compiles and starts the module. */
   async warmUp() {
     const count = (await hasGpu()) ? 1 : this.sharingWorkers;
-    while (this.spare.length < count) {
+    while (this.spareWorkers.length < count) {
       const worker = this.newWorker();
-      worker.onerror = (event) => { event.preventDefault(); this.spare = this.spare.filter((one) => one !== worker); };
+      worker.onerror = (event) => { event.preventDefault(); this.spareWorkers = this.spareWorkers.filter((spareWorker) => spareWorker !== worker); };
       worker.onmessage = () => performance.mark("warm");
       worker.postMessage({ do: "load", module: this.module });
-      this.spare.push(worker);
+      this.spareWorkers.push(worker);
     }
   }
 
@@ -53,32 +53,32 @@ export class Training {
   }
 
   /**
-   * Starts runs: `wanted` are `{ seed, iterations, text, saved, file }`. `text` holds the settings, `saved` a
+   * Starts runs: `seedRuns` are `{ seed, iterations, text, saved, file }`. `text` holds the settings, `saved` a
    * checkpoint to resume, `file` the games to learn from instead of playing, or a language model to start from.
-   * `device` is auto, WebGPU or CPU. Seeds are spread over workers, a processor each; where more processors are left and the
-   * host allows shared memory, several workers share a run. One worker alone uses a GPU. A language model is trained
+   * `device` is auto, WebGPU or CPU. Seeds are spread over workers, a processor each; where more processors are left and
+   * the host allows shared memory, several workers share a run. One worker alone uses a GPU. A language model is trained
    * by one worker, which answers `question` meanwhile.
    */
-  async start(wanted, device, paused = false, question = undefined) {
+  async start(seedRuns, device, paused = false, question = undefined) {
     this.endWorkers();
     this.setState("starting");
-    const own = (this.lastStart = {});
+    const start = (this.lastStart = {});
     const gpu = device === "WebGPU" || (device === "auto" && (await hasGpu()));
     const isMissing = device === "WebGPU" && !(await hasAdapter());
-    if (this.lastStart !== own || this.state !== "starting") return;
+    if (this.lastStart !== start || this.state !== "starting") return;
     if (isMissing) return this.refuse("WebGPU was asked for, but this browser offers no adapter.");
     try {
-      this.startWorkers({ wanted, gpu, paused, question });
+      this.startWorkers({ seedRuns, gpu, paused, question });
     } catch (error) {
       this.refuse(`The training cannot be started: ${sentence(error)}`);
     }
   }
 
-  startWorkers({ wanted, gpu, paused, question }) {
+  startWorkers({ seedRuns, gpu, paused, question }) {
     const processors = navigator.hardwareConcurrency ?? 2;
-    const count = gpu ? 1 : Math.min(wanted.length, Math.max(1, processors - 1));
+    const count = gpu ? 1 : Math.min(seedRuns.length, Math.max(1, processors - 1));
     const size = gpu ? 1 : Math.max(1, Math.floor(this.sharingWorkers / count));
-    const parts = Array.from({ length: count }, (_, i) => wanted.filter((_, j) => j % count === i));
+    const parts = Array.from({ length: count }, (_, i) => seedRuns.filter((_, j) => j % count === i));
     this.states = parts.map(() => "starting");
     this.workers = [];
     parts.forEach((part, i) => {
@@ -86,7 +86,7 @@ export class Training {
       const ranks = part.length === 1 ? size : 1;
       const memory = ranks > 1 ? new SharedArrayBuffer(ranks * ranks * MESSAGE_BYTES) : undefined;
       for (let rank = 0; rank < ranks; rank += 1) {
-        const worker = this.spare.shift() ?? this.newWorker();
+        const worker = this.spareWorkers.shift() ?? this.newWorker();
         this.workers.push(worker);
         worker.onmessage = ({ data }) => this.receive(data, i);
         worker.onerror = (event) => {
@@ -94,7 +94,7 @@ export class Training {
           this.receive({ is: "refused", why: `The worker that trains has broken down: ${sentence(event.message || "it could not be loaded")}` }, i);
         };
         const place = memory && { memory, rank, size: ranks };
-        worker.postMessage({ do: "start", module: this.module, wanted: part, gpu, place, paused, question });
+        worker.postMessage({ do: "start", module: this.module, seedRuns: part, gpu, place, paused, question });
       }
     });
   }
@@ -107,7 +107,7 @@ export class Training {
       await new Promise((done, fail) => {
         worker.onmessage = ({ data }) => (data.is === "refused" ? fail(new Error(data.why)) : data.is === "about" && done());
         worker.onerror = (event) => { event.preventDefault(); fail(new Error(event.message || "The worker that reads it could not be loaded.")); };
-        worker.postMessage({ do: "start", module: this.module, wanted: [run], gpu: false, paused: true });
+        worker.postMessage({ do: "start", module: this.module, seedRuns: [run], gpu: false, paused: true });
       });
     } finally {
       worker.terminate();

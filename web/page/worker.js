@@ -28,7 +28,7 @@ const runs = [];
 let trainsGames = false; // whether policies for games are trained
 let memory; // of the module, which grows
 let reportedBytes; // of the memory, as the page knows it
-let paused = false;
+let isPaused = false;
 let isTraining = false;
 let question;
 let answeredAt = -Infinity;
@@ -51,10 +51,10 @@ const yieldNow = () => new Promise((done) => {
 });
 let yieldedAt = 0;
 
-let loading;
+let moduleLoad;
 
 /** The module, started; it is fetched once, before a run is asked for if the page says so. */
-const loadModule = (name) => (loading ??= fetchModule(name));
+const loadModule = (name) => (moduleLoad ??= fetchModule(name));
 
 async function fetchModule(name) {
   const module = await importTrainer(name);
@@ -62,18 +62,18 @@ async function fetchModule(name) {
   return { ...module, memory };
 }
 
-/** Creates or resumes the wanted runs, or this worker's part of them, reports their devices and first records, and
-    trains them. */
-async function start({ module, wanted, gpu, place, paused: waits, question: asked }) {
+/** Creates or resumes the runs of the seeds, or this worker's part of them, reports their devices and first records,
+    and trains them. */
+async function start({ module, seedRuns, gpu, place, paused, question: firstQuestion }) {
   trainsGames = module === "train";
-  paused = waits;
-  question = asked;
+  isPaused = paused;
+  question = firstQuestion;
   try {
-    const { Training, Saved, Place, ...loaded } = await loadModule(module);
-    memory = loaded.memory;
-    const own = () => place && new Place(place.memory, place.rank, place.size);
-    for (const { seed, text, saved, file } of wanted) {
-      const training = saved ? await Training.resume(fromPlainData(Saved, saved), file, gpu, own()) : await Training.create(text, file, gpu, own());
+    const { Training, Saved, Place, ...loadedModule } = await loadModule(module);
+    memory = loadedModule.memory;
+    const ownPlace = () => place && new Place(place.memory, place.rank, place.size);
+    for (const { seed, text, saved, file } of seedRuns) {
+      const training = saved ? await Training.resume(fromPlainData(Saved, saved), file, gpu, ownPlace()) : await Training.create(text, file, gpu, ownPlace());
       if (!training) return close(); // the run has too few shards for this worker
       const run = { seed, training, iteration: saved?.iteration ?? 0, news: [], recordsSentAt: -Infinity, policySentAt: -Infinity, savedAt: -Infinity };
       runs.push(run);
@@ -157,10 +157,10 @@ async function sendFile() {
 /** Answers the visitor's prompt by the current model. */
 function answer() {
   if (!question || runs.length === 0) return;
-  const { prompt, drawn } = question;
+  const { prompt, numSamples } = question;
   answeredAt = performance.now();
   try {
-    postMessage({ is: "answers", prompt, answers: JSON.parse(runs[0].training.answer(prompt, drawn)) });
+    postMessage({ is: "answers", prompt, answers: JSON.parse(runs[0].training.answer(prompt, numSamples)) });
   } catch (error) {
     postMessage({ is: "answers", prompt, why: sentence(error) });
     question = undefined;
@@ -172,7 +172,7 @@ async function attempt(run, work) {
   try {
     await work(run);
   } catch (error) {
-    run.failed = true;
+    run.hasFailed = true;
     sendRecords(run);
     postMessage({ is: "failed", seed: run.seed, iteration: run.iteration, why: sentence(error) });
   }
@@ -198,17 +198,17 @@ async function finishRun(run) {
   run.training.next(STOP);
 }
 
-const intactRuns = () => runs.filter((run) => !run.failed);
+const intactRuns = () => runs.filter((run) => !run.hasFailed);
 const unfinishedRuns = () => intactRuns().filter((run) => !run.training.is_done());
 
 async function train() {
   if (isTraining) return;
   isTraining = true;
-  while (!paused && unfinishedRuns().length > 0) {
+  while (!isPaused && unfinishedRuns().length > 0) {
     for (const run of unfinishedRuns()) {
       await inTurn(() => attempt(run, iterate));
       await yieldNow();
-      if (paused) break;
+      if (isPaused) break;
     }
   }
   for (const run of intactRuns()) await inTurn(() => attempt(run, finishRun));
@@ -220,40 +220,40 @@ async function train() {
 /** Draws a wall of games from the device's memory, until another wall replaces it or it is closed. */
 async function showWall({ canvas, games, calm }) {
   const [{ training, software }] = runs;
-  const own = (wall = { steppedAt: -Infinity });
+  const ownWall = (wall = { steppedAt: -Infinity });
   try {
     await inTurn(() => training.show(canvas, games));
-    while (wall === own) {
-      await inTurn(() => drawWall(training, own, calm));
+    while (wall === ownWall) {
+      await inTurn(() => drawWall(training, ownWall, calm));
       await new Promise((done) => setTimeout(done, software ? SOFTWARE_FRAME_MS : FRAME_MS));
       await new Promise((done) => requestAnimationFrame(done)); // none while the tab is hidden
     }
   } catch (error) {
-    if (wall !== own) return;
+    if (wall !== ownWall) return;
     wall = undefined;
     postMessage({ is: "no wall", why: sentence(error) });
   }
 }
 
 /** Draws the wall once: plays a step when one is due, and shows its motion. */
-function drawWall(training, shown, calm) {
+function drawWall(training, shownWall, calm) {
   const now = performance.now();
-  if ((now - shown.steppedAt) * STEPS_PER_SECOND >= 1000) {
+  if ((now - shownWall.steppedAt) * STEPS_PER_SECOND >= 1000) {
     training.step();
-    shown.steppedAt = now;
+    shownWall.steppedAt = now;
   }
-  training.draw(calm ? 1 : ((now - shown.steppedAt) * STEPS_PER_SECOND) / 1000);
+  training.draw(calm ? 1 : ((now - shownWall.steppedAt) * STEPS_PER_SECOND) / 1000);
 }
 
 onmessage = ({ data }) => {
   if (data.do === "load") {
     // An error is reported by the run that needs the module.
-    loadModule(data.module).then(() => postMessage({ is: "loaded" }), () => { loading = undefined; });
+    loadModule(data.module).then(() => postMessage({ is: "loaded" }), () => { moduleLoad = undefined; });
   }
   if (data.do === "start") start(data);
-  if (data.do === "pause") paused = true;
+  if (data.do === "pause") isPaused = true;
   if (data.do === "continue") {
-    paused = false;
+    isPaused = false;
     proceed();
   }
   if (data.do === "ask") {

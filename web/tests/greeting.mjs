@@ -120,8 +120,8 @@ export default [
     async run(visit) {
       const page = await visit.open();
       const numbers = await page.evaluate(async () => {
-        const { short } = await import('./dom.js');
-        return [999, 999.6, 12_340, 999_400, 999_600, 4.3e6].map(short).join();
+        const { formatShort } = await import('./dom.js');
+        return [999, 999.6, 12_340, 999_400, 999_600, 4.3e6].map(formatShort).join();
       });
       ok(numbers === '999,1.0k,12.3k,999k,1.0M,4.3M', `the numbers are ${numbers}`);
     },
@@ -132,12 +132,12 @@ export default [
     async run(visit) {
       const page = await visit.open();
       const { count, delay, right, bottom, left } = await page.evaluate(async () => {
-        const { say } = await import('./dom.js');
+        const { showNotice } = await import('./dom.js');
         const real = window.setTimeout;
         const timers = [];
         window.setTimeout = (call, delay) => timers.push([call, delay]);
-        say('one');
-        say('two');
+        showNotice('one');
+        showNotice('two');
         window.setTimeout = real;
         const notices = document.querySelectorAll('.notice');
         const box = notices[0].getBoundingClientRect();
@@ -258,7 +258,7 @@ export default [
         const { Takeover } = await import('./takeover.js');
         const takeover = new Takeover({ change() {}, go() {}, next() {} });
         takeover.setGame(['wait', 'one', 'two']);
-        takeover.on = true;
+        takeover.isOn = true;
         const [, , pad] = document.querySelectorAll('#pads button');
         pad.dispatchEvent(new PointerEvent('pointerdown', { pointerId: 1 }));
         const held = takeover.action(takeover.actions);

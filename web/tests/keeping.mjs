@@ -125,6 +125,22 @@ export default [
     },
   },
   {
+    name: 'a run that an earlier page has stored has its fields, and what is no run is none',
+    webgpu: false,
+    async run(visit) {
+      const page = await visit.open();
+      const [earlier, current, none] = await page.evaluate(async () => {
+        const { readRun } = await import('./control.js');
+        const rest = { saved: { 1: { sections: [] } }, records: {} };
+        const [seedRuns, settings] = [[{ seed: 1 }], { iterations: 3 }];
+        const runs = [{ wanted: seedRuns, own: settings, ...rest }, { seedRuns, settings, ...rest }];
+        return [...runs.map((run) => JSON.stringify(readRun(run))), [undefined, 'nothing', { seedRuns }, { ...rest }].map(readRun).filter(Boolean).length];
+      });
+      ok(earlier === current && /"seedRuns":\[\{"seed":1\}\],"settings":\{"iterations":3\}/.test(earlier), `it is ${earlier}, not ${current}`);
+      ok(none === 0, `${none} are runs`);
+    },
+  },
+  {
     name: 'recorded games that cannot be read are reported and replaced',
     webgpu: false,
     async run(visit) {

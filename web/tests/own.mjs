@@ -10,6 +10,7 @@ export default [
       ok((await page.locator('#game input').count()) === 1, 'it has other games, too');
       ok(await page.locator('#game input[value=boat]').isChecked(), 'it shows another game');
       await until(page, '#agent option:checked', /Untrained/);
+      await until(page, '#learn-title', /^Watch an agent learn this game$/);
       ok((await text(page, '#features')).includes('current'), 'it lacks the names of the features');
       await untilStepped(page);
       ok((await visit.describePicture(page)).colours >= 3, 'nothing is drawn');

@@ -71,8 +71,8 @@ export default [
         const real = performance.now;
         return SPEEDS.map((speed) => {
           let steps = 0;
-          const player = new Player({ step: () => { steps += 1; }, draw: () => {}, changed: () => {} });
-          Object.assign(player, { speed, playing: true });
+          const player = new Player({ step: () => { steps += 1; }, draw: () => {}, onChange: () => {} });
+          Object.assign(player, { speed, isPlaying: true });
           if (speed === Infinity) player.playUnlimited();
           else {
             performance.now = () => 0; // no frame runs out of time

@@ -14,6 +14,10 @@ impl SceneInfo for Breakout {
         "Keep the ball in play with the paddle: +1 for each brick. A missed ball ends the game."
     }
 
+    fn training_time(&self) -> Option<&'static str> {
+        Some("a minute")
+    }
+
     /// The paddle stays.
     fn idle_action(&self) -> Option<u32> {
         Some(0)

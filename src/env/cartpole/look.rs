@@ -29,6 +29,10 @@ impl SceneInfo for CartPole {
         "Keep the pole on the cart upright by pushing left or right: +1 for each step it stands."
     }
 
+    fn training_time(&self) -> Option<&'static str> {
+        Some("10 seconds")
+    }
+
     fn columns(&self) -> u32 {
         COLUMNS
     }

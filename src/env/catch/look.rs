@@ -14,6 +14,10 @@ impl SceneInfo for Catch {
         "A ball falls; be under it when it lands: +1 if caught, −1 if missed."
     }
 
+    fn training_time(&self) -> Option<&'static str> {
+        Some("10 seconds")
+    }
+
     /// The paddle stays.
     fn idle_action(&self) -> Option<u32> {
         Some(1)

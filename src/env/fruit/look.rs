@@ -25,6 +25,10 @@ impl SceneInfo for Fruit {
          cannot be reached."
     }
 
+    fn training_time(&self) -> Option<&'static str> {
+        Some("10 seconds")
+    }
+
     /// The basket stays.
     fn idle_action(&self) -> Option<u32> {
         Some(1)

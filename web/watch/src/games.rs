@@ -52,6 +52,7 @@ impl Page {
             scene: Scene::with_bars,
             title: |_| G::NAME,
             rules: |_| "",
+            training_time: |_| None,
             idle_action: |_| None,
         }));
         self
@@ -63,6 +64,7 @@ impl Page {
             scene: Scene::with_look,
             title: G::title,
             rules: G::rules_text,
+            training_time: G::training_time,
             idle_action: G::idle_action,
         }));
         self

@@ -24,6 +24,8 @@ pub struct Facts {
     pub title: &'static str,
     /// The rules in one line; empty for a game without a look.
     pub rules: &'static str,
+    /// The time that training takes with the defaults, in words; `None` if unknown.
+    pub training_time: Option<&'static str>,
     /// The names of the actions, in their order.
     pub actions: Vec<String>,
     /// The action of a person who presses no key; `None` if the last one is repeated.
@@ -65,6 +67,8 @@ pub struct Words<G: ConfigurableGame> {
     pub title: fn(&G) -> &'static str,
     /// The rules in one line.
     pub rules: fn(&G) -> &'static str,
+    /// The time that training takes with the defaults, in words.
+    pub training_time: fn(&G) -> Option<&'static str>,
     /// The action of a person who presses no key.
     pub idle_action: fn(&G) -> Option<u32>,
 }
@@ -84,6 +88,7 @@ impl<G: ConfigurableGame> Game<G> {
             name: G::NAME,
             title: (words.title)(&game),
             rules: (words.rules)(&game),
+            training_time: (words.training_time)(&game),
             actions: game.action_names(),
             idle_action: (words.idle_action)(&game),
             features: game.feature_names(),

@@ -20,7 +20,7 @@ use wasm_bindgen::prelude::*;
 /// The largest number of games on the screen.
 const MAX_GAMES: u32 = 1024;
 
-/// The games of the page: `[{name, title, rules, actions, features, settings}]`, as JSON.
+/// The games of the page: `[{name, title, rules, training_time, actions, features, settings}]`, as JSON.
 #[wasm_bindgen]
 pub fn games() -> Result<String, JsError> {
     let mut all = Vec::new();
@@ -31,6 +31,7 @@ pub fn games() -> Result<String, JsError> {
             "name": facts.name,
             "title": facts.title,
             "rules": facts.rules,
+            "training_time": facts.training_time,
             "actions": facts.actions,
             "features": facts.features,
             "settings": kind.settings(&kind.defaults()?),
