@@ -68,7 +68,7 @@ pub fn demonstrate<G: ConfigurableGame>(models: &Models, args: &DemoArgs) -> Res
     let results = with_note(&note, || write_episodes(&mut writer, game, &player, args))?;
     writer.finish()?;
     let Evaluation { mean_score, std_error, .. } = Evaluation::from_results(&results);
-    let steps: u64 = results.iter().map(|episode| episode.length as u64).sum();
+    let steps: u64 = results.iter().map(|episode| u64::from(episode.length)).sum();
     let out = args.out.display().to_string();
     let DemoArgs { episodes, seed, .. } = *args;
     if args.json {
@@ -101,7 +101,7 @@ fn write_episodes<G: ConfigurableGame>(
         let played: Vec<(StepColumns, f64)> = played.collect();
         let mut shard = StepColumns { num_features: game.num_features(), ..StepColumns::default() };
         for (steps, score) in played {
-            results.push(EpisodeResult { score, length: steps.actions.len() as f64 });
+            results.push(EpisodeResult { score, length: steps.actions.len() as u32 });
             shard.append(steps);
         }
         writer.write(&shard)?;

@@ -119,7 +119,7 @@ pub fn play_host_episodes<A: Actor>(
             for (env, result) in results.iter_mut().enumerate() {
                 let HostStepResult { terminated, truncated, .. } = batch.results[env];
                 if terminated || truncated {
-                    let (score, length) = (batch.scores[env].into(), f64::from(t + 1));
+                    let (score, length) = (batch.scores[env].into(), t + 1);
                     *result = Some(EpisodeResult { score, length });
                 }
             }
