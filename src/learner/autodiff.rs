@@ -134,8 +134,8 @@ impl AutodiffLearner {
         iteration: u32,
     ) -> Result<(Vec<Minibatch>, CountedStepTensors), TeamError> {
         let ([steps, num_envs], device) = (mask.dims(), mask.device());
+        let minibatches = self.context.batches.minibatches(iteration, num_envs);
         if self.stays_on_device() {
-            let minibatches = self.context.batches.minibatches(iteration, num_envs);
             let total = mask.clone().sum();
             let count = |minibatch: &Minibatch| match minibatch.games() {
                 games if games.len() == num_envs => total.clone(),
@@ -146,8 +146,7 @@ impl AutodiffLearner {
         }
         let lengths = device::fetch(mask.clone().sum_dim(0).reshape([num_envs]));
         let lengths: Vec<usize> = lengths.into_iter().map(|length| length as usize).collect();
-        let (minibatches, counted) =
-            CountedSteps::count(&mut self.context, &lengths, steps, iteration)?;
+        let counted = CountedSteps::count(&self.context, &minibatches, &lengths, steps, iteration)?;
         let tensor = |count: f64| Tensor::from_floats([count as f32], &device);
         let per_minibatch = counted.per_minibatch.iter().map(|count| tensor(*count)).collect();
         Ok((minibatches, CountedStepTensors { per_minibatch, total: tensor(counted.total) }))

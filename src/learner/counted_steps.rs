@@ -43,30 +43,28 @@ pub(super) struct CountedSteps {
 }
 
 impl CountedSteps {
-    /// Counts the steps of an iteration's update from the numbers of counted steps of this rank's games. Returns its
-    /// minibatches, too.
+    /// Counts the steps of an iteration's update in `minibatches` from the numbers of counted steps of this rank's games.
     pub fn count(
-        context: &mut LearnerContext,
+        context: &LearnerContext,
+        minibatches: &[Minibatch],
         lengths: &[usize],
         learn_steps: usize,
         iteration: u32,
-    ) -> Result<(Vec<Minibatch>, Self), TeamError> {
-        let minibatches = context.batches.minibatches(iteration, lengths.len());
+    ) -> Result<Self, TeamError> {
         let count = |minibatch: &Minibatch| {
             minibatch.games().iter().map(|game| lengths[*game as usize]).sum::<usize>() as f64
         };
         let own_total = lengths.iter().sum::<usize>() as f64;
-        let ours: Vec<f64> = minibatches.iter().map(count).chain([own_total]).collect();
-        let mut counts = context.team.all_reduce_counts(&ours)?;
+        let local_counts: Vec<f64> = minibatches.iter().map(count).chain([own_total]).collect();
+        let mut counts = context.team.all_reduce_counts(&local_counts)?;
         let total = counts.pop().expect("the last is that of all games");
-        let counted = Self {
+        Ok(Self {
             first_step: first_optimizer_step(&context.config, iteration),
             per_minibatch: counts,
             total,
             learn_steps,
             num_minibatches: context.config.update.num_minibatches,
-        };
-        Ok((minibatches, counted))
+        })
     }
 
     /// Denominators of the step weights of minibatch `index`.

@@ -215,7 +215,8 @@ fn layers(shape: &MlpShape) -> [Layer; 3] {
     ]
 }
 
-/// Computes the gradient of `tiles` tiles of samples per cube.
+/// Adds the gradient of the tiles of `tile_range` to each cube's partial gradient, and completes its sums with the last
+/// tile.
 ///
 /// Sample `n` of a minibatch in a part is step `n / games` of its game `n % games`. Buffers:
 /// parameters `[num_params]`, at the start of a longer buffer; those of [`ExperienceBuffers`], [`MinibatchPortion`]

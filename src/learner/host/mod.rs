@@ -113,8 +113,9 @@ pub trait HostLearner: Debug + Send {
             !context.team.is_mixed(),
             "ranks on the CPU and on devices sum in different orders"
         );
-        let (minibatches, counted) =
-            CountedSteps::count(context, experience.counts, experience.learn_steps, iteration)?;
+        let HostExperience { counts, learn_steps, .. } = *experience;
+        let minibatches = context.batches.minibatches(iteration, counts.len());
+        let counted = CountedSteps::count(context, &minibatches, counts, learn_steps, iteration)?;
         let config = context.config.clone();
         let loss = StepLoss::new(&config.loss, entropy_coef(&config, iteration));
         let reference_logprobs = self.reference_logprobs(experience, &minibatches);
