@@ -38,7 +38,7 @@ pub(super) struct RightOperand<N: Float, V: Size> {
     pub bias: Buffer<f32>,
 }
 
-/// The right operands of a launch; those beyond [`Tiling::num_rights`] are not read.
+/// The right operands of a launch; those beyond [`Tiling::num_rights`](super::tiles::Tiling::num_rights) are not read.
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct RightOperands<N: Float, V: Size> {
     pub first: RightOperand<N, V>,
