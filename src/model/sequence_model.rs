@@ -91,7 +91,7 @@ mod tests {
                 }
                 let mut obs = [[0.0; LANES]; 3];
                 to_lanes(&all.obs[t * LANES * 3..][..LANES * 3], &mut obs);
-                logits.extend(to_rows(actor.act(&obs, &mut memory, &mut scratch)));
+                logits.extend(to_rows(actor.compute_logits(&obs, &mut memory, &mut scratch)));
             }
             assert!(logits == sequence_model.logits(&all), "{precision}");
             let later = sequence_model.logits(&games(BEFORE, remembered));

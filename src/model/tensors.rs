@@ -91,7 +91,7 @@ impl Actor for TensorActor {
         vec![[0.0; LANES]; self.num_actions]
     }
 
-    fn act<'a>(
+    fn compute_logits<'a>(
         &self,
         obs: &[Lanes],
         memory: &mut [Lanes],

@@ -158,7 +158,7 @@ fn play_episode<G: ConfigurableGame>(
         let obs: Vec<f32> = (0..game.num_features()).map(|i| G::feature(&state, i, game)).collect();
         let action = match (player, &mut actor_state) {
             (Demonstrator::Policy(policy), Some((memory, scratch))) => {
-                let logits = policy.act(&splat(&obs), memory, scratch);
+                let logits = policy.compute_logits(&splat(&obs), memory, scratch);
                 let mut masked = logits.to_vec();
                 for (a, logit) in masked.iter_mut().enumerate() {
                     if G::MASKED && !G::is_legal(&state, a, game) {

@@ -47,7 +47,7 @@ impl GamesMemory {
     }
 
     /// Computes the policy's logits and advances the memory.
-    pub fn act(&mut self, policy: &Network, obs: Tensor<2>) -> Tensor<2> {
+    pub fn compute_logits(&mut self, policy: &Network, obs: Tensor<2>) -> Tensor<2> {
         let (logits, next) = policy.step(obs, self.now.clone());
         self.now = next;
         logits

@@ -161,7 +161,8 @@ impl<G: Rules> StepwiseRollout<G> {
             let obs = observe(self.game, &envs);
             record_observations(t, &obs, &mut trajectory);
             let obs = TensorData::new(obs, [num_envs, features]);
-            let logits = floats(memory.act(policy, Tensor::from_data(obs, &self.device)));
+            let logits =
+                floats(memory.compute_logits(policy, Tensor::from_data(obs, &self.device)));
             let ends = self.act_and_record(t, &logits, keys, &mut envs, &mut trajectory);
             memory.finish_step(t, || {
                 Tensor::from_data(TensorData::new(ends, [num_envs]), &self.device)

@@ -144,7 +144,13 @@ impl SequenceModel for GruSequenceModel {
         }
     }
 
-    fn act(&self, obs: &[f32], memory: &mut [Lanes], tape: &mut Tape, logits: &mut [f32]) {
+    fn compute_logits(
+        &self,
+        obs: &[f32],
+        memory: &mut [Lanes],
+        tape: &mut Tape,
+        logits: &mut [f32],
+    ) {
         let starts = vec![0.0; LANES];
         let sequences =
             Sequences { num_games: LANES, obs: obs.to_vec(), starts, memory: to_rows(memory) };
