@@ -197,7 +197,7 @@ impl SequenceModel for GruSequenceModel {
         for (t, starts) in starts.chunks_exact(*num_games).enumerate().rev() {
             let d_after = &d_after[t * step..][..step];
             let [gates, memory_products] =
-                [&mut *gates, &mut *memory_products].map(|all| &mut all[t * wide..][..wide]);
+                [&mut *gates, &mut *memory_products].map(|buffer| &mut buffer[t * wide..][..wide]);
             remember_backward(
                 gates,
                 memory_products,
