@@ -72,7 +72,7 @@ impl<G: Rules> StepwiseRollout<G> {
         let keys = self.keys.for_iteration(iteration);
         let mut memory =
             GamesMemory::new(policy, &self.config, self.memory.as_ref(), keys, &self.device);
-        let initial_memory = memory.now.clone();
+        let initial_memory = memory.current.clone();
         let mut trajectory = match &mut self.branches {
             #[cfg(feature = "kernels")]
             StepwiseBranches::Device(branches) => {
