@@ -97,7 +97,7 @@ class Policy:
     @staticmethod
     def of_file(file: bytes, path: str | PathLike[str]) -> Policy: ...
     def file(self) -> bytes: ...
-    def act(
+    def compute_logits(
         self,
         obs: NDArray[np.float32],
         memory: NDArray[np.float32],

@@ -128,7 +128,7 @@ class Policy:
         if len(self._memory) != len(obs):
             self._memory = np.tile(self._fresh, (len(obs), 1))
         logits = np.empty((len(obs), self.num_actions), np.float32)
-        self._native.act(obs, self._memory, logits)
+        self._native.compute_logits(obs, self._memory, logits)
         return logits
 
     def __call__(

@@ -82,7 +82,7 @@ impl Policy {
 
     /// Writes logits, `[num_envs, num_actions]`, for observations, `[num_envs, num_features]`; updates `memory`,
     /// `[num_envs, memory_size]`.
-    fn act(
+    fn compute_logits(
         &self,
         py: Python,
         obs: PyBuffer<f32>,
@@ -95,7 +95,7 @@ impl Policy {
         let obs = slice(&obs, envs * features, "obs")?;
         let memory = slice_mut(&memory, envs * size, "memory")?;
         let logits = slice_mut(&logits, envs * actions, "logits")?;
-        py.detach(|| self.act_in_blocks(obs, memory, logits));
+        py.detach(|| self.compute_logits_in_blocks(obs, memory, logits));
         Ok(())
     }
 }
@@ -115,7 +115,7 @@ impl Policy {
         Ok(Self { policy, file, game, path, iteration, num_features, num_actions, initial_memory })
     }
 
-    fn act_in_blocks(&self, obs: &[f32], memory: &mut [f32], logits: &mut [f32]) {
+    fn compute_logits_in_blocks(&self, obs: &[f32], memory: &mut [f32], logits: &mut [f32]) {
         let (features, size) = (self.num_features, self.initial_memory.len());
         let mut scratch = self.policy.new_scratch();
         let mut lanes: Vec<Lanes> = vec![[0.0; LANES]; features];
@@ -126,7 +126,7 @@ impl Policy {
             let memory = rows.next().unwrap_or_default();
             to_lanes(obs, &mut lanes);
             to_lanes(memory, &mut remembered);
-            let found = self.policy.act(&lanes, &mut remembered, &mut scratch);
+            let found = self.policy.compute_logits(&lanes, &mut remembered, &mut scratch);
             from_lanes(found, logits);
             from_lanes(&remembered, memory);
         }

@@ -74,8 +74,9 @@ pub fn compute_shared_advantages(
         let own = shards.local_items_of(shard);
         [&squares, &steps, &zero_variance_groups].map(|values| values[own.clone()].iter().sum())
     };
-    let ours: Vec<[f64; 3]> = shards.own_shards().map(shard_sums).collect();
-    let [squares, steps, zero_variance_groups] = team.all_reduce_shard_numbers(shards, &ours)?;
+    let local_sums: Vec<[f64; 3]> = shards.own_shards().map(shard_sums).collect();
+    let [squares, steps, zero_variance_groups] =
+        team.all_reduce_shard_numbers(shards, &local_sums)?;
     let scalar = |x: f64| Tensor::from_floats([x as f32], &trajectory.obs.device());
     let deviation = scalar((squares / steps).sqrt());
     let zero_variance_fraction = scalar(zero_variance_groups / shards.num_items() as f64);
@@ -185,9 +186,9 @@ fn compute_returns(rewards: Tensor<2>, ends: &Tensor<2>, mask: &Tensor<2>) -> Te
         sum = (is_last(t - 1).neg() + 1.0) * sum + row(&rewards, t);
     }
     let mut rows = vec![sum.clone()];
-    for (t, here) in sums.into_iter().enumerate().rev() {
+    for (t, step_sum) in sums.into_iter().enumerate().rev() {
         let is_last_step = is_last(t);
-        sum = is_last_step.clone() * here + (is_last_step.neg() + 1.0) * sum;
+        sum = is_last_step.clone() * step_sum + (is_last_step.neg() + 1.0) * sum;
         rows.push(sum.clone());
     }
     rows.reverse();

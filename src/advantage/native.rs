@@ -86,8 +86,8 @@ impl HostAdvantages {
             let alike = groups.iter().filter(|group| group.has_zero_variance).count();
             [squares, steps as f64, alike as f64]
         };
-        let ours: Vec<[f64; 3]> = shards.own_shards().map(shard_sums).collect();
-        let [squares, steps, alike] = team.all_reduce_shard_numbers(shards, &ours)?;
+        let local_sums: Vec<[f64; 3]> = shards.own_shards().map(shard_sums).collect();
+        let [squares, steps, alike] = team.all_reduce_shard_numbers(shards, &local_sums)?;
         if config.scale_rewards == AdvantageScale::Batch {
             let scale = 1.0 / ((squares / steps).sqrt() as f32 + STD_EPSILON);
             let values = self.values.par_chunks_mut(group_size * num_steps);

@@ -160,10 +160,10 @@ impl HostTrajectory {
         let legal = (self.num_masked_actions > 0).then(|| {
             let bit = |word: u32, a: usize| (word >> a & 1) as f32;
             let words = transpose(&self.legal, envs);
-            let all =
+            let bits =
                 words.iter().flat_map(|word| (0..self.num_masked_actions).map(|a| bit(*word, a)));
             let shape = [steps, envs, self.num_masked_actions];
-            Tensor::from_data(TensorData::new(all.collect::<Vec<f32>>(), shape), device)
+            Tensor::from_data(TensorData::new(bits.collect::<Vec<f32>>(), shape), device)
         });
         let obs = TensorData::new(obs, [steps, envs, features]);
         let actions = TensorData::new(transpose(&self.actions, envs), [steps, envs]);
@@ -272,18 +272,18 @@ mod tests {
 
     #[test]
     fn steps_of_ended_episodes_are_those_up_to_the_last_end() {
-        let steps = |games: &HostTrajectory| {
+        let ended_steps = |games: &HostTrajectory| {
             let steps: Vec<f32> = (0..2).map(|env| games.ended_steps(env) as f32).collect();
             assert_eq!(floats(games.to_tensors(&Device::flex()).ended_steps()), steps);
             steps
         };
         let mut games = games();
-        assert_eq!(steps(&games), [7.0 + 2.0, 4.0 + 3.0]);
+        assert_eq!(ended_steps(&games), [7.0 + 2.0, 4.0 + 3.0]);
         // Only the first end of the second game is left.
         games.statuses[5] = EpisodeStatus::Running;
-        assert_eq!(steps(&games), [7.0 + 2.0, 0.0]);
+        assert_eq!(ended_steps(&games), [7.0 + 2.0, 0.0]);
         games.elapsed.clear();
-        assert_eq!(steps(&games), [2.0, 0.0]);
+        assert_eq!(ended_steps(&games), [2.0, 0.0]);
     }
 
     #[test]

@@ -5,11 +5,11 @@ use serde::{Deserialize, Serialize};
 /// File name of the manifest.
 pub const MANIFEST_FILE: &str = "manifest.json";
 
-/// Format version written by this build, and the newest that it reads.
+/// The format version that this build writes and reads.
 const FORMAT: u32 = 1;
 
 /// The description of a dataset, the content of its [`MANIFEST_FILE`].
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
     /// Format version, 1.
@@ -62,15 +62,52 @@ impl Manifest {
     /// # Errors
     /// A sentence if it is malformed, or of another format.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
-        let manifest: Self = serde_json::from_str(text).map_err(|e| e.to_string())?;
-        match manifest.format {
-            FORMAT => Ok(manifest),
-            format => Err(format!("its format is {format}, but this build reads {FORMAT}")),
+        /// The format version, which is checked first, since another format may have other fields.
+        #[derive(Deserialize)]
+        struct Version {
+            format: u32,
         }
+        let Version { format } = serde_json::from_str(text).map_err(|e| e.to_string())?;
+        if format != FORMAT {
+            return Err(format!("its format is {format}, but this build reads {FORMAT}"));
+        }
+        serde_json::from_str(text).map_err(|e| e.to_string())
     }
 
     /// Creates a manifest without shards for demonstrations of a game.
     pub fn new(env: &str) -> Self {
-        Self { format: FORMAT, env: env.to_string(), ..Self::default() }
+        Self {
+            format: FORMAT,
+            env: env.to_string(),
+            settings: serde_json::Map::new(),
+            player: String::new(),
+            features: Vec::new(),
+            units: Vec::new(),
+            actions: Vec::new(),
+            license: String::new(),
+            shards: Vec::new(),
+            held_out: Vec::new(),
+            window: None,
+            scales: Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_newer_format_is_named_whatever_its_fields() {
+        let parse = |change: &dyn Fn(&mut serde_json::Value)| {
+            let mut json = serde_json::to_value(Manifest::new("catch")).unwrap();
+            change(&mut json);
+            Manifest::parse(&json.to_string())
+        };
+        assert_eq!(parse(&|_| {}), Ok(Manifest::new("catch")));
+        let newer = parse(&|json| (json["format"], json["new"]) = (2.into(), 1.into()));
+        assert_eq!(newer.unwrap_err(), "its format is 2, but this build reads 1");
+        let unknown = parse(&|json| json["new"] = 1.into());
+        assert!(unknown.unwrap_err().starts_with("unknown field `new`"));
     }
 }

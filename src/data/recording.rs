@@ -58,15 +58,12 @@ fn shape_error(what: &str, found: &[usize], expected: &str) -> RecordingError {
 
 /// Checks that elements are of a type that kernels read.
 fn check_element_type(what: &str, found: DType, expected: &[DType]) -> Result<(), RecordingError> {
-    let names = || {
-        let names: Vec<String> = expected.iter().map(|kind| format!("{kind:?}")).collect();
-        names.join(" or ").to_lowercase()
-    };
     if expected.contains(&found) {
-        Ok(())
-    } else {
-        Err(RecordingError(format!("{what} is of {found:?}, but kernels read {}", names())))
+        return Ok(());
     }
+    let names: Vec<String> = expected.iter().map(|kind| format!("{kind:?}")).collect();
+    let names = names.join(" or ").to_lowercase();
+    Err(RecordingError(format!("{what} is of {found:?}, but kernels read {names}")))
 }
 
 impl RecordingPart {

@@ -44,9 +44,9 @@ pub trait Steps: Debug + Send + Sync {
         for step in episodes.iter().flat_map(Clone::clone) {
             sums[self.action(step) as usize] += f64::from(self.weight(step));
         }
-        let all: f64 = sums.iter().sum();
+        let total: f64 = sums.iter().sum();
         let present = sums.iter().filter(|sum| **sum > 0.0).count() as f64;
-        let weight = |sum: f64| if sum > 0.0 { (all / (present * sum)) as f32 } else { 0.0 };
+        let weight = |sum: f64| if sum > 0.0 { (total / (present * sum)) as f32 } else { 0.0 };
         sums.into_iter().map(weight).collect()
     }
 }

@@ -149,8 +149,8 @@ impl TableRows {
     /// Adds the row that begins on the line with number `line`.
     fn add(&mut self, line: usize, cells: &[String], header: &Header) -> Result<(), String> {
         if cells.len() != header.names.len() {
-            let (found, all) = (cells.len(), header.names.len());
-            return Err(format!("has {found} values, but there are {all} columns"));
+            let (found, expected) = (cells.len(), header.names.len());
+            return Err(format!("has {found} values, but there are {expected} columns"));
         }
         for i in &header.features {
             let (cell, name) = (&cells[*i], &header.names[*i]);

@@ -43,7 +43,7 @@ pub(super) struct CountedSteps {
 }
 
 impl CountedSteps {
-    /// Counts the steps of an iteration's update from the numbers of counted steps of this rank's games.
+    /// Counts the steps of an iteration's update in `minibatches` from the numbers of counted steps of this rank's games.
     pub fn count(
         context: &LearnerContext,
         minibatches: &[Minibatch],
@@ -55,8 +55,8 @@ impl CountedSteps {
             minibatch.games().iter().map(|game| lengths[*game as usize]).sum::<usize>() as f64
         };
         let own_total = lengths.iter().sum::<usize>() as f64;
-        let local: Vec<f64> = minibatches.iter().map(count).chain([own_total]).collect();
-        let mut counts = context.team.all_reduce_counts(&local)?;
+        let local_counts: Vec<f64> = minibatches.iter().map(count).chain([own_total]).collect();
+        let mut counts = context.team.all_reduce_counts(&local_counts)?;
         let total = counts.pop().expect("the last is that of all games");
         Ok(Self {
             first_step: first_optimizer_step(&context.config, iteration),

@@ -105,15 +105,15 @@ pub fn quantize<B: BlockCode>(numbers: &[f32], thresholds: &[u32], block: &mut [
     let min_code = |bits: u32| u32::from(B::ROUNDS_UP_TO_LEAST && bits > 0);
     let round =
         |bits: u32, threshold: u32| ((bits + (threshold << 4)) >> DROPPED_BITS).max(min_code(bits));
-    let all = numbers.iter().zip(thresholds);
+    let pairs = numbers.iter().zip(thresholds);
     let top =
-        all.clone().map(|(x, threshold)| round(magnitude_bits(*x), *threshold)).fold(0, u32::max);
+        pairs.clone().map(|(x, threshold)| round(magnitude_bits(*x), *threshold)).fold(0, u32::max);
     let scale = (top << 4) as u16;
     let base = code_base::<B>(scale);
     // Below this number there is only 0.
     let lowest = (base + 1) << DROPPED_BITS;
     let spacing = f32::from_bits(lowest) / 65536.0;
-    for ((x, threshold), quantized) in all.zip(block) {
+    for ((x, threshold), quantized) in pairs.zip(block) {
         let bits = magnitude_bits(*x);
         let is_within = bits >= lowest || base == 0;
         let code_within = round(bits, *threshold).saturating_sub(base);
@@ -145,12 +145,12 @@ mod tests {
     }
 
     /// Asserts that every code of every scale without NaN stays the same.
-    fn assert_round_trips<B: BlockCode + PartialEq + std::fmt::Debug>(all: &[B]) {
+    fn assert_round_trips<B: BlockCode + PartialEq + std::fmt::Debug>(codes: &[B]) {
         for top in 1..0x7f8u32 {
             // The scale is that of the largest code there can be.
             let largest = top.min(B::MAX_CODE);
             let block: Vec<B> =
-                all.iter().copied().filter(|quantized| quantized.code() <= largest).collect();
+                codes.iter().copied().filter(|quantized| quantized.code() <= largest).collect();
             let numbers = dequantize_block(&block, (top << 4) as u16);
             assert!(numbers.iter().all(|x| x.is_finite()));
             for threshold in [0, 1, 0x8000, 0xffff] {

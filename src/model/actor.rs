@@ -43,7 +43,7 @@ pub trait Actor: Sync {
     }
 
     /// Logits, `[num_actions][LANES]`, of observations, `[num_features][LANES]`; updates `memory` in place.
-    fn act<'a>(
+    fn compute_logits<'a>(
         &self,
         obs: &[Lanes],
         memory: &mut [Lanes],

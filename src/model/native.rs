@@ -24,7 +24,7 @@ pub type NativeScratch = Box<dyn Any + Send>;
 /// The functions of an [`Actor`] with buffers of any type.
 trait AnyActor: Debug + Send + Sync {
     fn new_boxed_scratch(&self) -> NativeScratch;
-    fn act_with<'a>(
+    fn compute_logits_with<'a>(
         &self,
         obs: &[Lanes],
         memory: &mut [Lanes],
@@ -37,14 +37,14 @@ impl<A: Actor<Scratch: Send + 'static> + Debug + Send> AnyActor for A {
         Box::new(self.new_scratch())
     }
 
-    fn act_with<'a>(
+    fn compute_logits_with<'a>(
         &self,
         obs: &[Lanes],
         memory: &mut [Lanes],
         scratch: &'a mut NativeScratch,
     ) -> &'a [Lanes] {
         let scratch = scratch.downcast_mut().expect("the scratch of this policy");
-        self.act(obs, memory, scratch)
+        self.compute_logits(obs, memory, scratch)
     }
 }
 
@@ -118,12 +118,12 @@ impl Actor for NativePolicy {
         self.actor.new_boxed_scratch()
     }
 
-    fn act<'a>(
+    fn compute_logits<'a>(
         &self,
         obs: &[Lanes],
         memory: &mut [Lanes],
         scratch: &'a mut NativeScratch,
     ) -> &'a [Lanes] {
-        self.actor.act_with(obs, memory, scratch)
+        self.actor.compute_logits_with(obs, memory, scratch)
     }
 }

@@ -321,9 +321,9 @@ mod tests {
         let tensors = SafeTensors::deserialize(&good).unwrap();
         let name = format!("{}{SCALES_SUFFIX}", parameters[0].name);
         let without = |scales: Option<TensorView>| {
-            let all = tensors.iter().filter(|(at, _)| *at != name);
-            let all = all.chain(scales.map(|view| (&*name, view)));
-            let bytes = safetensors::serialize(all, None).unwrap();
+            let kept = tensors.iter().filter(|(at, _)| *at != name);
+            let kept = kept.chain(scales.map(|view| (&*name, view)));
+            let bytes = safetensors::serialize(kept, None).unwrap();
             read_params(&bytes, &parameters).unwrap_err().to_string()
         };
         assert!(without(None).contains(&format!("the tensor `{name}` is missing")));

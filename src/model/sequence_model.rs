@@ -77,7 +77,7 @@ mod tests {
             networks().iter().flat_map(|n| [Precision::F32, Precision::Bf16].map(|p| (n, p)))
         {
             let sequence_model = wavy_model(network, precision);
-            let all = games(0, Vec::new());
+            let sequences = games(0, Vec::new());
             let actor = NativePolicy::from_sequence_model(sequence_model.clone());
             let mut scratch = actor.new_scratch();
             let mut memory = vec![[0.0; LANES]; actor.memory_size()];
@@ -86,14 +86,14 @@ mod tests {
                 if t == BEFORE {
                     remembered = to_rows(&memory);
                 }
-                for lane in (0..LANES).filter(|lane| all.starts[t * LANES + lane] == 1.0) {
+                for lane in (0..LANES).filter(|lane| sequences.starts[t * LANES + lane] == 1.0) {
                     memory.iter_mut().for_each(|lanes| lanes[lane] = 0.0);
                 }
                 let mut obs = [[0.0; LANES]; 3];
-                to_lanes(&all.obs[t * LANES * 3..][..LANES * 3], &mut obs);
-                logits.extend(to_rows(actor.act(&obs, &mut memory, &mut scratch)));
+                to_lanes(&sequences.obs[t * LANES * 3..][..LANES * 3], &mut obs);
+                logits.extend(to_rows(actor.compute_logits(&obs, &mut memory, &mut scratch)));
             }
-            assert!(logits == sequence_model.logits(&all), "{precision}");
+            assert!(logits == sequence_model.logits(&sequences), "{precision}");
             let later = sequence_model.logits(&games(BEFORE, remembered));
             assert!(logits[BEFORE * LANES * 4..] == later, "{precision}: from the middle");
         }
@@ -108,7 +108,8 @@ mod tests {
                 wavy_model(&network, precision).gradient(&games, 3, &mut |_| d_logits.clone())
             };
             let [want, got] = [Precision::F32, Precision::Bf16].map(gradient);
-            let norm = |all: &[f32]| all.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
+            let norm =
+                |values: &[f32]| values.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
             let apart: Vec<f32> = got.iter().zip(&want).map(|(a, b)| a - b).collect();
             let off = norm(&apart) / norm(&want);
             assert!(off > 0.0 && off < 0.02, "off by {off}");

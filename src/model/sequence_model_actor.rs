@@ -27,14 +27,14 @@ impl Actor for SequenceModelActor {
         Scratch { rows: vec![0.0; LANES * actions], lanes: vec![[0.0; LANES]; actions] }
     }
 
-    fn act<'a>(
+    fn compute_logits<'a>(
         &self,
         obs: &[Lanes],
         memory: &mut [Lanes],
         Scratch { rows, lanes }: &'a mut Scratch,
     ) -> &'a [Lanes] {
         assert_eq!(obs.len(), self.num_features(), "obs: [num_features][LANES]");
-        self.0.act(&to_rows(obs), memory, rows);
+        self.0.compute_logits(&to_rows(obs), memory, rows);
         to_lanes(rows, lanes);
         lanes
     }

@@ -91,21 +91,21 @@ impl Actor for TensorActor {
         vec![[0.0; LANES]; self.num_actions]
     }
 
-    fn act<'a>(
+    fn compute_logits<'a>(
         &self,
         obs: &[Lanes],
         memory: &mut [Lanes],
         scratch: &'a mut Vec<Lanes>,
     ) -> &'a [Lanes] {
-        let rows = |lanes: &[Lanes]| {
+        let to_tensor = |lanes: &[Lanes]| {
             let rows = TensorData::new(to_rows(lanes), [LANES, lanes.len()]);
             Tensor::<2>::from_data(rows, &self.device)
         };
-        let before = (!memory.is_empty()).then(|| rows(memory));
-        let (logits, after) = self.network.step(rows(obs), before);
+        let memory_before = (!memory.is_empty()).then(|| to_tensor(memory));
+        let (logits, memory_after) = self.network.step(to_tensor(obs), memory_before);
         assert_eq!(logits.dims(), [LANES, self.num_actions], "logits: [batch, num_actions]");
         to_lanes(&floats(logits), scratch);
-        if let Some(rows) = after {
+        if let Some(rows) = memory_after {
             to_lanes(&floats(rows), memory);
         }
         scratch

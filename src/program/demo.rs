@@ -68,7 +68,7 @@ pub fn demonstrate<G: ConfigurableGame>(models: &Models, args: &DemoArgs) -> Res
     let results = with_note(&note, || write_episodes(&mut writer, game, &player, args))?;
     writer.finish()?;
     let Evaluation { mean_score, std_error, .. } = Evaluation::from_results(&results);
-    let steps: u64 = results.iter().map(|episode| episode.length as u64).sum();
+    let steps: u64 = results.iter().map(|episode| u64::from(episode.length)).sum();
     let out = args.out.display().to_string();
     let DemoArgs { episodes, seed, .. } = *args;
     if args.json {
@@ -101,7 +101,7 @@ fn write_episodes<G: ConfigurableGame>(
         let played: Vec<(StepColumns, f64)> = played.collect();
         let mut shard = StepColumns { num_features: game.num_features(), ..StepColumns::default() };
         for (steps, score) in played {
-            results.push(EpisodeResult { score, length: steps.actions.len() as f64 });
+            results.push(EpisodeResult { score, length: steps.actions.len() as u32 });
             shard.append(steps);
         }
         writer.write(&shard)?;
@@ -158,7 +158,7 @@ fn play_episode<G: ConfigurableGame>(
         let obs: Vec<f32> = (0..game.num_features()).map(|i| G::feature(&state, i, game)).collect();
         let action = match (player, &mut actor_state) {
             (Demonstrator::Policy(policy), Some((memory, scratch))) => {
-                let logits = policy.act(&splat(&obs), memory, scratch);
+                let logits = policy.compute_logits(&splat(&obs), memory, scratch);
                 let mut masked = logits.to_vec();
                 for (a, logit) in masked.iter_mut().enumerate() {
                     if G::MASKED && !G::is_legal(&state, a, game) {

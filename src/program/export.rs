@@ -176,11 +176,11 @@ fn encode_samples(policy: &impl Actor) -> Vec<u8> {
         let mut memory: Vec<Lanes> = vec![[0.0; LANES]; memory_size];
         let num_past_steps = if memory_size == 0 { 0 } else { group % 50 };
         for step in 0..num_past_steps {
-            policy.act(&random_obs(step), &mut memory, &mut scratch);
+            policy.compute_logits(&random_obs(step), &mut memory, &mut scratch);
         }
         let obs = random_obs(num_past_steps);
         let memory_before = memory.clone();
-        let logits = policy.act(&obs, &mut memory, &mut scratch).to_vec();
+        let logits = policy.compute_logits(&obs, &mut memory, &mut scratch).to_vec();
         for (column, rows) in columns.iter_mut().zip([&obs, &logits, &memory_before, &memory]) {
             let rows = (0..LANES).flat_map(|lane| rows.iter().map(move |row| row[lane]));
             column.extend(rows);

@@ -69,7 +69,7 @@ impl<'a, A: Actor> LanePolicy<'a, A> {
         memory: &mut [Lanes],
     ) -> &[Lanes] {
         games.observe(game, &mut self.obs);
-        let logits = self.policy.act(&self.obs, memory, &mut self.scratch);
+        let logits = self.policy.compute_logits(&self.obs, memory, &mut self.scratch);
         if !G::MASKED {
             return logits;
         }

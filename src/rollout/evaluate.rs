@@ -34,7 +34,7 @@ pub struct EpisodeResult {
     /// The score.
     pub score: f64,
     /// Number of steps.
-    pub length: f64,
+    pub length: u32,
 }
 
 /// Keys of the levels and of the actions of an evaluation's episodes.
@@ -99,8 +99,12 @@ pub fn play_episodes<A: Actor, G: Rules>(
     keys: EpisodeKeys,
     selection: ActionSelection,
 ) -> Vec<EpisodeResult> {
-    assert_eq!(policy.num_features(), game.num_features());
-    assert_eq!(policy.num_actions(), game.num_actions());
+    assert_eq!(
+        policy.num_features(),
+        game.num_features(),
+        "features of the policy and of the game"
+    );
+    assert_eq!(policy.num_actions(), game.num_actions(), "actions of the policy and of the game");
     (0..episodes.len().div_ceil(LANES))
         .into_par_iter()
         .flat_map_iter(|block| {
@@ -128,7 +132,7 @@ impl Evaluation {
             // NaN only where all scores are.
             min_score: scores().fold(f64::NAN, f64::min),
             max_score: scores().fold(f64::NAN, f64::max),
-            mean_length: episodes.iter().map(|episode| episode.length).sum::<f64>() / n,
+            mean_length: episodes.iter().map(|episode| f64::from(episode.length)).sum::<f64>() / n,
         }
     }
 }
@@ -164,7 +168,7 @@ fn play_block<A: Actor, G: Rules>(
         envs.play_step(game, &chosen.actions, &mut played);
         for (lane, result) in results.iter_mut().enumerate() {
             if result.is_none() && played.status(lane).has_ended() {
-                let (score, length) = (played.scores[lane].into(), f64::from(t + 1));
+                let (score, length) = (played.scores[lane].into(), t + 1);
                 *result = Some(EpisodeResult { score, length });
             }
         }
@@ -180,9 +184,9 @@ mod tests {
     #[test]
     fn scores_that_are_all_nan_have_no_extremes() {
         let result = |score, length| EpisodeResult { score, length };
-        let nan = Evaluation::from_results(&[result(f64::NAN, 3.0), result(f64::NAN, 5.0)]);
+        let nan = Evaluation::from_results(&[result(f64::NAN, 3), result(f64::NAN, 5)]);
         assert!(nan.min_score.is_nan() && nan.max_score.is_nan() && nan.mean_length == 4.0);
-        let usual = Evaluation::from_results(&[result(2.0, 1.0), result(-1.0, 1.0)]);
+        let usual = Evaluation::from_results(&[result(2.0, 1), result(-1.0, 1)]);
         let Evaluation { min_score, max_score, .. } = usual;
         assert_eq!([min_score, max_score], [-1.0, 2.0]);
     }

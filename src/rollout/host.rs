@@ -75,7 +75,7 @@ impl HostRollout {
             (0..count).map(|env| action_key(keys.action, (first + env) as u32)).collect();
         let mut sums = vec![GameSums::default(); count];
         for t in 0..num_steps {
-            episodes.act(policy, &action_keys, t as u32, ActionSelection::Sampling)?;
+            episodes.choose_actions(policy, &action_keys, t as u32, ActionSelection::Sampling)?;
             let slot = |env: usize| env * num_steps + t;
             episodes.record_actions(trajectory, policy.num_features(), slot);
             episodes.step(&mut *envs)?;
@@ -114,12 +114,12 @@ pub fn play_host_episodes<A: Actor>(
             if !batch.is_live() {
                 break;
             }
-            batch.act(policy, &action_keys, t, selection)?;
+            batch.choose_actions(policy, &action_keys, t, selection)?;
             batch.step(&mut *envs)?;
             for (env, result) in results.iter_mut().enumerate() {
                 let HostStepResult { terminated, truncated, .. } = batch.results[env];
                 if terminated || truncated {
-                    let (score, length) = (batch.scores[env].into(), f64::from(t + 1));
+                    let (score, length) = (batch.scores[env].into(), t + 1);
                     *result = Some(EpisodeResult { score, length });
                 }
             }
@@ -204,7 +204,7 @@ impl Episodes {
     }
 
     /// Chooses the actions of step `t`.
-    fn act<A: Actor>(
+    fn choose_actions<A: Actor>(
         &mut self,
         policy: &A,
         action_keys: &[u32],
@@ -226,7 +226,7 @@ impl Episodes {
             for (lane, row) in obs.chunks_exact(features).enumerate() {
                 set_lane(lanes, lane, row);
             }
-            let logits = policy.act(lanes, memory, scratch);
+            let logits = policy.compute_logits(lanes, memory, scratch);
             let keys = std::array::from_fn(|lane| keys.get(lane).copied().unwrap_or(0));
             let chosen = selection.choose(logits, &keys, t);
             for (lane, level) in levels.iter().enumerate() {

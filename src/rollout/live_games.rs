@@ -23,7 +23,7 @@ pub struct Choice {
 pub struct LiveGames<G: Rules> {
     game: G,
     envs: Vec<EnvState<G>>,
-    before: Vec<G::State>,
+    previous_states: Vec<G::State>,
     ended: Vec<bool>,
     /// Key of each game's sampled actions.
     action_keys: Vec<u32>,
@@ -45,7 +45,7 @@ enum AfterEnd {
 #[derive(Clone, Debug, Default)]
 struct PolicyMemory {
     /// Memory before the choice of an action.
-    now: Vec<Lanes>,
+    current: Vec<Lanes>,
     /// Memory after it, kept apart so that a choice can be repeated before the games advance.
     next: Vec<Lanes>,
     /// Whether each game's memory is to be reset before the next choice.
@@ -61,30 +61,30 @@ impl PolicyMemory {
     /// Prepares the memory of a policy whose memory begins with `initial`, `[memory_size]`.
     fn prepare(&mut self, initial: &[f32]) {
         let (size, count) = (initial.len(), self.needs_reset.len());
-        if self.now.len() != count.div_ceil(LANES) * size {
+        if self.current.len() != count.div_ceil(LANES) * size {
             // A different policy, which has not seen these episodes.
-            self.now = vec![[0.0; LANES]; count.div_ceil(LANES) * size];
+            self.current = vec![[0.0; LANES]; count.div_ceil(LANES) * size];
             self.needs_reset.fill(true);
         }
         for (i, needs_reset) in self.needs_reset.iter_mut().enumerate() {
             if std::mem::take(needs_reset) {
-                let block = &mut self.now[i / LANES * size..][..size];
+                let block = &mut self.current[i / LANES * size..][..size];
                 set_lane(block, i % LANES, initial);
             }
         }
-        self.next.clone_from(&self.now);
+        self.next.clone_from(&self.current);
     }
 
     /// Replicates the memory of one game.
     fn replicate(&self, env: usize, count: usize) -> Self {
-        let size = self.now.len() / self.needs_reset.len().div_ceil(LANES);
-        let replicate = |all: &[Lanes]| {
-            let block = all.get(env / LANES * size..).and_then(|rest| rest.get(..size));
+        let size = self.current.len() / self.needs_reset.len().div_ceil(LANES);
+        let replicate = |memory: &[Lanes]| {
+            let block = memory.get(env / LANES * size..).and_then(|rest| rest.get(..size));
             let lanes = block.unwrap_or_default().iter().map(|lanes| [lanes[env % LANES]; LANES]);
             lanes.collect::<Vec<_>>().repeat(count.div_ceil(LANES))
         };
         Self {
-            now: replicate(&self.now),
+            current: replicate(&self.current),
             next: replicate(&self.next),
             needs_reset: vec![self.needs_reset[env]; count],
         }
@@ -93,7 +93,7 @@ impl PolicyMemory {
     /// Commits the memory after a step of the games.
     fn commit(&mut self) {
         if !self.next.is_empty() {
-            self.now = std::mem::take(&mut self.next);
+            self.current = std::mem::take(&mut self.next);
         }
     }
 }
@@ -112,7 +112,7 @@ impl<G: Rules> LiveGames<G> {
             indices.clone().map(|i| EnvState::<G>::new(keys.level(i), game)).collect();
         Self {
             game,
-            before: envs.iter().map(|env| env.state).collect(),
+            previous_states: envs.iter().map(|env| env.state).collect(),
             ended: vec![false; count],
             action_keys: indices.map(|i| keys.action_key(i)).collect(),
             memory: PolicyMemory::new(count),
@@ -126,7 +126,7 @@ impl<G: Rules> LiveGames<G> {
         Self {
             game: self.game,
             envs: vec![self.envs[env]; players],
-            before: vec![self.before[env]; players],
+            previous_states: vec![self.previous_states[env]; players],
             ended: vec![self.ended[env]; players],
             action_keys: vec![self.action_keys[env]; players],
             time: self.time,
@@ -155,14 +155,14 @@ impl<G: Rules> LiveGames<G> {
         self.memory.commit();
         for (i, EnvState { state, episode }) in self.envs.iter_mut().enumerate() {
             if self.ended[i] && after_end == AfterEnd::Wait {
-                self.before[i] = *state;
+                self.previous_states[i] = *state;
             } else if self.ended[i] {
                 start_next_level::<G>(state, episode, self.game);
                 self.memory.needs_reset[i] = true;
-                self.before[i] = *state;
+                self.previous_states[i] = *state;
                 self.ended[i] = false;
             } else {
-                self.before[i] = *state;
+                self.previous_states[i] = *state;
                 self.ended[i] = advance::<G>(state, episode, actions[i], self.game).has_ended();
             }
         }
@@ -200,13 +200,13 @@ impl<G: Rules> LiveGames<G> {
         self.envs.len()
     }
 
-    /// States before the last step, `[count]`; equal to [`LiveGames::now`] if there was none.
-    pub fn before(&self) -> &[G::State] {
-        &self.before
+    /// States before the last step, `[count]`; equal to [`LiveGames::states`] if there was none.
+    pub fn previous_states(&self) -> &[G::State] {
+        &self.previous_states
     }
 
     /// Current states, `[count]`.
-    pub fn now(&self) -> Vec<G::State> {
+    pub fn states(&self) -> Vec<G::State> {
         self.envs.iter().map(|env| env.state).collect()
     }
 
@@ -293,12 +293,12 @@ mod tests {
             assert!(!games.has_ended(0));
             games.step(&[1]);
         }
-        assert!(games.has_ended(0) && games.now()[0].ball_row == game.rows - 1);
+        assert!(games.has_ended(0) && games.states()[0].ball_row == game.rows - 1);
         assert_eq!(games.episode(0).level, level);
         games.step(&[1]);
         assert!(!games.has_ended(0) && games.episode(0).time == 0);
         assert_ne!(games.episode(0).level, level);
-        assert_eq!(games.now()[0], games.before()[0]);
+        assert_eq!(games.states()[0], games.previous_states()[0]);
     }
 
     #[test]
@@ -315,7 +315,7 @@ mod tests {
         assert_eq!(duel.choose(&policy, ActionSelection::Greedy), vec![alone.clone(), alone]);
         assert_eq!([duel.episode(0), duel.episode(1)], [games.episode(17); 2]);
         duel.step_unless_ended(&[0, 2]);
-        let [left, right] = duel.now()[..] else { panic!("two games") };
+        let [left, right] = duel.states()[..] else { panic!("two games") };
         assert!(left.paddle < right.paddle && left.ball_row == right.ball_row);
         for _ in 0..Catch::default().rows {
             duel.step_unless_ended(&[0, 2]);

@@ -21,12 +21,12 @@ pub(super) fn sample_legal_action<G: Rules>(state: &G::State, u: f32, #[comptime
         }
         let chosen = (u * num_legal as f32) as u32;
         let mut action = 0u32.runtime();
-        let mut before = 0u32.runtime();
+        let mut num_passed = 0u32.runtime();
         #[unroll]
         for a in 0..comptime!(game.num_actions()) {
             let is_legal = G::is_legal(state, a, game);
-            action = select(is_legal && before == chosen, comptime!(a as u32), action);
-            before += select(is_legal, 1u32, 0u32);
+            action = select(is_legal && num_passed == chosen, comptime!(a as u32), action);
+            num_passed += select(is_legal, 1u32, 0u32);
         }
         action
     } else {

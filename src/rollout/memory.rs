@@ -12,7 +12,7 @@ pub(super) struct GamesMemory {
     /// Memory at the start of an episode.
     initial: Option<Tensor<2>>,
     /// Current memory.
-    pub now: Option<Tensor<2>>,
+    pub current: Option<Tensor<2>>,
     /// Memory at the branch points passed so far; `None` if the groups do not branch.
     pub branches: Option<Tensor<2>>,
     points: Vec<BranchPoint>,
@@ -31,7 +31,7 @@ impl GamesMemory {
     ) -> Self {
         let initial = policy.initial_memory(config.num_envs(), device);
         let points = env_state::draw_branch_points(config, keys);
-        let now = match branch_memory {
+        let current = match branch_memory {
             Some(rows) => {
                 let group = |env: usize| (env / config.group_size) as i32;
                 let groups: Vec<i32> = (0..config.num_envs()).map(group).collect();
@@ -43,29 +43,29 @@ impl GamesMemory {
             GroupStart::Branch => policy.initial_memory(config.num_groups, device),
             GroupStart::Level => None,
         };
-        Self { initial, now, branches, points, device: device.clone() }
+        Self { initial, current, branches, points, device: device.clone() }
     }
 
     /// Computes the policy's logits and advances the memory.
-    pub fn act(&mut self, policy: &Network, obs: Tensor<2>) -> Tensor<2> {
-        let (logits, next) = policy.step(obs, self.now.clone());
-        self.now = next;
+    pub fn compute_logits(&mut self, policy: &Network, obs: Tensor<2>) -> Tensor<2> {
+        let (logits, next) = policy.step(obs, self.current.clone());
+        self.current = next;
         logits
     }
 
     /// Resets memory where an episode ended with step `t`, as given by `ends`, `[num_envs]`, and
     /// stores the memory of branch points after this step.
     pub fn finish_step(&mut self, t: usize, ends: impl FnOnce() -> Tensor<1>) {
-        let (Some(now), Some(initial)) = (self.now.take(), &self.initial) else { return };
-        let now = reset(now, initial, ends());
+        let (Some(current), Some(initial)) = (self.current.take(), &self.initial) else { return };
+        let current = reset(current, initial, ends());
         let is_after_step = |point: &BranchPoint| point.step == t + 1;
         if let Some(branches) = self.branches.take_if(|_| self.points.iter().any(is_after_step)) {
             let envs: Vec<i32> = self.points.iter().map(|point| point.env as i32).collect();
             let envs = upload_indices(&envs, &self.device);
             let mask = self.points.iter().map(|point| f32::from(is_after_step(point)));
             let mask = Tensor::from_floats(mask.collect::<Vec<_>>().as_slice(), &self.device);
-            self.branches = Some(reset(branches, &now.clone().select(0, envs), mask));
+            self.branches = Some(reset(branches, &current.clone().select(0, envs), mask));
         }
-        self.now = Some(now);
+        self.current = Some(current);
     }
 }

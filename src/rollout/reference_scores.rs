@@ -74,7 +74,7 @@ fn play_episode<G: Rules>(
         };
         let played = advance::<G>(&mut state, &mut episode, action, game);
         if played.has_ended() {
-            return EpisodeResult { score: played.episode_score.into(), length: length.into() };
+            return EpisodeResult { score: played.episode_score.into(), length };
         }
     }
     unreachable!("an episode ends after its longest length")

@@ -72,7 +72,7 @@ impl<G: Rules> StepwiseRollout<G> {
         let keys = self.keys.for_iteration(iteration);
         let mut memory =
             GamesMemory::new(policy, &self.config, self.memory.as_ref(), keys, &self.device);
-        let initial_memory = memory.now.clone();
+        let initial_memory = memory.current.clone();
         let mut trajectory = match &mut self.branches {
             #[cfg(feature = "kernels")]
             StepwiseBranches::Device(branches) => {
@@ -161,7 +161,8 @@ impl<G: Rules> StepwiseRollout<G> {
             let obs = observe(self.game, &envs);
             record_observations(t, &obs, &mut trajectory);
             let obs = TensorData::new(obs, [num_envs, features]);
-            let logits = floats(memory.act(policy, Tensor::from_data(obs, &self.device)));
+            let logits =
+                floats(memory.compute_logits(policy, Tensor::from_data(obs, &self.device)));
             let ends = self.act_and_record(t, &logits, keys, &mut envs, &mut trajectory);
             memory.finish_step(t, || {
                 Tensor::from_data(TensorData::new(ends, [num_envs]), &self.device)

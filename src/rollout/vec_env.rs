@@ -417,12 +417,12 @@ fn flagged_indices(flags: &[u8]) -> Vec<usize> {
 #[inline(always)]
 fn to_lane_actions(actions: &[i64]) -> [u32; LANES] {
     // Constant sizes, for which it compiles to shuffles of vectors.
-    let all: [i64; LANES] = actions.try_into().unwrap_or_else(|_| {
-        let mut all = [0; LANES];
-        all[..actions.len()].copy_from_slice(actions);
-        all
+    let lanes: [i64; LANES] = actions.try_into().unwrap_or_else(|_| {
+        let mut lanes = [0; LANES];
+        lanes[..actions.len()].copy_from_slice(actions);
+        lanes
     });
-    all.map(|action| action as u32)
+    lanes.map(|action| action as u32)
 }
 
 /// Finds the first action that is not below `num_actions`.

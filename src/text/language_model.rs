@@ -208,9 +208,9 @@ impl LanguageModel {
         text: &str,
         continuation: &str,
     ) -> Result<Vec<u32>, LanguageError> {
-        let before = self.tokenizer.encode(text)?;
-        let all = self.tokenizer.encode(&[text, continuation].concat())?;
-        match all.strip_prefix(&before[..]) {
+        let text_tokens = self.tokenizer.encode(text)?;
+        let joined_tokens = self.tokenizer.encode(&[text, continuation].concat())?;
+        match joined_tokens.strip_prefix(&text_tokens[..]) {
             Some(tokens) => Ok(tokens.to_vec()),
             None => self.tokenizer.encode(continuation),
         }

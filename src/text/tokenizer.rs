@@ -19,7 +19,7 @@ pub trait Tokenizer: Debug + Send + Sync {
         self.encode(text)
     }
 
-    /// Decodes tokens, leaving out special ones.
+    /// Decodes tokens, leaving out special ones. Tokens that cannot be decoded give an empty text.
     fn decode(&self, tokens: &[u32]) -> String;
 
     /// The text that each token contributes; an empty list for character vocabularies. A token that holds part of a

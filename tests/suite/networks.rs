@@ -88,8 +88,8 @@ fn native_and_burn_act_the_same_wherever_the_episodes_of_the_lanes_begin() {
             let obs: Vec<Lanes> =
                 (0..features).map(|f| std::array::from_fn(|lane| wave(f, lane))).collect();
             let [memory, want_memory] = &mut memories;
-            let got = native.act(&obs, memory, &mut scratch);
-            let want = burn.act(&obs, want_memory, &mut tensors);
+            let got = native.compute_logits(&obs, memory, &mut scratch);
+            let want = burn.compute_logits(&obs, want_memory, &mut tensors);
             assert_eq!(differs(got, want), None, "{config:?}: logits of step {t}");
             assert_eq!(differs(memory, want_memory), None, "{config:?}: memory of step {t}");
         }

@@ -165,17 +165,17 @@ pub fn compute_shared_recording_advantages(
     }
     let epsilon = f64::from(STD_EPSILON);
     let device = advantages.summary.device();
-    let mut ours: Vec<f64> =
+    let mut local_sums: Vec<f64> =
         device::read(advantages.summary.clone()).into_iter().map(f64::from).collect();
     // Recovers the sum of squares from the scale.
-    let deviation = 1.0 / ours[SQUARES] - epsilon;
-    ours[SQUARES] = deviation * deviation * ours[LEARNT_STEPS];
-    let mut all = team.all_reduce_counts(&ours)?;
-    all[SQUARES] = match config.scale_rewards {
-        AdvantageScale::Batch => 1.0 / ((all[SQUARES] / all[LEARNT_STEPS]).sqrt() + epsilon),
+    let deviation = 1.0 / local_sums[SQUARES] - epsilon;
+    local_sums[SQUARES] = deviation * deviation * local_sums[LEARNT_STEPS];
+    let mut totals = team.all_reduce_counts(&local_sums)?;
+    totals[SQUARES] = match config.scale_rewards {
+        AdvantageScale::Batch => 1.0 / ((totals[SQUARES] / totals[LEARNT_STEPS]).sqrt() + epsilon),
         AdvantageScale::Group | AdvantageScale::None => 1.0,
     };
-    let summary = device::upload(all.into_iter().map(|x| x as f32).collect(), &device);
+    let summary = device::upload(totals.into_iter().map(|x| x as f32).collect(), &device);
     Ok(RecordingAdvantages { summary, ..advantages })
 }
 

@@ -178,8 +178,11 @@ impl Case {
         let logprobs = steps.map(|(obs, action)| {
             let obs = splat(&obs[..self.features]);
             let mut scratch = network.new_scratch();
-            let logits: Vec<f32> =
-                network.act(&obs, &mut [], &mut scratch).iter().map(|lanes| lanes[0]).collect();
+            let logits: Vec<f32> = network
+                .compute_logits(&obs, &mut [], &mut scratch)
+                .iter()
+                .map(|lanes| lanes[0])
+                .collect();
             logits[*action as usize] - logits.iter().map(|x| x.exp()).sum::<f32>().ln()
         });
         logprobs.collect()
@@ -252,8 +255,8 @@ impl Case {
         let params = tensor(native.params(), [start.len()]);
         let policy = NativeMlp::new(&unflatten(policy, &params));
         let HostPolicy::Perceptron(played) = native.policy() else { unreachable!() };
-        let want = policy.act(&obs, &mut [], &mut policy.new_scratch()).to_vec();
-        assert_eq!(played.act(&obs, &mut [], &mut played.new_scratch()), want);
+        let want = policy.compute_logits(&obs, &mut [], &mut policy.new_scratch()).to_vec();
+        assert_eq!(played.compute_logits(&obs, &mut [], &mut played.new_scratch()), want);
 
         let (want, got) = (general.state.optimizer(), native.moments());
         assert_eq!(want.steps, got.steps);

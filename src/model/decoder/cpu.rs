@@ -157,7 +157,7 @@ impl Actor for NativeDecoder {
     }
 
     /// Computes the logits of a step of [`LANES`] games, and appends the step to their memory.
-    fn act<'a>(
+    fn compute_logits<'a>(
         &self,
         obs: &[Lanes],
         memory: &mut [Lanes],

@@ -212,8 +212,13 @@ impl Games {
         Tensor::from_data(TensorData::new(starts, [steps.len(), GAMES]), device)
     }
 
-    /// Acts in the first steps: their logits, and the memory after them.
-    fn act(&self, decoder: &Decoder, steps: usize, device: &Device) -> (Vec<f64>, Tensor<2>) {
+    /// Computes the logits of the first steps one by one, and the memory after them.
+    fn compute_logits(
+        &self,
+        decoder: &Decoder,
+        steps: usize,
+        device: &Device,
+    ) -> (Vec<f64>, Tensor<2>) {
         let initial = decoder.initial_memory(GAMES, device);
         let (mut memory, mut logits) = (initial.clone(), Vec::new());
         for t in 0..steps {
@@ -260,9 +265,9 @@ fn acting_and_whole_sequences_are_the_formulas() {
             let games = Games::new(steps.max(before + 5), before);
             let steps = games.steps;
             let want = reference.sequence(&games, 0, &vec![reference.empty_cache(); GAMES]);
-            let (acted, _) = games.act(&decoder, steps, &device);
+            let (acted, _) = games.compute_logits(&decoder, steps, &device);
             assert_near(&acted, &want, &format!("{shape:?}, acting"));
-            let (_, memory) = games.act(&decoder, before, &device);
+            let (_, memory) = games.compute_logits(&decoder, before, &device);
             let (obs, starts) =
                 (games.obs(before..steps, &device), games.starts(before..steps, &device));
             let whole = doubles(decoder.sequence(obs, starts, memory));
@@ -277,8 +282,8 @@ fn long_sequences_are_computed_in_parts() {
     let device = Device::flex();
     let shape = shape(2, [2, 1], 40, false);
     let (decoder, games) = (decoder(&shape, &device), Games::new(300, 50));
-    let (acted, _) = games.act(&decoder, 300, &device);
-    let (_, memory) = games.act(&decoder, 20, &device);
+    let (acted, _) = games.compute_logits(&decoder, 300, &device);
+    let (_, memory) = games.compute_logits(&decoder, 20, &device);
     let (obs, starts) = (games.obs(20..300, &device), games.starts(20..300, &device));
     let whole = doubles(decoder.sequence(obs, starts, memory));
     assert_near(&whole, &acted[20 * GAMES * 4..], "in parts");
@@ -294,7 +299,7 @@ fn differentiate_by_hand_and_autodiff(
     let device = Device::flex();
     let decoder = decoder(shape, &device);
     let games = Games::new(before + steps, before);
-    let (_, memory) = games.act(&decoder, before, &device);
+    let (_, memory) = games.compute_logits(&decoder, before, &device);
     let during = before..before + steps;
     let (obs, starts) = (games.obs(during.clone(), &device), games.starts(during, &device));
     let weights: Vec<f32> = (0..steps * GAMES * 4).map(|i| (i as f32 * 0.37).sin()).collect();

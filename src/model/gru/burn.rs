@@ -55,14 +55,14 @@ impl Gru {
         let encoder = widths.windows(2).take(num_encoder_layers).enumerate().map(|(i, pair)| {
             orthogonal_linear(pair[0], pair[1], HIDDEN_GAIN, draw(key, i as u32), device)
         });
-        let gates = |inputs: usize, key: u32| {
+        let new_gates = |inputs: usize, key: u32| {
             let gates = [0, 1, 2].map(|gate| orthogonal_matrix(inputs, size, 1.0, draw(key, gate)));
             let rows = (0..inputs).flat_map(|i| {
                 gates.iter().flat_map(move |gate| gate[i * size..(i + 1) * size].iter().copied())
             });
             linear_with_weight(rows.collect(), 3 * size, device)
         };
-        let mut input_gates = gates(inputs, draw(key, num_encoder_layers as u32));
+        let mut input_gates = new_gates(inputs, draw(key, num_encoder_layers as u32));
         let mut bias = vec![0.0; 3 * size];
         for (j, bias) in bias[size..2 * size].iter_mut().enumerate() {
             let time_constant = (j as f64 + 0.5) / size as f64 * MAX_TIME_CONSTANT;
@@ -73,7 +73,7 @@ impl Gru {
         Self {
             encoder: encoder.collect(),
             input_gates,
-            memory_gates: gates(size, draw(key, num_encoder_layers as u32 + 1)),
+            memory_gates: new_gates(size, draw(key, num_encoder_layers as u32 + 1)),
             head: orthogonal_linear(
                 size,
                 num_actions,

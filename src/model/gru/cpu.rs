@@ -71,7 +71,7 @@ impl Actor for NativeGru {
         }
     }
 
-    fn act<'a>(
+    fn compute_logits<'a>(
         &self,
         obs: &[Lanes],
         memory: &mut [Lanes],

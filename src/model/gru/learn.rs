@@ -144,7 +144,13 @@ impl SequenceModel for GruSequenceModel {
         }
     }
 
-    fn act(&self, obs: &[f32], memory: &mut [Lanes], tape: &mut Tape, logits: &mut [f32]) {
+    fn compute_logits(
+        &self,
+        obs: &[f32],
+        memory: &mut [Lanes],
+        tape: &mut Tape,
+        logits: &mut [f32],
+    ) {
         let starts = vec![0.0; LANES];
         let sequences =
             Sequences { num_games: LANES, obs: obs.to_vec(), starts, memory: to_rows(memory) };
@@ -191,7 +197,7 @@ impl SequenceModel for GruSequenceModel {
         for (t, starts) in starts.chunks_exact(*num_games).enumerate().rev() {
             let d_after = &d_after[t * step..][..step];
             let [gates, memory_products] =
-                [&mut *gates, &mut *memory_products].map(|all| &mut all[t * wide..][..wide]);
+                [&mut *gates, &mut *memory_products].map(|buffer| &mut buffer[t * wide..][..wide]);
             remember_backward(
                 gates,
                 memory_products,

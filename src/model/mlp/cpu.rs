@@ -56,7 +56,7 @@ impl Actor for NativeMlp {
         scratch.active_features()
     }
 
-    fn act<'a>(
+    fn compute_logits<'a>(
         &self,
         obs: &[Lanes],
         _memory: &mut [Lanes],
@@ -83,7 +83,7 @@ mod tests {
             for (lane, cell) in cells.iter().enumerate() {
                 obs[*cell][5 * lane] = 1.5 - lane as f32;
             }
-            let got = policy.act(&obs, &mut [], &mut scratch).to_vec();
+            let got = policy.compute_logits(&obs, &mut [], &mut scratch).to_vec();
             assert_eq!(policy.active_features(&scratch), Some(cells));
             // The active rows of the first layer are a policy of fewer features.
             let Dense { outputs, weight, bias, .. } = &policy.layers[0];
@@ -100,7 +100,7 @@ mod tests {
             };
             let obs: Vec<Lanes> = cells.iter().map(|cell| obs[*cell]).collect();
             let mut scratch = fewer.new_scratch();
-            assert_eq!(fewer.act(&obs, &mut [], &mut scratch), got);
+            assert_eq!(fewer.compute_logits(&obs, &mut [], &mut scratch), got);
             assert_eq!(fewer.active_features(&scratch), None);
         }
     }

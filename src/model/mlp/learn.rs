@@ -46,7 +46,7 @@ impl MlpSequenceModel {
     }
 
     /// Computes the logits of the steps in `tape`.
-    fn compute_logits(&self, Tape { obs, hidden }: &mut Tape, logits: &mut [f32]) {
+    fn run_layers(&self, Tape { obs, hidden }: &mut Tape, logits: &mut [f32]) {
         self.hidden.forward(&self.params, obs, hidden);
         self.head.forward(&self.params, hidden.results(obs), logits);
     }
@@ -73,9 +73,15 @@ impl SequenceModel for MlpSequenceModel {
         self.head.repack(&self.params);
     }
 
-    fn act(&self, obs: &[f32], _memory: &mut [Lanes], tape: &mut Tape, logits: &mut [f32]) {
+    fn compute_logits(
+        &self,
+        obs: &[f32],
+        _memory: &mut [Lanes],
+        tape: &mut Tape,
+        logits: &mut [f32],
+    ) {
         obs.clone_into(&mut tape.obs);
-        self.compute_logits(tape, logits);
+        self.run_layers(tape, logits);
     }
 
     fn forward(
@@ -86,7 +92,7 @@ impl SequenceModel for MlpSequenceModel {
         logits: &mut [f32],
     ) {
         sequences.copy_rows(&sequences.obs, games, &mut tape.obs);
-        self.compute_logits(tape, logits);
+        self.run_layers(tape, logits);
     }
 
     fn backward(&self, tape: &mut Tape, d_logits: &[f32], gradient: &mut [f32]) {

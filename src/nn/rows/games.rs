@@ -120,7 +120,7 @@ impl SequenceModel for DecoderSequenceModel {
         self.weights.repack();
     }
 
-    fn act(
+    fn compute_logits(
         &self,
         obs: &[f32],
         memory: &mut [Lanes],

@@ -89,7 +89,13 @@ pub trait SequenceModel: Clone + Debug + Send + Sync + 'static {
     /// Computes a step of [`LANES`](crate::math::LANES) games: logits `[LANES, num_actions]` of observations
     /// `[LANES, num_features]`, equal to those of whole sequences to the last bit; updates `memory`,
     /// `[memory_size][LANES]`, in place.
-    fn act(&self, obs: &[f32], memory: &mut [Lanes], tape: &mut Self::Tape, logits: &mut [f32]);
+    fn compute_logits(
+        &self,
+        obs: &[f32],
+        memory: &mut [Lanes],
+        tape: &mut Self::Tape,
+        logits: &mut [f32],
+    );
 
     /// Runs the forward pass of the games in this range: logits `[num_steps, range, num_actions]`.
     fn forward(
@@ -115,11 +121,11 @@ pub trait DynSequenceModel: Debug + Send + Sync {
     /// Widths of observations, logits and memory.
     fn sizes(&self) -> PolicySizes;
 
-    /// Computes a step of some games ([`SequenceModel::act`]).
+    /// Computes a step of some games ([`SequenceModel::compute_logits`]).
     ///
     /// # Panics
     /// If there are no parameters yet, or lengths do not belong together.
-    fn act(&self, obs: &[f32], memory: &mut [Lanes], logits: &mut [f32]);
+    fn compute_logits(&self, obs: &[f32], memory: &mut [Lanes], logits: &mut [f32]);
 
     /// Logits of sequences: `[num_steps, games, num_actions]`.
     ///
@@ -156,7 +162,7 @@ impl Clone for Box<dyn DynSequenceModel> {
 #[derive(Debug)]
 pub struct PooledSequenceModel<M: SequenceModel> {
     model: M,
-    act_tapes: Pool<M::Tape>,
+    step_tapes: Pool<M::Tape>,
     passes: Pool<Vec<ThreadPass<M::Tape>>>,
     gradients: Pool<Vec<f32>>,
 }
@@ -179,8 +185,8 @@ impl<M: SequenceModel> Clone for PooledSequenceModel<M> {
 impl<M: SequenceModel> PooledSequenceModel<M> {
     /// Wraps a network with empty pools of buffers.
     pub fn new(model: M) -> Self {
-        let (act_tapes, passes) = (Pool::default(), Pool::default());
-        Self { model, act_tapes, passes, gradients: Pool::default() }
+        let (step_tapes, passes) = (Pool::default(), Pool::default());
+        Self { model, step_tapes, passes, gradients: Pool::default() }
     }
 
     /// Runs the forward pass of all games, in at most `max_passes` parallel passes.
@@ -258,8 +264,8 @@ impl<M: SequenceModel> DynSequenceModel for PooledSequenceModel<M> {
         self.model.sizes()
     }
 
-    fn act(&self, obs: &[f32], memory: &mut [Lanes], logits: &mut [f32]) {
-        self.act_tapes.with(|tape| self.model.act(obs, memory, tape, logits));
+    fn compute_logits(&self, obs: &[f32], memory: &mut [Lanes], logits: &mut [f32]) {
+        self.step_tapes.with(|tape| self.model.compute_logits(obs, memory, tape, logits));
     }
 
     fn logits(&self, sequences: &Sequences) -> Vec<f32> {

@@ -228,11 +228,11 @@ impl<G: Rules> GameRendering<'_, G> {
     /// Draws the games at a fraction `progress` of their last step.
     fn draw(&mut self, progress: f32) -> Result<&Picture> {
         let Self { games, scene, sprites, gpu, picture, .. } = self;
-        let now = games.now();
-        scene.compute_sprites(games.before(), &now, progress, sprites);
+        let states = games.states();
+        scene.compute_sprites(games.previous_states(), &states, progress, sprites);
         match gpu {
-            Some(gpu) => gpu.paint(now.len(), sprites, picture)?,
-            None => paint(scene.info(), now.len(), sprites, picture),
+            Some(gpu) => gpu.paint(states.len(), sprites, picture)?,
+            None => paint(scene.info(), states.len(), sprites, picture),
         }
         if self.options.score {
             let Picture { width, height, .. } = self.picture;

@@ -38,7 +38,7 @@ impl DeviceBranches {
         let buffers = StepwiseBuffers::new(game, config, keys, &self.device);
         buffers.start(self.envs.as_deref());
         for t in 0..config.num_steps {
-            let logits = memory.act(policy, buffers.obs(t));
+            let logits = memory.compute_logits(policy, buffers.obs(t));
             buffers.step(logits, t);
             memory.finish_step(t, || buffers.ends(t));
         }

@@ -16,11 +16,11 @@ pub fn check_on_device<G: Rules>(game: G, options: &CheckOptions, device: &Devic
     assert!(crate::device::has_kernels(device), "rules are compared on a device with kernels");
     let (games, seed) = (options.episodes.max(1) as usize, options.seed.into());
     for steps in STEP_COUNTS {
-        let sums = |device: &Device| -> Vec<f32> {
+        let play = |device: &Device| -> Vec<f32> {
             let sums = play_at_random(game, games, steps, seed, device);
             sums.into_data().try_into_vec().expect("sums are f32")
         };
-        let (native, kernel) = (sums(&Device::flex()), sums(device));
+        let (native, kernel) = (play(&Device::flex()), play(device));
         for (env, (native, kernel)) in native.iter().zip(&kernel).enumerate() {
             let tolerance = 1e-4 * steps as f32 * (1.0 + native.abs() / steps as f32);
             // False if either is NaN.

@@ -12,7 +12,8 @@ use burn::tensor::{Device, Int, Tensor};
 pub struct DeviceGames<G: Rules> {
     rollout: FusedRollout<G>,
     steps: u32,
-    now: Option<Tensor<2, Int>>,
+    /// The environments after the last step; `None` before the first.
+    current: Option<Tensor<2, Int>>,
 }
 
 impl<G: Rules> DeviceGames<G> {
@@ -31,7 +32,7 @@ impl<G: Rules> DeviceGames<G> {
             auto_reset: true,
         };
         let rollout = FusedRollout::new(game, &config, RolloutKeys::new(seed), device);
-        Self { rollout, steps: 0, now: None }
+        Self { rollout, steps: 0, current: None }
     }
 
     /// Steps every game with actions sampled from the policy. Returns the environments before and
@@ -43,8 +44,8 @@ impl<G: Rules> DeviceGames<G> {
     pub fn step(&mut self, policy: &FlatMlp) -> [Tensor<2, Int>; 2] {
         self.rollout.collect(policy, self.steps);
         self.steps = self.steps.wrapping_add(1);
-        let now = self.rollout.branches().expect("every group goes on");
-        let before = self.now.replace(now.clone());
-        [before.unwrap_or_else(|| now.clone()), now]
+        let current = self.rollout.branches().expect("every group goes on");
+        let previous = self.current.replace(current.clone());
+        [previous.unwrap_or_else(|| current.clone()), current]
     }
 }

@@ -178,7 +178,7 @@ fn parse_lora_alpha(config_json: &Value, rank: u64) -> Result<f32, String> {
 /// Parses the matrices that a list of modules names, each once; `None` if an element is not a string. A name may be a
 /// path, and PEFT lists the modules of all layers where they are few. A layer that is not listed lacks its tensors.
 fn parse_modules(names: &[Value]) -> Option<Vec<String>> {
-    let mut all: Vec<String> = Vec::new();
+    let mut modules: Vec<String> = Vec::new();
     for name in names {
         let name = name.as_str()?;
         let is_path = |linear: &Projection| {
@@ -187,11 +187,11 @@ fn parse_modules(names: &[Value]) -> Option<Vec<String>> {
         };
         let last = name.rsplit('.').next().filter(|_| Projection::ALL.iter().any(is_path));
         let name = last.unwrap_or(name);
-        if !all.iter().any(|known| known == name) {
-            all.push(name.to_string());
+        if !modules.iter().any(|known| known == name) {
+            modules.push(name.to_string());
         }
     }
-    Some(all)
+    Some(modules)
 }
 
 /// Writes a model's adapters and its vocabulary.

@@ -142,9 +142,9 @@ impl<'a> HeaderReader<'a> {
             }
             value_types::ARRAY => {
                 let (value_type, count) = (self.read_u32()?, self.read_u64()?);
-                let all: Result<Vec<Value>, _> =
+                let values: Result<Vec<Value>, _> =
                     (0..count).map(|_| self.read_value(value_type, depth + 1)).collect();
-                Value::Array(all?)
+                Value::Array(values?)
             }
             value_types::U64 => json!(self.read_u64()?),
             value_types::I64 => json!(self.read_u64()? as i64),

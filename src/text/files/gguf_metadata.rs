@@ -53,14 +53,14 @@ impl MetadataValue {
                 append_value(to, value_types::STRING, &[]);
                 append_string(to, x);
             }
-            Self::Strings(all) => {
-                append_list(to, value_types::STRING, all, |to, x| append_string(to, x))
+            Self::Strings(values) => {
+                append_list(to, value_types::STRING, values, |to, x| append_string(to, x))
             }
-            Self::Integers(all) => {
-                append_list(to, value_types::I32, all, |to, x| to.extend(x.to_le_bytes()))
+            Self::Integers(values) => {
+                append_list(to, value_types::I32, values, |to, x| to.extend(x.to_le_bytes()))
             }
-            Self::Floats(all) => {
-                append_list(to, value_types::F32, all, |to, x| to.extend(x.to_le_bytes()))
+            Self::Floats(values) => {
+                append_list(to, value_types::F32, values, |to, x| to.extend(x.to_le_bytes()))
             }
         }
     }
@@ -73,10 +73,15 @@ fn append_value(to: &mut Vec<u8>, value_type: u32, bytes: &[u8]) {
 }
 
 /// Appends a list of values of a type.
-fn append_list<T>(to: &mut Vec<u8>, value_type: u32, all: &[T], write: impl Fn(&mut Vec<u8>, &T)) {
+fn append_list<T>(
+    to: &mut Vec<u8>,
+    value_type: u32,
+    values: &[T],
+    write: impl Fn(&mut Vec<u8>, &T),
+) {
     append_value(to, value_types::ARRAY, &value_type.to_le_bytes());
-    to.extend((all.len() as u64).to_le_bytes());
-    all.iter().for_each(|value| write(to, value));
+    to.extend((values.len() as u64).to_le_bytes());
+    values.iter().for_each(|value| write(to, value));
 }
 
 /// Appends a string with its length.

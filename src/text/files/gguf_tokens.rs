@@ -48,7 +48,7 @@ pub(super) fn convert_vocabulary(
     let json = model.files.get(TOKENIZER);
     let json: Value = json.and_then(|text| serde_json::from_slice(text).ok()).unwrap_or_default();
     let mut tokens = TokenTable::new(&json, model.shape.num_actions);
-    let mut all: Vec<(&str, MetadataValue)> = match json["model"]["type"].as_str() {
+    let mut metadata: Vec<(&str, MetadataValue)> = match json["model"]["type"].as_str() {
         Some("BPE") if json["model"]["byte_fallback"] == true => {
             convert_sentence_piece(&json, &mut tokens)?
         }
@@ -66,16 +66,16 @@ pub(super) fn convert_vocabulary(
     let named_bos = bos.or(tokens.ids.get(&bos_name).copied()).or(stop);
     let stops = ["ggml.eos_token_id", "ggml.eot_token_id", "ggml.eom_token_id"];
     let stops = stops.into_iter().zip(&model.stop_tokens);
-    all.extend(stops.map(|(name, token)| (name, MetadataValue::U32(*token))));
-    all.extend(named_bos.map(|token| ("ggml.bos_token_id", MetadataValue::U32(token))));
-    all.push(("ggml.add_bos_token", MetadataValue::Bool(bos.is_some())));
-    all.push(("ggml.add_eos_token", MetadataValue::Bool(eos.is_some())));
+    metadata.extend(stops.map(|(name, token)| (name, MetadataValue::U32(*token))));
+    metadata.extend(named_bos.map(|token| ("ggml.bos_token_id", MetadataValue::U32(token))));
+    metadata.push(("ggml.add_bos_token", MetadataValue::Bool(bos.is_some())));
+    metadata.push(("ggml.add_eos_token", MetadataValue::Bool(eos.is_some())));
     if let Some(template) = &model.template {
-        all.push(("chat_template", MetadataValue::String(template.source.clone())));
+        metadata.push(("chat_template", MetadataValue::String(template.source.clone())));
     }
-    all.push(("ggml.tokens", MetadataValue::Strings(tokens.names)));
-    all.push(("ggml.token_type", MetadataValue::Integers(tokens.kinds)));
-    Ok(all.into_iter().map(|(name, value)| (name.to_string(), value)).collect())
+    metadata.push(("ggml.tokens", MetadataValue::Strings(tokens.names)));
+    metadata.push(("ggml.token_type", MetadataValue::Integers(tokens.kinds)));
+    Ok(metadata.into_iter().map(|(name, value)| (name.to_string(), value)).collect())
 }
 
 /// Metadata of byte-level BPE with this pre-tokenizer.
@@ -108,7 +108,7 @@ fn convert_sentence_piece(
     let adds_prefix = adds_space_prefix(json)?;
     let scores = merge_scores(json, tokens);
     mark_bytes(tokens);
-    let mut all = vec![
+    let mut metadata = vec![
         ("ggml.model", MetadataValue::String("llama".to_string())),
         ("ggml.pre", MetadataValue::String("default".to_string())),
         ("ggml.scores", MetadataValue::Floats(scores)),
@@ -117,9 +117,9 @@ fn convert_sentence_piece(
     let unknown = json["model"]["unk_token"].as_str().and_then(|name| tokens.ids.get(name));
     if let Some(unknown) = unknown {
         tokens.kinds[*unknown as usize] = UNKNOWN;
-        all.push(("ggml.unknown_token_id", MetadataValue::U32(*unknown)));
+        metadata.push(("ggml.unknown_token_id", MetadataValue::U32(*unknown)));
     }
-    Ok(all)
+    Ok(metadata)
 }
 
 /// Whether SentencePiece's BPE puts a space before a text.
@@ -208,9 +208,10 @@ fn byte_character(byte: u8) -> char {
 
 /// The special tokens that a post-processor puts before and after a text.
 fn bounding_tokens(processor: &Value) -> [Option<u32>; 2] {
-    let all = processor["processors"].as_array();
-    let mut all = all.map_or(vec![processor], |all| all.iter().collect()).into_iter();
-    let Some(template) = all.find(|processor| processor["type"] == "TemplateProcessing") else {
+    let list = processor["processors"].as_array();
+    let parts: Vec<&Value> = list.map_or(vec![processor], |list| list.iter().collect());
+    let mut parts = parts.into_iter();
+    let Some(template) = parts.find(|part| part["type"] == "TemplateProcessing") else {
         return [None; 2];
     };
     let special = |piece: Option<&Value>| {

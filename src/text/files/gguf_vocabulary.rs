@@ -107,14 +107,14 @@ impl<'a> Vocabulary<'a> {
     /// Tokens that end a text, those marked in the file first.
     pub fn stop_tokens(&self) -> Vec<u32> {
         let named = ["eos_token_id", "eot_token_id", "eom_token_id"].map(|key| self.token_id(key));
-        let others = END_TOKENS.iter().map(|name| self.ids.get(name).copied());
-        let mut all: Vec<u32> = Vec::new();
-        for id in named.into_iter().chain(others).flatten() {
-            if !all.contains(&(id as u32)) {
-                all.push(id as u32);
+        let usual = END_TOKENS.iter().map(|name| self.ids.get(name).copied());
+        let mut stop_tokens: Vec<u32> = Vec::new();
+        for id in named.into_iter().chain(usual).flatten() {
+            if !stop_tokens.contains(&(id as u32)) {
+                stop_tokens.push(id as u32);
             }
         }
-        all
+        stop_tokens
     }
 
     /// Name of the token set by a key such as `bos_token_id`.

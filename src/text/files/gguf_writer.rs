@@ -203,15 +203,15 @@ fn model_metadata(
         ("rope.freq_base", MetadataValue::F32(shape.rope_theta as f32)),
         ("vocab_size", count(shape.num_actions)),
     ];
-    let mut all = vec![
+    let mut metadata = vec![
         ("general.architecture".to_string(), MetadataValue::String(architecture.to_string())),
         ("general.file_type".to_string(), MetadataValue::U32(format.layout().file_code)),
         ("general.quantization_version".to_string(), MetadataValue::U32(2)),
     ];
-    all.extend(sizes.map(|(key, value)| (format!("{architecture}.{key}"), value)));
+    metadata.extend(sizes.map(|(key, value)| (format!("{architecture}.{key}"), value)));
     let vocabulary = convert_vocabulary(model)?;
-    all.extend(vocabulary.into_iter().map(|(key, value)| (format!("tokenizer.{key}"), value)));
-    Ok(all)
+    metadata.extend(vocabulary.into_iter().map(|(key, value)| (format!("tokenizer.{key}"), value)));
+    Ok(metadata)
 }
 
 /// Counts the heads of a tensor whose rotating coordinates are adjacent in files; `None` for other tensors.

@@ -74,15 +74,15 @@ pub(super) fn with_files_of_adapters(
         }
         _ => files.contains_key(TOKENIZER),
     };
-    let mut all = model.files.clone();
-    all.retain(|name, _| !is_replaced(name));
-    all.append(&mut files);
-    if all == model.files {
+    let mut new_files = model.files.clone();
+    new_files.retain(|name, _| !is_replaced(name));
+    new_files.append(&mut files);
+    if new_files == model.files {
         return Ok(model);
     }
-    check_vocabulary(folder, &all)?;
+    check_vocabulary(folder, &new_files)?;
     let LanguageModel { shape, params, base, .. } = model;
-    Ok(LanguageModel { base, ..assemble(folder, shape, params, all)? })
+    Ok(LanguageModel { base, ..assemble(folder, shape, params, new_files)? })
 }
 
 /// Reads a folder.
@@ -244,19 +244,20 @@ fn find_template_source(files: &Files, config: &Value) -> Result<Option<String>,
     let key = "chat_template";
     let template = match &config[key] {
         // Several templates by name.
-        Value::Array(all) => {
-            all.iter().find(|one| one["name"] == "default").map(|one| &one["template"])
+        Value::Array(templates) => {
+            let default = templates.iter().find(|template| template["name"] == "default");
+            default.map(|template| &template["template"])
         }
         Value::Null => None,
         template => Some(template),
     };
-    let text = |template: &Value| {
+    let to_text = |template: &Value| {
         let text = template.as_str().map(str::to_string);
         text.ok_or_else(|| {
             wrong_type_reason(key, template, "a string, or a list of strings with a `name`")
         })
     };
-    template.map(text).transpose()
+    template.map(to_text).transpose()
 }
 
 /// Parses a file as JSON; null if there is none.

@@ -118,15 +118,15 @@ pub(super) fn read_parameters<T: ParameterSource>(
 
 /// Transposes a matrix of rows of `width` numbers.
 fn transpose(from: &[f32], width: usize) -> Vec<f32> {
-    let (rows, mut all) = (from.len() / width, vec![0.0; from.len()]);
+    let (rows, mut transposed) = (from.len() / width, vec![0.0; from.len()]);
     // In blocks of 16 rows, which stay in the cache.
     for first in (0..rows).step_by(16) {
         for column in 0..width {
-            let to = &mut all[column * rows + first..];
+            let to = &mut transposed[column * rows + first..];
             for (row, to) in (first..rows.min(first + 16)).zip(to) {
                 *to = from[row * width + column];
             }
         }
     }
-    all
+    transposed
 }

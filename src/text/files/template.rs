@@ -29,8 +29,9 @@ impl ChatTemplate {
         answer: &str,
     ) -> Result<String, LanguageError> {
         let answer = Value::from_iter([("role", "assistant"), ("content", answer)]);
-        let all: Vec<Value> = messages.iter().map(Value::from_serialize).chain([answer]).collect();
-        self.render_conversation(&all, values, false)
+        let conversation: Vec<Value> =
+            messages.iter().map(Value::from_serialize).chain([answer]).collect();
+        self.render_conversation(&conversation, values, false)
     }
 
     /// Text that the template puts after an answer; `None` if it rejects the conversation.
@@ -59,14 +60,14 @@ impl ChatTemplate {
     ) -> Result<String, LanguageError> {
         let tokens = Value::from_iter([("bos_token", &self.bos), ("eos_token", &self.eos)]);
         // Not undefined, since templates test whether they are `none`.
-        let none = Value::from_iter([("tools", ()), ("documents", ())]);
-        let own = Value::from_serialize(values);
+        let absent = Value::from_iter([("tools", ()), ("documents", ())]);
+        let given = Value::from_serialize(values);
         let fixed = Value::from_iter([
             ("messages", Value::from_serialize(messages)),
             ("add_generation_prompt", Value::from(add_generation_prompt)),
         ]);
         // The last value of a name counts, as in `transformers`.
-        let values = merge_maps([tokens, none, own, fixed]);
+        let values = merge_maps([tokens, absent, given, fixed]);
         // As in Jinja; a template may have been saved with Windows line ends.
         let source = self.source.replace("\r\n", "\n").replace('\r', "\n");
         let source = replace_generation_tags(&source).into_owned();
@@ -151,12 +152,12 @@ fn replace_generation_tags(source: &str) -> Cow<'_, str> {
     let statements = limits::find_statements(source).unwrap_or_default();
     let replaced = statements.iter().filter_map(|statement| {
         let [(Token::Ident(name), range)] = &statement.tokens[..] else { return None };
-        let with = match *name {
+        let keyword = match *name {
             "generation" => "with",
             "endgeneration" => "endwith",
             _ => return None,
         };
-        Some((range.clone(), with.to_string()))
+        Some((range.clone(), keyword.to_string()))
     });
     limits::apply_edits(source, replaced).into()
 }

@@ -136,8 +136,8 @@ pub(super) fn apply(environment: &mut Environment<'_>, format: FormatPython, cal
 }
 
 /// Rewrites a template so that every assigned value is checked: `{% set x = y %}` becomes
-/// `{% set x =( y )|_assigned%}`, and `{% for x in y %}` is followed by `{% set x = (x)|_assigned %}`. The template must
-/// be parsed as it was, too: with brackets that do not match, a value could end before its check.
+/// `{% set x =( y )|_assigned%}`, and `{% for x in y %}` is followed by `{% set x = (x)|_assigned %}`. The template
+/// must be parsed as it was, too: with brackets that do not match, a value could end before its check.
 ///
 /// Namespaces are the only mutable values, so a cyclic value, which is printed or compared without end, needs the
 /// assignment of a namespace; and a string can double many times only through assignments.
@@ -331,8 +331,8 @@ fn indent(state: &State, text: Value, options: Rest<Value>) -> Result<Value, Err
     let width = widths.filter_map(|width| width.as_usize()).max().unwrap_or(0);
     let lines = text.as_str().map_or(0, |text| text.split('\n').count());
     check_length(width.saturating_mul(lines))?;
-    let all: Vec<Value> = std::iter::once(text).chain(options.0).collect();
-    state.apply_filter(INDENT, &all)
+    let arguments: Vec<Value> = std::iter::once(text).chain(options.0).collect();
+    state.apply_filter(INDENT, &arguments)
 }
 
 /// Repeats a string `count` times, with a bounded result.
@@ -363,8 +363,8 @@ fn join(state: &State, parts: Value, options: Rest<Value>) -> Result<Value, Erro
     let between = options.first().map_or(0, |between| between.to_string().len());
     let count = parts.as_str().map_or_else(|| parts.len().unwrap_or(0), |it| it.chars().count());
     check_length(count.saturating_mul(between))?;
-    let all: Vec<Value> = std::iter::once(parts).chain(options.0).collect();
-    state.apply_filter(JOIN, &all)
+    let arguments: Vec<Value> = std::iter::once(parts).chain(options.0).collect();
+    state.apply_filter(JOIN, &arguments)
 }
 
 /// Calls a method of Python strings; those that can make long texts are bounded like the filters.

@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 /// A tokenizer of any type: BPE, unigram, WordPiece or word level.
 #[derive(Debug)]
@@ -17,6 +17,8 @@ struct FileTokenizer {
     tokenizer: tokenizers::Tokenizer,
     /// Number of tokens in the weights.
     num_tokens: usize,
+    /// The warning of tokens that cannot be decoded.
+    warning: Once,
 }
 
 /// Reads a `tokenizer.json` for weights with `num_tokens` tokens; errors name `path`.
@@ -49,10 +51,10 @@ pub(super) fn read(
     let mut tokenizer = tokenizer.map_err(|reason| unusable_error(path, reason))?;
     // Prompts are never truncated or padded.
     tokenizer.with_padding(None).with_truncation(None).map_err(|e| unusable_error(path, e))?;
-    Ok(Arc::new(FileTokenizer { tokenizer, num_tokens }))
+    Ok(Arc::new(FileTokenizer { tokenizer, num_tokens, warning: Once::new() }))
 }
 
-/// Tokens of a `tokenizer.json` that texts are not split within.
+/// The entries of a `tokenizer.json` that decide how added tokens are found in a text.
 #[derive(Deserialize)]
 struct AddedTokens {
     #[serde(default)]
@@ -181,11 +183,11 @@ const MAX_GROWTH: usize = 1 << 10;
 
 /// Rejects a `normalizer` or `decoder` whose parts together lengthen a text without bound.
 fn check_growth(name: &str, value: &Value) -> Result<(), String> {
-    let (mut growth, mut before) = (1_usize, 0);
+    let (mut growth, mut num_prepended) = (1_usize, 0);
     for part in nested_parts(value, &["normalizers", "decoders"]) {
         let length = |value: &Value| value.as_str().map_or(0, str::len);
         if part["type"] == "Prepend" {
-            before += length(&part["prepend"]);
+            num_prepended += length(&part["prepend"]);
         }
         if part["type"] == "Replace" {
             // An empty pattern matches between all bytes, and so may a regular expression.
@@ -196,7 +198,7 @@ fn check_growth(name: &str, value: &Value) -> Result<(), String> {
         if growth > MAX_GROWTH {
             return Err(format!("its {name} makes a text over {MAX_GROWTH} times as long"));
         }
-        if before > MAX_GROWTH {
+        if num_prepended > MAX_GROWTH {
             return Err(format!("its {name} puts over {MAX_GROWTH} bytes before a text"));
         }
     }
@@ -286,7 +288,12 @@ impl Tokenizer for FileTokenizer {
     }
 
     fn decode(&self, tokens: &[u32]) -> String {
-        catch_panic(|| self.tokenizer.decode(tokens, true).unwrap_or_default()).unwrap_or_default()
+        let text = catch_panic(|| self.tokenizer.decode(tokens, true));
+        text.and_then(|it| it.map_err(|e| e.to_string())).unwrap_or_else(|reason| {
+            // Once, since the other texts of a run likely fail in the same way.
+            self.warning.call_once(|| tracing::warn!("tokens cannot be decoded: {reason}"));
+            String::new()
+        })
     }
 
     fn decode_pieces(&self, tokens: &[u32]) -> Vec<String> {
@@ -297,9 +304,9 @@ impl Tokenizer for FileTokenizer {
             if at == 0 {
                 return alone;
             }
-            let before = self.decode(&tokens[at - 1..at]);
-            let both = self.decode(&tokens[at - 1..=at]);
-            both.strip_prefix(&before).map_or(alone, str::to_string)
+            let previous = self.decode(&tokens[at - 1..at]);
+            let pair = self.decode(&tokens[at - 1..=at]);
+            pair.strip_prefix(&previous).map_or(alone, str::to_string)
         };
         (0..tokens.len()).map(piece).collect()
     }

@@ -57,24 +57,25 @@ pub(super) fn generate(
     let max_rows = max_items(completion_bytes(shape, max_new_tokens, dtype), max_bytes);
     let rows = generator.num_slots.min(max_rows).max(1);
     let capacity = PrefillCapacity::new(shape, dtype, max_bytes);
-    let mut all = Vec::with_capacity(prompts.len());
+    let mut completions = Vec::with_capacity(prompts.len());
     // Prompts in one batch have equally many completions.
     for similar in prompts.chunk_by(|a, b| a.num_completions == b.num_completions) {
         let completions_per_prompt = similar[0].num_completions;
         if completions_per_prompt == 0 {
-            all.extend(similar.iter().map(|_| Vec::new()));
+            completions.extend(similar.iter().map(|_| Vec::new()));
             continue;
         }
         let mut rest = similar;
         while !rest.is_empty() {
             let together = (rows / completions_per_prompt).clamp(1, rest.len());
-            let (prompts, others) = rest.split_at(capacity.count_fitting(&rest[..together]));
-            rest = others;
+            let (batch, unbatched) = rest.split_at(capacity.count_fitting(&rest[..together]));
+            rest = unbatched;
             let token_step = token_step.as_ref();
-            all.extend(complete(generator, decoder, token_step, all.len(), prompts, rows));
+            let first_index = completions.len();
+            completions.extend(complete(generator, decoder, token_step, first_index, batch, rows));
         }
     }
-    all
+    completions
 }
 
 /// Generates the completions of prompts that have equally many, at most `rows` at a time. `first_index` is the
@@ -107,7 +108,9 @@ fn complete(
             let tensors = TensorBatch::new(decoder, &batch, prompts);
             batch.run(tensors)
         };
-        completions.iter_mut().zip(decoded).for_each(|(all, more)| all.extend(more));
+        for (completions, more) in completions.iter_mut().zip(decoded) {
+            completions.extend(more);
+        }
     }
     completions
 }

@@ -102,9 +102,9 @@ impl Generator<'_> {
     pub fn generate(&self, prompts: &[CompletionRequest]) -> Vec<Vec<Completion>> {
         assert!(prompts.iter().all(|prompt| !prompt.tokens.is_empty()), "a prompt has a token");
         let new = |prompt: &CompletionRequest| vec![Completion::default(); prompt.num_completions];
-        let mut all: Vec<Vec<Completion>> = prompts.iter().map(new).collect();
+        let mut completions: Vec<Vec<Completion>> = prompts.iter().map(new).collect();
         if self.sampling.max_new_tokens == 0 {
-            return all;
+            return completions;
         }
         #[cfg(text_kernels)]
         if let Some(decoder) = crate::text::upload_decoder(self.decoder) {
@@ -130,9 +130,9 @@ impl Generator<'_> {
             _ => (0..num_workers).into_par_iter().flat_map_iter(|_| complete_prompts()).collect(),
         };
         for ActiveCompletion { index, completion, .. } in finished {
-            all[index.text][index.completion] = completion;
+            completions[index.text][index.completion] = completion;
         }
-        all
+        completions
     }
 }
 

@@ -127,12 +127,12 @@ pub(crate) fn attend_kernel<C: Float, V: Size>(
                 }
                 if is_token && key_position + window > position {
                     if i < longest_prompt {
-                        let place = prompt_start + i * key_stride;
+                        let offset = prompt_start + i * key_stride;
                         score =
-                            dot::<C, V>(&query, &cached.prompt_keys, place, vectors, vector_size);
+                            dot::<C, V>(&query, &cached.prompt_keys, offset, vectors, vector_size);
                     } else {
-                        let place = completion_start + (i - longest_prompt) * key_stride;
-                        score = dot::<C, V>(&query, &cached.keys, place, vectors, vector_size);
+                        let offset = completion_start + (i - longest_prompt) * key_stride;
+                        score = dot::<C, V>(&query, &cached.keys, offset, vectors, vector_size);
                     }
                 }
             }
@@ -236,12 +236,12 @@ pub(crate) fn attend_kernel<C: Float, V: Size>(
     }
 }
 
-/// Computes the dot product of a query and the key that begins at `place`.
+/// Computes the dot product of a query and the key that begins at `offset`.
 #[cube]
 fn dot<C: Float, V: Size>(
     query: &Shared<[Vector<f32, V>]>,
     keys: &[Vector<C, V>],
-    place: usize,
+    offset: usize,
     #[comptime] vectors: usize,
     #[comptime] vector_size: usize,
 ) -> f32 {
@@ -251,7 +251,7 @@ fn dot<C: Float, V: Size>(
         let mut loaded = Array::<Vector<C, V>>::new(LOADS_AT_ONCE);
         #[unroll]
         for n in 0..LOADS_AT_ONCE {
-            loaded[n] = keys[place + first + n];
+            loaded[n] = keys[offset + first + n];
         }
         #[unroll]
         for n in 0..LOADS_AT_ONCE {
@@ -260,7 +260,7 @@ fn dot<C: Float, V: Size>(
     }
     #[unroll]
     for i in comptime!(vectors / LOADS_AT_ONCE * LOADS_AT_ONCE)..vectors {
-        products += query[i] * Vector::<f32, V>::cast_from(keys[place + i]);
+        products += query[i] * Vector::<f32, V>::cast_from(keys[offset + i]);
     }
     let mut product = products.extract(0usize);
     #[unroll]

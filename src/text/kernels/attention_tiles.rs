@@ -10,7 +10,8 @@ use burn::cubecl::prelude::*;
 
 /// Number of elements of a head that a unit reads at a time from workgroup memory.
 pub(super) const WIDTH: usize = 4;
-/// The [`TileCounts::query_floats`] for which tiles are shrunk: the most that any kernel has, so that all shrink alike.
+/// The [`TileCounts::floats_per_query`] for which tiles are shrunk: the most that any kernel has, so that all shrink
+/// alike.
 const FITTED_QUERY_FLOATS: usize = 3;
 
 /// Tiles of queries and of keys in workgroup memory; a compile-time value of kernels.
@@ -30,11 +31,11 @@ pub(crate) struct Tiles {
 #[derive(Clone, Copy)]
 pub(crate) struct TileCounts {
     /// Number of tiles of queries, and of tiles of keys.
-    pub tiles: usize,
+    pub num_tiles: usize,
     /// Number of products of a tile of queries with one of keys.
-    pub products: usize,
+    pub num_products: usize,
     /// Floats of each query.
-    pub query_floats: usize,
+    pub floats_per_query: usize,
 }
 
 /// Numbers of queries and of keys of a unit's part of a product, or of the units along them.
@@ -46,9 +47,9 @@ pub(crate) struct ProductShape {
 
 impl Tiles {
     /// Halves queries or keys, down to `min_queries` queries, until these arrays fit in `bytes` of workgroup memory, or
-    /// nothing is left to halve. `counts.query_floats` is ignored: room is made for as many as any kernel has.
+    /// nothing is left to halve. `counts.floats_per_query` is ignored: room is made for as many as any kernel has.
     pub fn shrink_to_fit(self, min_queries: usize, counts: TileCounts, bytes: usize) -> Self {
-        let counts = TileCounts { query_floats: FITTED_QUERY_FLOATS, ..counts };
+        let counts = TileCounts { floats_per_query: FITTED_QUERY_FLOATS, ..counts };
         let mut tiles = self;
         while tiles.bytes(counts) > bytes {
             let Tiles { queries, keys, .. } = &mut tiles;
@@ -67,9 +68,9 @@ impl Tiles {
     /// Workgroup memory of these arrays, bytes.
     pub fn bytes(self, counts: TileCounts) -> usize {
         let Self { queries, keys, .. } = self;
-        let floats = counts.tiles * (queries + keys) * self.stride()
-            + counts.products * queries * self.row_size()
-            + counts.query_floats * queries;
+        let floats = counts.num_tiles * (queries + keys) * self.stride()
+            + counts.num_products * queries * self.row_size()
+            + counts.floats_per_query * queries;
         floats * size_of::<f32>()
     }
 
@@ -92,7 +93,7 @@ impl Tiles {
     }
 
     /// Queries and keys of a unit's part of a product, each a group apart.
-    pub const fn part(self) -> ProductShape {
+    pub const fn part_shape(self) -> ProductShape {
         let groups = self.groups();
         ProductShape {
             queries: self.queries.div_ceil(groups.queries),
@@ -107,12 +108,12 @@ impl Tiles {
 
     /// Parts of [`WIDTH`] rows and as many elements that each of [`UNITS`] units has of a matrix of this many rows of
     /// heads.
-    pub const fn shares(self, rows: usize) -> usize {
+    pub const fn num_shares(self, rows: usize) -> usize {
         (rows / WIDTH * self.columns()).div_ceil(UNITS)
     }
 
     /// Number of groups of [`UNITS`] units, each of which takes some of the steps of a sum (split-k).
-    pub const fn splits(self) -> usize {
+    pub const fn num_splits(self) -> usize {
         self.units / UNITS
     }
 }
@@ -138,13 +139,13 @@ pub(super) struct RowBlock {
 
 #[cube]
 impl RowBlock {
-    /// Reads the block whose first row, and the end of its rows, are at `place` in the table of segments.
-    pub fn from_table(segments: &Segments, place: usize, head: usize) -> RowBlock {
-        let first = segments.table[place] as usize;
+    /// Reads the block whose first row, and the end of its rows, are at `entry` in the table of segments.
+    pub fn from_table(segments: &Segments, entry: usize, head: usize) -> RowBlock {
+        let first = segments.table[entry] as usize;
         let prompt_start = segments.bound(first, PROMPT_START);
         RowBlock {
             first,
-            end: segments.table[place + 1] as usize,
+            end: segments.table[entry + 1] as usize,
             segment_start: segments.bound(first, OWN_START),
             prompt_start,
             prompt_rows: segments.bound(first, PROMPT_END) - prompt_start,
@@ -178,8 +179,8 @@ impl RowBlock {
         self.prompt_rows + row - self.segment_start
     }
 
-    /// The place of query `query` of the block among those of all rows.
-    pub fn query_place(&self, query: usize, #[comptime] heads: Heads) -> usize {
+    /// The index of query `query` of the block among those of all rows.
+    pub fn query_index(&self, query: usize, #[comptime] heads: Heads) -> usize {
         let heads_per_key = comptime!(heads.queries / heads.keys);
         self.row(query, heads) * heads.queries + self.head * heads_per_key + query % heads_per_key
     }
@@ -221,7 +222,7 @@ pub(super) fn load_queries(
             let query = start + e / tiles.dim;
             let mut value = 0.0f32;
             if e < count && query < end {
-                value = source[rows.query_place(query, heads) * tiles.dim + e % tiles.dim];
+                value = source[rows.query_index(query, heads) * tiles.dim + e % tiles.dim];
             }
             values[n] = value;
         }
@@ -250,8 +251,9 @@ pub(super) fn load_keys<C: Float>(
             let key = start + e / tiles.dim;
             let mut value = 0.0f32;
             if e < count && key < end {
-                let place = rows.key_row(key) * comptime!(heads.key_size()) + rows.head * tiles.dim;
-                value = f32::cast_from(source[place + e % tiles.dim]);
+                let offset =
+                    rows.key_row(key) * comptime!(heads.key_size()) + rows.head * tiles.dim;
+                value = f32::cast_from(source[offset + e % tiles.dim]);
             }
             values[n] = value;
         }
@@ -289,19 +291,19 @@ pub(super) fn store_queries<N: Float>(
 ) {
     let count = rows.num_queries(heads);
     #[unroll]
-    for share in 0..comptime!(tiles.shares(tiles.queries)) {
+    for share in 0..comptime!(tiles.num_shares(tiles.queries)) {
         let item = UNIT_POS as usize + comptime!(share * UNITS);
         let (first, d) =
             (item / comptime!(tiles.columns()) * WIDTH, item % comptime!(tiles.columns()) * WIDTH);
         #[unroll]
         for i in 0..WIDTH {
             if first + i < count {
-                let place = rows.query_place(first + i, heads) * tiles.dim + d;
+                let offset = rows.query_index(first + i, heads) * tiles.dim + d;
                 #[unroll]
                 for c in 0..WIDTH {
                     if d + c < tiles.dim {
                         let sum = comptime!((share * WIDTH + i) * WIDTH + c);
-                        to[place + c] = N::cast_from(sums[sum]);
+                        to[offset + c] = N::cast_from(sums[sum]);
                     }
                 }
             }
@@ -335,7 +337,7 @@ pub(super) fn multiply(
     products: &mut Array<f32>,
     #[comptime] tiles: Tiles,
 ) {
-    let (groups, part) = comptime!((tiles.groups(), tiles.part()));
+    let (groups, part) = comptime!((tiles.groups(), tiles.part_shape()));
     let stride = comptime!(tiles.stride());
     let (query, key) =
         (UNIT_POS as usize / comptime!(groups.keys), UNIT_POS as usize % comptime!(groups.keys));
@@ -385,12 +387,13 @@ pub(super) fn accumulate(
 ) {
     let (columns, stride) = comptime!((tiles.columns(), tiles.stride()));
     #[unroll]
-    for share in 0..comptime!(tiles.shares(rows)) {
+    for share in 0..comptime!(tiles.num_shares(rows)) {
         let item = UNIT_POS as usize % UNITS + comptime!(share * UNITS);
         if item < comptime!(rows / WIDTH * tiles.columns()) {
             let (row, d) = (item / columns * WIDTH, item % columns * WIDTH);
             let mut values = Array::<f32>::new(WIDTH);
-            for k in range_stepped(UNIT_POS as usize / UNITS, steps, comptime!(tiles.splits())) {
+            for k in range_stepped(UNIT_POS as usize / UNITS, steps, comptime!(tiles.num_splits()))
+            {
                 #[unroll]
                 for c in 0..WIDTH {
                     values[c] = tile[k * stride + d + c];
@@ -416,7 +419,7 @@ pub(super) fn add_splits(
     #[comptime] tiles: Tiles,
 ) {
     let (unit, split) = (UNIT_POS as usize % UNITS, UNIT_POS as usize / UNITS);
-    let count = comptime!(tiles.shares(tiles.keys) * WIDTH * WIDTH);
+    let count = comptime!(tiles.num_shares(tiles.keys) * WIDTH * WIDTH);
     // A part of the shares at a time, since a tile has no room for all.
     #[unroll]
     for part in 0..comptime!(count / WIDTH) {
@@ -428,7 +431,7 @@ pub(super) fn add_splits(
         sync_cube();
         if split == 0 {
             #[unroll]
-            for other in 1..comptime!(tiles.splits()) {
+            for other in 1..comptime!(tiles.num_splits()) {
                 #[unroll]
                 for c in 0..WIDTH {
                     sums[comptime!(part * WIDTH + c)] +=
@@ -446,7 +449,7 @@ mod tests {
     #[test]
     fn tiles_are_made_smaller_until_they_have_room() {
         let tiles = Tiles { queries: 32, keys: 32, dim: 64, units: UNITS };
-        let counts = TileCounts { tiles: 2, products: 1, query_floats: 3 };
+        let counts = TileCounts { num_tiles: 2, num_products: 1, floats_per_query: 3 };
         for min_queries in [1, 8, 16] {
             for bytes in [16 << 10, 32 << 10, 256 << 10] {
                 let fitting = tiles.shrink_to_fit(min_queries, counts, bytes);
@@ -458,7 +461,7 @@ mod tests {
         // Nothing is left to halve.
         let fitting = Tiles { dim: 4096, ..tiles }.shrink_to_fit(16, counts, 1 << 10);
         assert_eq!((fitting.queries, fitting.keys), (16, WIDTH));
-        assert!(fitting.bytes(TileCounts { query_floats: 0, ..counts }) > 1 << 10);
+        assert!(fitting.bytes(TileCounts { floats_per_query: 0, ..counts }) > 1 << 10);
     }
 
     #[test]
@@ -467,7 +470,7 @@ mod tests {
             [(16, 32, 64), (8, 8, 64), (4, 16, 64), (16, 4, 64), (32, 16, 256), (32, 8, 256)]
         {
             let tiles = Tiles { queries, keys, dim: 5, units };
-            let (groups, part) = (tiles.groups(), tiles.part());
+            let (groups, part) = (tiles.groups(), tiles.part_shape());
             let mut found = vec![0; queries * keys];
             for unit in 0..units {
                 for (i, j) in (0..part.queries).flat_map(|i| (0..part.keys).map(move |j| (i, j))) {

@@ -32,15 +32,15 @@ impl Choices {
         logprob: f32,
         entropy: f32,
     ) {
-        let place = step % self.capacity * self.values_per_step + row;
-        self.values[place] = token as f32;
-        self.values[place + rows] = logprob;
-        self.values[place + 2 * rows] = entropy;
+        let index = step % self.capacity * self.values_per_step + row;
+        self.values[index] = token as f32;
+        self.values[index + rows] = logprob;
+        self.values[index + 2 * rows] = entropy;
     }
 
     /// Writes a mask of a step.
-    pub fn write_mask(&mut self, step: usize, rows: usize, place: usize, mask: u32) {
-        self.values[step % self.capacity * self.values_per_step + 3 * rows + place] = mask as f32;
+    pub fn write_mask(&mut self, step: usize, rows: usize, index: usize, mask: u32) {
+        self.values[step % self.capacity * self.values_per_step + 3 * rows + index] = mask as f32;
     }
 }
 

@@ -125,7 +125,7 @@ impl HeadLayout {
     }
 
     /// Items of a unit, one of each part of the row.
-    fn parts(self) -> usize {
+    fn num_parts(self) -> usize {
         (self.count * self.head_items()).div_ceil(self.units)
     }
 }
@@ -157,11 +157,11 @@ fn rotate_heads(
     let heads = comptime!(layout.heads);
     let (dim, half, items) = comptime!((heads.dim, heads.half, layout.head_items()));
     let mut rotated = RotatedItems {
-        first: Array::<f32>::new(comptime!(layout.parts())),
-        second: Array::<f32>::new(comptime!(layout.parts())),
+        first: Array::<f32>::new(comptime!(layout.num_parts())),
+        second: Array::<f32>::new(comptime!(layout.num_parts())),
     };
     #[unroll]
-    for part in 0..comptime!(layout.parts()) {
+    for part in 0..comptime!(layout.num_parts()) {
         let item = UNIT_POS as usize + comptime!(part * layout.units);
         let mut a = 0.0f32;
         let mut b = 0.0f32;
@@ -208,7 +208,7 @@ fn write_heads<C: Float>(
 ) {
     let (dim, half, items) = comptime!((layout.heads.dim, layout.heads.half, layout.head_items()));
     #[unroll]
-    for part in 0..comptime!(layout.parts()) {
+    for part in 0..comptime!(layout.num_parts()) {
         let item = UNIT_POS as usize + comptime!(part * layout.units);
         if item < comptime!(layout.count * layout.head_items()) {
             let (head, i) = (item / items, item % items);
@@ -227,9 +227,9 @@ fn write_heads<C: Float>(
 /// begin at `query_start` and `key_start`.
 #[cube]
 pub(crate) fn compute_roots(
-    queries: &mut [f32],
+    queries: &[f32],
     query_start: usize,
-    keys: &mut [f32],
+    keys: &[f32],
     key_start: usize,
     roots: &mut Shared<[f32]>,
     eps: f32,
@@ -308,7 +308,7 @@ pub(crate) fn store_kernel<C: Float>(
         let key_start = row * comptime!(heads.key_size());
         let mut roots = Shared::<[f32]>::new_slice(comptime!(heads.queries + heads.keys));
         if comptime!(heads.has_head_norms()) {
-            compute_roots(queries, query_start, keys, key_start, &mut roots, eps, heads, units);
+            compute_roots(&*queries, query_start, &*keys, key_start, &mut roots, eps, heads, units);
         }
         let rotation = row * comptime!(2 * heads.half);
         let value_layout = comptime!(RowLayout { size: heads.key_size(), units });

@@ -60,7 +60,7 @@ impl RowLayout {
     }
 
     /// Number of elements of a unit: one of each part of the row.
-    const fn parts(self) -> usize {
+    const fn num_parts(self) -> usize {
         self.size.div_ceil(self.units)
     }
 
@@ -83,9 +83,9 @@ fn has_element(i: usize, #[comptime] part: usize, #[comptime] row: RowLayout) ->
 /// Reads a unit's elements of the row that begins at `first`; 0 beyond its end.
 #[cube]
 pub(super) fn read(from: &[f32], first: usize, #[comptime] row: RowLayout) -> Array<f32> {
-    let mut elements = Array::<f32>::new(comptime!(row.parts()));
+    let mut elements = Array::<f32>::new(comptime!(row.num_parts()));
     #[unroll]
-    for part in 0..comptime!(row.parts()) {
+    for part in 0..comptime!(row.num_parts()) {
         let i = UNIT_POS as usize + comptime!(part * row.units);
         let mut element = 0.0f32;
         if has_element(i, part, row) {
@@ -105,7 +105,7 @@ pub(super) fn write<N: Float>(
     #[comptime] row: RowLayout,
 ) {
     #[unroll]
-    for part in 0..comptime!(row.parts()) {
+    for part in 0..comptime!(row.num_parts()) {
         let i = UNIT_POS as usize + comptime!(part * row.units);
         if has_element(i, part, row) {
             to[first + i] = N::cast_from(elements[part]);
@@ -118,7 +118,7 @@ pub(super) fn write<N: Float>(
 fn compute_root(elements: &Array<f32>, eps: f32, #[comptime] row: RowLayout) -> f32 {
     let mut square = 0.0f32;
     #[unroll]
-    for part in 0..comptime!(row.parts()) {
+    for part in 0..comptime!(row.num_parts()) {
         square += elements[part] * elements[part];
     }
     (cube_sum(square, comptime!(row.units)) / comptime!(row.size as f32) + eps).sqrt()
@@ -166,12 +166,12 @@ pub(crate) fn add_norm_kernel<N: Float>(
                 let scales = read(output_weights, 0usize, row);
                 let root = compute_root(&added, eps, row);
                 #[unroll]
-                for part in 0..comptime!(row.parts()) {
+                for part in 0..comptime!(row.num_parts()) {
                     elements[part] += added[part] / root * (scales[part] + offset);
                 }
             } else {
                 #[unroll]
-                for part in 0..comptime!(row.parts()) {
+                for part in 0..comptime!(row.num_parts()) {
                     elements[part] += added[part];
                 }
             }
@@ -181,7 +181,7 @@ pub(crate) fn add_norm_kernel<N: Float>(
             let scales = read(weights, 0usize, row);
             let root = compute_root(&elements, eps, row);
             #[unroll]
-            for part in 0..comptime!(row.parts()) {
+            for part in 0..comptime!(row.num_parts()) {
                 elements[part] = elements[part] / root * (scales[part] + offset);
             }
             write(normed, first, &elements, row);
@@ -279,16 +279,16 @@ pub(crate) fn norm_backward_kernel(
     let begin = CUBE_POS * ROWS_PER_CUBE;
     if begin < rows {
         let row = comptime!(form.row);
-        let (units, parts) = comptime!((row.units, row.parts()));
+        let (units, num_parts) = comptime!((row.units, row.num_parts()));
         let count = comptime!(row.size as f32);
         let mut end = begin + ROWS_PER_CUBE;
         if end > rows {
             end = rows;
         }
         let scales = read(weights, 0usize, row);
-        let mut sums = Array::<f32>::new(parts);
+        let mut sums = Array::<f32>::new(num_parts);
         #[unroll]
-        for part in 0..parts {
+        for part in 0..num_parts {
             sums[part] = 0.0f32;
         }
         for row_index in begin..end {
@@ -298,14 +298,14 @@ pub(crate) fn norm_backward_kernel(
             let mut square = 0.0f32;
             let mut dot = 0.0f32;
             #[unroll]
-            for part in 0..parts {
+            for part in 0..num_parts {
                 square += elements[part] * elements[part];
                 dot += d_outputs[part] * (scales[part] + offset) * elements[part];
             }
-            let mut d_elements = Array::<f32>::new(parts);
+            let mut d_elements = Array::<f32>::new(num_parts);
             if comptime!(form.adds) {
                 #[unroll]
-                for part in 0..parts {
+                for part in 0..num_parts {
                     let i = UNIT_POS as usize + comptime!(part * row.units);
                     if has_element(i, part, row) {
                         d_elements[part] = d_input[first + i];
@@ -319,7 +319,7 @@ pub(crate) fn norm_backward_kernel(
             let root = (square / count + eps).sqrt();
             let norm_grad = dot / (count * root * root * root);
             #[unroll]
-            for part in 0..parts {
+            for part in 0..num_parts {
                 let (x, d) = (elements[part], d_outputs[part]);
                 let mut gradient = d * (scales[part] + offset) / root - x * norm_grad;
                 if comptime!(form.adds) {
@@ -365,12 +365,12 @@ pub(crate) fn column_sums_kernel<N: Float>(
     parts[unit] = sum;
     sync_cube();
     if run == 0 && at < width {
-        let mut all = 0.0f32;
+        let mut total = 0.0f32;
         #[unroll]
         for run in 0..runs {
-            all += parts[comptime!(run * COLUMNS_PER_CUBE) + column];
+            total += parts[comptime!(run * COLUMNS_PER_CUBE) + column];
         }
-        sums[at] = all;
+        sums[at] = total;
     }
 }
 

@@ -19,8 +19,8 @@ use burn::cubecl::prelude::*;
 /// Attention of the heads that share a head of keys, for a block of rows; one cube per block and head of keys.
 ///
 /// Buffers: queries `[rows, query_size]`, scaled; keys and values `[rows, key_size]`; those of [`Segments`], with the
-/// blocks from `place` on; `[rows, query_size]`; for each row and head the log-sum-exp of its scores, and delta, which
-/// [`delta_kernel`](super::text_gradients::delta_kernel) writes, `[rows, heads, 2]`. Workgroup memory: a tile of
+/// blocks from `first_entry` on; `[rows, query_size]`; for each row and head the log-sum-exp of its scores, and delta,
+/// which [`delta_kernel`](super::text_gradients::delta_kernel) writes, `[rows, heads, 2]`. Workgroup memory: a tile of
 /// queries, one of keys, their products, and three floats per query.
 #[cube(launch_unchecked)]
 pub(crate) fn text_attend_kernel<C: Float>(
@@ -30,7 +30,7 @@ pub(crate) fn text_attend_kernel<C: Float>(
     segments: &Segments,
     attended: &mut [C],
     lse_and_delta: &mut [f32],
-    place: usize,
+    first_entry: usize,
     blocks: usize,
     window: usize,
     #[comptime] heads: Heads,
@@ -41,10 +41,13 @@ pub(crate) fn text_attend_kernel<C: Float>(
     if block < blocks {
         let unit = UNIT_POS as usize;
         let (stride, row_size) = comptime!((tiles.stride(), tiles.row_size()));
-        let (groups, part) = comptime!((tiles.groups(), tiles.part()));
+        let (groups, part) = comptime!((tiles.groups(), tiles.part_shape()));
         let heads_per_key = comptime!(heads.queries / heads.keys);
-        let rows =
-            RowBlock::from_table(segments, place + 2 * block, CUBE_POS % comptime!(heads.keys));
+        let rows = RowBlock::from_table(
+            segments,
+            first_entry + 2 * block,
+            CUBE_POS % comptime!(heads.keys),
+        );
         let count = rows.num_queries(heads);
 
         let mut query_tile =
@@ -64,9 +67,9 @@ pub(crate) fn text_attend_kernel<C: Float>(
             totals[query] = 0.0f32;
         }
         let mut products = Array::<f32>::new(comptime!(part.queries * part.keys));
-        let shares = comptime!(tiles.shares(tiles.queries));
-        let mut sums = Array::<f32>::new(comptime!(shares * WIDTH * WIDTH));
-        clear(&mut sums, comptime!(shares * WIDTH * WIDTH));
+        let num_shares = comptime!(tiles.num_shares(tiles.queries));
+        let mut sums = Array::<f32>::new(comptime!(num_shares * WIDTH * WIDTH));
+        clear(&mut sums, comptime!(num_shares * WIDTH * WIDTH));
 
         // Keys up to the last row's own.
         let end = rows.position(rows.end);
@@ -97,8 +100,8 @@ pub(crate) fn text_attend_kernel<C: Float>(
             }
             sync_cube();
             for query in range_stepped(unit, tiles.queries, UNITS) {
-                let before = peaks[query];
-                let mut peak = before;
+                let last_peak = peaks[query];
+                let mut peak = last_peak;
                 for key in 0..comptime!(tiles.keys) {
                     let score = weights[query * row_size + key];
                     if score > peak {
@@ -106,7 +109,7 @@ pub(crate) fn text_attend_kernel<C: Float>(
                     }
                 }
                 peaks[query] = peak;
-                rescales[query] = exp(before - peak);
+                rescales[query] = exp(last_peak - peak);
             }
             // Values overwrite keys.
             load_keys::<C>(&mut key_tile, values, &rows, start, end, heads, tiles);
@@ -136,7 +139,7 @@ pub(crate) fn text_attend_kernel<C: Float>(
                 totals[query] = total;
             }
             #[unroll]
-            for share in 0..shares {
+            for share in 0..num_shares {
                 let item = unit + comptime!(share * UNITS);
                 let row = item / comptime!(tiles.columns()) * WIDTH;
                 if row < comptime!(tiles.queries) {
@@ -158,7 +161,7 @@ pub(crate) fn text_attend_kernel<C: Float>(
         }
         sync_cube();
         #[unroll]
-        for share in 0..shares {
+        for share in 0..num_shares {
             let row = (unit + comptime!(share * UNITS)) / comptime!(tiles.columns()) * WIDTH;
             if row < comptime!(tiles.queries) {
                 #[unroll]
@@ -173,7 +176,7 @@ pub(crate) fn text_attend_kernel<C: Float>(
         }
         store_queries(&sums, attended, &rows, heads, tiles);
         for query in range_stepped(unit, count, UNITS) {
-            lse_and_delta[2 * rows.query_place(query, heads)] = peaks[query] + ln(totals[query]);
+            lse_and_delta[2 * rows.query_index(query, heads)] = peaks[query] + ln(totals[query]);
         }
     }
 }

@@ -46,9 +46,9 @@ pub(crate) fn delta_kernel<C: Float, V: Size>(
 /// Computes the gradient of queries; one cube per block of rows and head of keys.
 ///
 /// Buffers: queries and the gradient of the result, `[rows, query_size]`; keys and values `[rows, key_size]`;
-/// log-sum-exp and delta of each row and head, `[rows, heads, 2]`; those of [`Segments`], with the blocks from `place`
-/// on; the gradient of the queries, `[rows, query_size]`. Workgroup memory: two tiles of queries, two of keys, and a
-/// product of them.
+/// log-sum-exp and delta of each row and head, `[rows, heads, 2]`; those of [`Segments`], with the blocks from
+/// `first_entry` on; the gradient of the queries, `[rows, query_size]`. Workgroup memory: two tiles of queries, two of
+/// keys, and a product of them.
 #[cube(launch_unchecked)]
 pub(crate) fn query_gradient_kernel<C: Float>(
     queries: &[f32],
@@ -58,7 +58,7 @@ pub(crate) fn query_gradient_kernel<C: Float>(
     lse_and_delta: &[f32],
     segments: &Segments,
     d_queries: &mut [f32],
-    place: usize,
+    first_entry: usize,
     blocks: usize,
     window: usize,
     #[comptime] heads: Heads,
@@ -69,10 +69,13 @@ pub(crate) fn query_gradient_kernel<C: Float>(
     if block < blocks {
         let unit = UNIT_POS as usize;
         let (stride, row_size) = comptime!((tiles.stride(), tiles.row_size()));
-        let (groups, part) = comptime!((tiles.groups(), tiles.part()));
+        let (groups, part) = comptime!((tiles.groups(), tiles.part_shape()));
         let heads_per_key = comptime!(heads.queries / heads.keys);
-        let rows =
-            RowBlock::from_table(segments, place + 2 * block, CUBE_POS % comptime!(heads.keys));
+        let rows = RowBlock::from_table(
+            segments,
+            first_entry + 2 * block,
+            CUBE_POS % comptime!(heads.keys),
+        );
         let count = rows.num_queries(heads);
 
         let size = comptime!(tiles.queries * stride);
@@ -90,9 +93,9 @@ pub(crate) fn query_gradient_kernel<C: Float>(
         pad(&mut value_tile, tiles.keys, tiles);
         let mut scores = Array::<f32>::new(comptime!(part.queries * part.keys));
         let mut d_weights = Array::<f32>::new(comptime!(part.queries * part.keys));
-        let shares = comptime!(tiles.shares(tiles.queries));
-        let mut sums = Array::<f32>::new(comptime!(shares * WIDTH * WIDTH));
-        clear(&mut sums, comptime!(shares * WIDTH * WIDTH));
+        let num_shares = comptime!(tiles.num_shares(tiles.queries));
+        let mut sums = Array::<f32>::new(comptime!(num_shares * WIDTH * WIDTH));
+        clear(&mut sums, comptime!(num_shares * WIDTH * WIDTH));
 
         let end = rows.position(rows.end);
         for start in range_stepped(rows.first_key(window), end, comptime!(tiles.keys)) {
@@ -106,7 +109,7 @@ pub(crate) fn query_gradient_kernel<C: Float>(
             for i in 0..comptime!(part.queries) {
                 let query = unit / comptime!(groups.keys) + comptime!(i * groups.queries);
                 let position = rows.position(rows.first + query / heads_per_key);
-                let entry = 2 * rows.query_place(query, heads);
+                let entry = 2 * rows.query_index(query, heads);
                 #[unroll]
                 for j in 0..comptime!(part.keys) {
                     let key = unit % comptime!(groups.keys) + comptime!(j * groups.keys);
@@ -158,7 +161,7 @@ pub(crate) fn key_gradient_kernel<C: Float>(
     segments: &Segments,
     key_parts: &mut [f32],
     value_parts: &mut [f32],
-    place: usize,
+    first_entry: usize,
     blocks: usize,
     window: usize,
     #[comptime] heads: Heads,
@@ -169,9 +172,9 @@ pub(crate) fn key_gradient_kernel<C: Float>(
     if block < blocks {
         let unit = UNIT_POS as usize;
         let (dim, stride, row_size) = comptime!((tiles.dim, tiles.stride(), tiles.row_size()));
-        let (groups, part) = comptime!((tiles.groups(), tiles.part()));
+        let (groups, part) = comptime!((tiles.groups(), tiles.part_shape()));
         let heads_per_key = comptime!(heads.queries / heads.keys);
-        let at = place + block * KEY_BLOCK_ENTRIES;
+        let at = first_entry + block * KEY_BLOCK_ENTRIES;
         let rows = RowBlock::from_table(segments, at, CUBE_POS % comptime!(heads.keys));
         let part_index = segments.table[at + 2] as usize;
         let parts = segments.table[at + 3] as usize;
@@ -200,11 +203,11 @@ pub(crate) fn key_gradient_kernel<C: Float>(
         pad(&mut value_tile, tiles.keys, tiles);
         let mut scores = Array::<f32>::new(comptime!(part.queries * part.keys));
         let mut d_weights = Array::<f32>::new(comptime!(part.queries * part.keys));
-        let shares = comptime!(tiles.shares(tiles.keys));
-        let mut key_sums = Array::<f32>::new(comptime!(shares * WIDTH * WIDTH));
-        let mut value_sums = Array::<f32>::new(comptime!(shares * WIDTH * WIDTH));
-        clear(&mut key_sums, comptime!(shares * WIDTH * WIDTH));
-        clear(&mut value_sums, comptime!(shares * WIDTH * WIDTH));
+        let num_shares = comptime!(tiles.num_shares(tiles.keys));
+        let mut key_sums = Array::<f32>::new(comptime!(num_shares * WIDTH * WIDTH));
+        let mut value_sums = Array::<f32>::new(comptime!(num_shares * WIDTH * WIDTH));
+        clear(&mut key_sums, comptime!(num_shares * WIDTH * WIDTH));
+        clear(&mut value_sums, comptime!(num_shares * WIDTH * WIDTH));
 
         let (first, step) =
             (part_index * comptime!(tiles.queries), parts * comptime!(tiles.queries));
@@ -225,7 +228,7 @@ pub(crate) fn key_gradient_kernel<C: Float>(
                 if query_index / heads_per_key >= rows.own_rows {
                     last = rows.end;
                 }
-                let entry = 2 * rows.query_place(query_index, heads);
+                let entry = 2 * rows.query_index(query_index, heads);
                 let mut position = 0usize.runtime();
                 if query_index < end {
                     position = segments.position(row);
@@ -259,13 +262,13 @@ pub(crate) fn key_gradient_kernel<C: Float>(
             accumulate(&mut key_sums, &d_scores, &query_tile, 1, row_size, len, tiles.keys, tiles);
             accumulate(&mut value_sums, &weights, &d_tile, 1, row_size, len, tiles.keys, tiles);
         }
-        if comptime!(tiles.splits() > 1) {
+        if comptime!(tiles.num_splits() > 1) {
             add_splits(&mut key_sums, &mut query_tile, tiles);
             add_splits(&mut value_sums, &mut query_tile, tiles);
         }
         if unit < UNITS {
             #[unroll]
-            for share in 0..shares {
+            for share in 0..num_shares {
                 let item = unit + comptime!(share * UNITS);
                 let (first, d) = (
                     item / comptime!(tiles.columns()) * WIDTH,
@@ -296,8 +299,8 @@ pub(crate) fn key_gradient_kernel<C: Float>(
 /// Adds up the parts of the gradients of keys and of values; one unit per element. That of values is of the type of the
 /// operands of products, which take it next.
 ///
-/// Buffers: the parts, `[.., size]` each; those of [`Segments`], with the parts of each row from `place` on; `[count]`
-/// elements of rows of `size` each.
+/// Buffers: the parts, `[.., size]` each; those of [`Segments`], with the parts of each row from `first_entry` on;
+/// `[count]` elements of rows of `size` each.
 #[cube(launch_unchecked)]
 pub(crate) fn add_parts_kernel<C: Float>(
     key_parts: &[f32],
@@ -305,14 +308,14 @@ pub(crate) fn add_parts_kernel<C: Float>(
     segments: &Segments,
     d_keys: &mut [f32],
     d_values: &mut [C],
-    place: usize,
+    first_entry: usize,
     count: usize,
     #[comptime] size: usize,
     #[define(C)] _element: ElemType,
 ) {
     let i = ABSOLUTE_POS;
     if i < count {
-        let entry = place + i / size * ROW_ENTRIES;
+        let entry = first_entry + i / size * ROW_ENTRIES;
         let first = segments.table[entry] as usize * size + i % size;
         let step = segments.table[entry + 1] as usize * size;
         let parts = segments.table[entry + 2] as usize;

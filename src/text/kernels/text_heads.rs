@@ -80,8 +80,8 @@ fn find_weights(head: usize, #[comptime] first: usize, #[comptime] heads: Heads)
 /// keys; the results, of the shapes of the inputs. Workgroup memory: a float per head.
 #[cube(launch_unchecked)]
 pub(crate) fn norm_rotate_kernel<C: Float>(
-    queries: &mut [f32],
-    keys: &mut [f32],
+    queries: &[f32],
+    keys: &[f32],
     rotations: &[f32],
     weights: &[f32],
     rotated_queries: &mut [f32],
@@ -147,7 +147,7 @@ pub(crate) fn norm_rotate_kernel<C: Float>(
 /// Computes the gradient of element `i` of a head before its rotation, from that of the rotated head at `at`.
 #[cube]
 fn unrotate(
-    d: &mut [f32],
+    d: &[f32],
     at: usize,
     i: usize,
     rotations: &[f32],
@@ -228,7 +228,7 @@ fn unrotate_item<N: Float>(
 #[cube]
 fn sum_head(
     x: &[f32],
-    d: &mut [f32],
+    d: &[f32],
     at: usize,
     rotations: &[f32],
     rotation: usize,
@@ -318,14 +318,14 @@ pub(crate) fn norm_rotate_backward_kernel(
                 let w = find_weights(head, 0usize, heads);
                 let at = row * query_size + head * dim;
                 let (square, dot) =
-                    sum_head(queries, d_queries, at, rotations, rotation, weights, w, heads);
+                    sum_head(queries, &*d_queries, at, rotations, rotation, weights, w, heads);
                 roots[item] = square;
                 dots[item] = dot;
             } else {
                 let w = find_weights(head - query_heads, comptime!(heads.query_norm_size()), heads);
                 let at = row * key_size + (head - query_heads) * dim;
                 let (square, dot) =
-                    sum_head(keys, d_keys, at, rotations, rotation, weights, w, heads);
+                    sum_head(keys, &*d_keys, at, rotations, rotation, weights, w, heads);
                 roots[item] = square;
                 dots[item] = dot;
             }
@@ -370,10 +370,10 @@ pub(crate) fn norm_rotate_backward_kernel(
         sync_cube();
         for i in range_stepped(unit, comptime!(heads.norm_size()), UNITS) {
             let mut sum = 0.0f32;
-            let mut place = i;
+            let mut weight = i;
             let is_query = i < comptime!(heads.query_norm_size());
             if !is_query {
-                place = i - comptime!(heads.query_norm_size());
+                weight = i - comptime!(heads.query_norm_size());
             }
             for row in 0..num_rows {
                 let rotation = (begin + row) * comptime!(2 * heads.half);
@@ -381,26 +381,26 @@ pub(crate) fn norm_rotate_backward_kernel(
                     let mut from = 0usize.runtime();
                     let mut to = comptime!(heads.queries).runtime();
                     if comptime!(heads.norms_all) {
-                        from = place / dim;
+                        from = weight / dim;
                         to = from + 1;
                     }
                     for head in from..to {
                         let at = (begin + row) * query_size + head * dim;
-                        let d = unrotate(d_queries, at, place % dim, rotations, rotation, half);
+                        let d = unrotate(&*d_queries, at, weight % dim, rotations, rotation, half);
                         sum +=
-                            d * scale * queries[at + place % dim] / roots[row * all_heads + head];
+                            d * scale * queries[at + weight % dim] / roots[row * all_heads + head];
                     }
                 } else {
                     let mut from = 0usize.runtime();
                     let mut to = comptime!(heads.keys).runtime();
                     if comptime!(heads.norms_all) {
-                        from = place / dim;
+                        from = weight / dim;
                         to = from + 1;
                     }
                     for head in from..to {
                         let at = (begin + row) * key_size + head * dim;
-                        let d = unrotate(d_keys, at, place % dim, rotations, rotation, half);
-                        sum += d * keys[at + place % dim]
+                        let d = unrotate(&*d_keys, at, weight % dim, rotations, rotation, half);
+                        sum += d * keys[at + weight % dim]
                             / roots[row * all_heads + query_heads + head];
                     }
                 }

@@ -124,10 +124,10 @@ impl PackedPass<'_> {
     ) {
         let heads = self.heads;
         let names = ["self_attn.q_norm", "self_attn.k_norm"].map(|name| weight_name(layer, name));
-        gradients.add(names.each_ref().map(|name| &name[..]), |into| {
+        gradients.add(names.each_ref().map(|name| &name[..]), |buffer| {
             // The sums have no gap between the two.
-            let mut into = into.take_if(|into| into.dims()[0] == heads.norm_size());
-            let (sums, of_queries) = (sum_columns(partials, &mut into), heads.query_norm_size());
+            let mut buffer = buffer.take_if(|buffer| buffer.dims()[0] == heads.norm_size());
+            let (sums, of_queries) = (sum_columns(partials, &mut buffer), heads.query_norm_size());
             let part = |start: usize, len: usize| sums.clone().narrow(0, start, len);
             [part(0, of_queries), part(of_queries, heads.norm_size() - of_queries)]
         });

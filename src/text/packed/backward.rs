@@ -25,11 +25,11 @@ pub(crate) fn backward_bytes(shape: &DecoderShape) -> u64 {
     forward_bytes(shape).max(parts as u64)
 }
 
-/// Sums the columns of a matrix, `[.., width]`: `[width]`. Takes the buffer `into` for the result, if there is one.
-pub(super) fn sum_columns(matrix: &CubeTensor, into: &mut Option<Tensor<1>>) -> Tensor<1> {
+/// Sums the columns of a matrix, `[.., width]`: `[width]`. Takes `buffer` for the result, if there is one.
+pub(super) fn sum_columns(matrix: &CubeTensor, buffer: &mut Option<Tensor<1>>) -> Tensor<1> {
     let rows = num_rows(matrix);
     let width = matrix.meta.num_elements() / rows;
-    let sums = into.take().map_or_else(|| uninit(matrix, &[width], DType::F32), cube_tensor);
+    let sums = buffer.take().map_or_else(|| uninit(matrix, &[width], DType::F32), cube_tensor);
     debug_assert_eq!(sums.meta.num_elements(), width);
     // SAFETY: accesses stay below `rows` and `width`; all units of a cube reach its barrier.
     unsafe {
@@ -130,21 +130,21 @@ impl PackedPass<'_> {
         }
     }
 
-    /// Computes the gradient of a norm's input, `[1, rows, hidden_size]`, and adds it to `into` if given.
+    /// Computes the gradient of a norm's input, `[1, rows, hidden_size]`, and adds it to `residual` if given.
     fn norm_backward(
         &self,
         input: &CubeTensor,
         (norm, name): (&RmsNorm, String),
         d_normed: &CubeTensor,
-        into: Option<CubeTensor>,
+        residual: Option<CubeTensor>,
         gradients: &mut Gradients,
     ) -> CubeTensor {
         let (shape, rows) = (self.shape(), self.rows());
         let (size, cubes) = (shape.hidden_size, rows.div_ceil(ROWS_PER_CUBE));
         let learns = gradients.has_weights();
         let row = RowLayout::new(size);
-        let form = NormBackwardForm { row, adds: into.is_some(), learns };
-        let d_input = into.unwrap_or_else(|| uninit(input, &[1, rows, size], DType::F32));
+        let form = NormBackwardForm { row, adds: residual.is_some(), learns };
+        let d_input = residual.unwrap_or_else(|| uninit(input, &[1, rows, size], DType::F32));
         let partials = uninit(input, &[if learns { cubes } else { 1 }, size], DType::F32);
         // SAFETY: accesses stay below the rows, their size and the cubes; all units of a cube reach its barriers. No
         // later operation reads the former content of what is added to.
@@ -165,7 +165,7 @@ impl PackedPass<'_> {
             );
         }
         if learns {
-            gradients.add([&name], |into| [sum_columns(&partials, into)]);
+            gradients.add([&name], |buffer| [sum_columns(&partials, buffer)]);
         }
         d_input
     }
@@ -220,13 +220,13 @@ impl PackedPass<'_> {
     ) {
         let module = &self.decoder.module;
         let names = projections.map(|projection| weight_name(layer, projection.name()));
-        gradients.add(names.each_ref().map(|name| &name[..]), |into| {
-            module.products.matmul_all(x.transpose(), d, into)
+        gradients.add(names.each_ref().map(|name| &name[..]), |buffer| {
+            module.products.matmul_all(x.transpose(), d, buffer)
         });
         for (projection, d_result) in projections.into_iter().zip(d_results) {
             if module.layers[layer].linear(projection).bias.is_some() {
                 let name = format!("layers.{layer}.{}.bias", projection.name());
-                gradients.add([&name], |into| [sum_columns(d_result, into)]);
+                gradients.add([&name], |buffer| [sum_columns(d_result, buffer)]);
             }
         }
     }
@@ -244,11 +244,11 @@ impl PackedPass<'_> {
         let [a, b] = adapters.pair(matrix)?;
         let inner = products.matmul(x.clone(), a.clone()) * adapters.scale;
         let d_inner = products.matmul(d.clone(), b.clone().transpose()) * adapters.scale;
-        gradients.add_adapter(matrix, AdapterMatrix::A, |into| {
-            products.matmul_all(x.clone().transpose(), [d_inner.clone()], into)
+        gradients.add_adapter(matrix, AdapterMatrix::A, |buffer| {
+            products.matmul_all(x.clone().transpose(), [d_inner.clone()], buffer)
         });
-        gradients.add_adapter(matrix, AdapterMatrix::B, |into| {
-            products.matmul_all(inner.transpose(), [d], into)
+        gradients.add_adapter(matrix, AdapterMatrix::B, |buffer| {
+            products.matmul_all(inner.transpose(), [d], buffer)
         });
         Some(products.matmul(d_inner, a.clone().transpose()))
     }

@@ -119,20 +119,21 @@ impl AttentionTiles {
         };
         // A prompt's keys are seen by all its completions: more units share the work of a cube.
         let units = if workgroup_bytes >= LARGE_WORKGROUP_BYTES { 4 * UNITS } else { UNITS };
-        let forward_counts = TileCounts { tiles: 1, products: 1, query_floats: 3 };
-        let query_counts = TileCounts { tiles: 2, products: 1, query_floats: 0 };
-        let key_counts = TileCounts { tiles: 2, products: 2, query_floats: 0 };
-        let all = [
+        let forward_counts = TileCounts { num_tiles: 1, num_products: 1, floats_per_query: 3 };
+        let query_counts = TileCounts { num_tiles: 2, num_products: 1, floats_per_query: 0 };
+        let key_counts = TileCounts { num_tiles: 2, num_products: 2, floats_per_query: 0 };
+        let preferred = [
             (tile_sizes(16, 32), heads_per_key, forward_counts),
             (tile_sizes(16, 32), heads_per_key, query_counts),
             (Tiles { units, ..tile_sizes(32, 16) }, 1, key_counts),
         ];
         let mut bytes = 0;
-        let [forward, query_gradient, key_gradient] = all.map(|(tiles, min_queries, counts)| {
-            let tiles = tiles.shrink_to_fit(min_queries, counts, workgroup_bytes);
-            bytes = bytes.max(tiles.bytes(counts));
-            tiles
-        });
+        let [forward, query_gradient, key_gradient] =
+            preferred.map(|(tiles, min_queries, counts)| {
+                let tiles = tiles.shrink_to_fit(min_queries, counts, workgroup_bytes);
+                bytes = bytes.max(tiles.bytes(counts));
+                tiles
+            });
         Self { forward, query_gradient, key_gradient, bytes }
     }
 }
@@ -225,8 +226,8 @@ impl<'a> PackedPass<'a> {
         let (mut stream, mut output) = (stream, None);
         for (i, layer) in module.layers.iter().enumerate() {
             let norms = layer.norms(shape.norm_placement);
-            let before = norms.before_attention;
-            let (input, sum) = add_norm(shape, stream, output, before, pass.operand_type);
+            let norm = norms.before_attention;
+            let (input, sum) = add_norm(shape, stream, output, norm, pass.operand_type);
             let (activations, result) = pass.run_layer(i, input, sum.clone());
             on_layer(&activations);
             stream = activations.middle.clone();
@@ -441,10 +442,10 @@ pub(crate) fn prefill(decoder: &DeviceDecoder, prompts: &[&[u32]]) -> PromptCach
         .map(|prompt| PromptWithCompletions { prompt, completions: Vec::new() })
         .collect();
     let (groups, shape) = (prompts.len(), decoder.module.shape());
-    let mut all = Vec::new();
+    let mut layers = Vec::new();
     let pass = PackedPass::forward_with(decoder, &texts, Retention::Nothing, |activations| {
         let values = activations.values.clone().expect("just computed");
-        all.push([activations.keys.clone(), values]);
+        layers.push([activations.keys.clone(), values]);
     });
     let prompt_rows: Vec<_> = (0..groups).map(|text| pass.layout.prompt_rows(text)).collect();
     // Short prompts are padded by rows that no token attends to.
@@ -458,7 +459,7 @@ pub(crate) fn prefill(decoder: &DeviceDecoder, prompts: &[&[u32]]) -> PromptCach
         let padded = as_rows(rows).select(0, sources.clone());
         padded.reshape([groups, longest, shape.num_kv_heads, shape.head_dim])
     };
-    let keys_values = all.into_iter().map(|layer| layer.map(pad)).collect();
+    let keys_values = layers.into_iter().map(|layer| layer.map(pad)).collect();
     let ends: Vec<i32> = prompt_rows.iter().map(|rows| rows.end as i32 - 1).collect();
     let lengths: Vec<i32> = prompts.iter().map(|prompt| prompt.len() as i32).collect();
     let last_hidden = pass.hidden().select(0, upload(&ends));
@@ -471,9 +472,11 @@ mod tests {
 
     #[test]
     fn attention_needs_memory_for_whole_heads_and_for_all_that_share_keys() {
-        let shape = |head_dim, num_heads| {
-            let shape = DecoderShape::default();
-            DecoderShape { num_heads, num_kv_heads: 1, head_dim, ..shape }
+        let shape = |head_dim, num_heads| DecoderShape {
+            num_heads,
+            num_kv_heads: 1,
+            head_dim,
+            ..DecoderShape::default()
         };
         assert_eq!(attention_bytes(&shape(510, 1)), 4 * (2 * 8 * 516 + 2 * 4 * 5));
         assert_eq!(attention_bytes(&shape(128, 32)), 4 * (2 * 36 * 132 + 32 * 5));

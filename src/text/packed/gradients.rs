@@ -13,7 +13,7 @@ use std::collections::HashMap;
 
 /// The gradients of the trainable parameters on a device.
 pub(crate) struct Gradients {
-    all: Arenas,
+    arenas: Arenas,
     /// Whether each parameter has a gradient yet; otherwise it is 0.
     has_gradient: Vec<bool>,
     indices: ParameterIndices,
@@ -55,9 +55,9 @@ impl Gradients {
                 )
             }
         };
-        let all = decoder.trainable().zeros_like();
-        let has_gradient = vec![false; all.packing().counts().count()];
-        Self { all, has_gradient, indices }
+        let arenas = decoder.trainable().zeros_like();
+        let has_gradient = vec![false; arenas.packing().counts().count()];
+        Self { arenas, has_gradient, indices }
     }
 
     /// Whether the weights are learnt, not adapters.
@@ -96,7 +96,7 @@ impl Gradients {
         let ParameterIndices::Weights(indices) = &self.indices else { return None };
         let index = indices[name];
         self.has_gradient[index] = true;
-        Some(cube_tensor(self.all.view(index)))
+        Some(cube_tensor(self.arenas.view(index)))
     }
 
     fn add_to<const D: usize, const N: usize>(
@@ -105,7 +105,7 @@ impl Gradients {
         make: impl FnOnce(&mut Option<Tensor<1>>) -> [Tensor<D>; N],
     ) {
         let are_new = parameters.iter().all(|index| !self.has_gradient[*index]);
-        let mut memory = if are_new { self.all.joint_view(&parameters) } else { None };
+        let mut memory = if are_new { self.arenas.joint_view(&parameters) } else { None };
         let is_given = memory.is_some();
         let gradients = make(&mut memory);
         let is_filled = is_given && memory.is_none();
@@ -114,7 +114,7 @@ impl Gradients {
             if !is_filled {
                 copy_or_add(
                     &cube_tensor(gradient),
-                    &cube_tensor(self.all.view(index)),
+                    &cube_tensor(self.arenas.view(index)),
                     had_gradient,
                 );
             }
@@ -123,7 +123,7 @@ impl Gradients {
 
     /// The gradients of all trainable parameters.
     pub fn into_arenas(self) -> Arenas {
-        self.all
+        self.arenas
     }
 }
 

@@ -111,14 +111,14 @@ impl<'a> Targets<'a> {
         let (module, products) = (&self.decoder.module, self.decoder.module.products);
         match module.lm_head() {
             Some(head) => {
-                gradients.add(["lm_head.weight"], |into| {
-                    products.matmul_all(self.hidden.clone().transpose(), [d.clone()], into)
+                gradients.add(["lm_head.weight"], |buffer| {
+                    products.matmul_all(self.hidden.clone().transpose(), [d.clone()], buffer)
                 });
                 products.matmul(d, head.transpose())
             }
             None => {
-                gradients.add(["embed_tokens.weight"], |into| {
-                    products.matmul_all(d.clone().transpose(), [self.hidden.clone()], into)
+                gradients.add(["embed_tokens.weight"], |buffer| {
+                    products.matmul_all(d.clone().transpose(), [self.hidden.clone()], buffer)
                 });
                 products.matmul(d, module.table())
             }

@@ -81,26 +81,28 @@ impl Layout {
     /// Divides each segment into blocks of at most `size` keys. A block that more than `TILES_PER_PART` tiles of `tile`
     /// rows attend to is split into parts, one cube each.
     pub fn divide_keys(&self, size: usize, tile: usize) -> KeyParts {
-        let mut all = KeyParts::default();
+        let mut divided = KeyParts::default();
         for (index, segment) in self.segments.iter().enumerate() {
             let completions =
                 self.bound(index, COMPLETIONS_END) - self.bound(index, COMPLETIONS_START);
             for first in segment.clone().step_by(size) {
                 let end = (first + size).min(segment.end);
                 let tiles = (segment.end - first + completions).div_ceil(tile);
-                let (parts, begin) = (tiles.div_ceil(TILES_PER_PART).clamp(1, MAX_PARTS), all.rows);
+                let (parts, begin) =
+                    (tiles.div_ceil(TILES_PER_PART).clamp(1, MAX_PARTS), divided.rows);
                 for part in 0..parts {
-                    let entries: [usize; KEY_BLOCK_ENTRIES] = [first, end, part, parts, all.rows];
-                    all.blocks.extend(entries.map(|entry| entry as i32));
-                    all.rows += end - first;
+                    let entries: [usize; KEY_BLOCK_ENTRIES] =
+                        [first, end, part, parts, divided.rows];
+                    divided.blocks.extend(entries.map(|entry| entry as i32));
+                    divided.rows += end - first;
                 }
                 for row in 0..end - first {
                     let entries: [usize; ROW_ENTRIES] = [begin + row, end - first, parts];
-                    all.row_parts.extend(entries.map(|entry| entry as i32));
+                    divided.row_parts.extend(entries.map(|entry| entry as i32));
                 }
             }
         }
-        all
+        divided
     }
 
     /// A bound of a segment.
@@ -201,14 +203,14 @@ mod tests {
         let KeyParts { blocks, row_parts, rows } = layout.divide_keys(2, 1);
         let (mut found, mut of_prompts) = (vec![false; rows], Vec::new());
         for block in blocks.chunks_exact(KEY_BLOCK_ENTRIES) {
-            let [first, end, part, parts, to] = *block else { panic!("five numbers") };
+            let [first, end, part, parts, first_index] = *block else { panic!("five numbers") };
             for row in first..end {
-                let place = to + row - first;
+                let index = first_index + row - first;
                 let [begin, step, of_row] = row_parts[row as usize * ROW_ENTRIES..][..3] else {
                     panic!("three numbers")
                 };
-                assert_eq!((place, parts), (begin + part * step, of_row));
-                assert!(!std::mem::replace(&mut found[place as usize], true));
+                assert_eq!((index, parts), (begin + part * step, of_row));
+                assert!(!std::mem::replace(&mut found[index as usize], true));
             }
             if part == 0 {
                 of_prompts.push(parts);

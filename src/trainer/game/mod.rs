@@ -296,12 +296,14 @@ impl<G: Rules> GameEngine<G> {
         let team = &self.part.team;
         let (rank, size) = (team.rank(), team.size());
         let own_episodes = rank * episodes / size..(rank + 1) * episodes / size;
-        let ours = self.play(own_episodes, self.validation_keys(), ActionSelection::Greedy).await?;
-        let ours: Vec<[f64; 2]> = ours.iter().map(|result| [result.score, result.length]).collect();
-        let all = team.all_gather(bytemuck::cast_slice(&ours))?.concat();
-        let all: Vec<[f64; 2]> = bytemuck::pod_collect_to_vec(&all);
-        let result = |&[score, length]: &[f64; 2]| EpisodeResult { score, length };
-        Ok(Evaluation::from_results(&all.iter().map(result).collect::<Vec<_>>()))
+        let results =
+            self.play(own_episodes, self.validation_keys(), ActionSelection::Greedy).await?;
+        let pair = |result: &EpisodeResult| [result.score, result.length.into()];
+        let local: Vec<[f64; 2]> = results.iter().map(pair).collect();
+        let gathered = team.all_gather(bytemuck::cast_slice(&local))?.concat();
+        let pairs: Vec<[f64; 2]> = bytemuck::pod_collect_to_vec(&gathered);
+        let result = |&[score, length]: &[f64; 2]| EpisodeResult { score, length: length as u32 };
+        Ok(Evaluation::from_results(&pairs.iter().map(result).collect::<Vec<_>>()))
     }
 }
 

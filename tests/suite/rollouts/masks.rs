@@ -87,7 +87,7 @@ fn evaluated_and_watched_games_heed_masks_too() {
         let mut watched = LiveGames::new(LEDGE, 19, 7);
         for _ in 0..40 {
             let choices = watched.choose(&native, player);
-            for (choice, state) in choices.iter().zip(watched.now()) {
+            for (choice, state) in choices.iter().zip(watched.states()) {
                 let legal = |a: usize| <Ledge as Rules>::is_legal(&state, a, LEDGE);
                 assert!(legal(choice.action as usize), "{player:?}: {choice:?} in {state:?}");
                 for (a, p) in choice.probabilities.iter().enumerate() {

@@ -119,6 +119,7 @@ impl<G: ConfigurableGame> Boards for GameBoards<G> {
     }
 
     fn compute_sprites(&self, progress: f32, into: &mut Vec<Sprite>) {
-        self.scene.compute_sprites(self.games.before(), &self.games.now(), progress, into);
+        let (previous, current) = (self.games.previous_states(), self.games.states());
+        self.scene.compute_sprites(previous, &current, progress, into);
     }
 }

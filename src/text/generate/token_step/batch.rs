@@ -106,9 +106,10 @@ impl Decode for KernelBatch<'_> {
         let (rows, vocabulary) = (self.rows(), self.decoder.vocabulary());
         let choices = Tensor::<2>::from_primitive::<Cube>(self.state.choices.clone());
         let size = choices.dims()[1];
-        let all = device::fetch(choices.reshape([READ_BACK_STEPS * size]));
+        let numbers = device::fetch(choices.reshape([READ_BACK_STEPS * size]));
         let step = |index: usize| {
-            let (values, masks) = all[index % READ_BACK_STEPS * size..][..size].split_at(3 * rows);
+            let (values, masks) =
+                numbers[index % READ_BACK_STEPS * size..][..size].split_at(3 * rows);
             let words = masks.len() / rows;
             let chosen = |row: usize| SampledToken {
                 token: values[row] as u32,
@@ -280,6 +281,6 @@ fn unpack_candidates(masks: &[f32], vocabulary: usize) -> Vec<u32> {
         let bits = (0..TOKENS_PER_FLOAT_WORD as u32).filter(move |bit| mask >> bit & 1 == 1);
         bits.map(move |bit| (index * TOKENS_PER_FLOAT_WORD) as u32 + bit)
     };
-    let all: Vec<u32> = words.flat_map(tokens_of_word).collect();
-    if all.len() == vocabulary { Vec::new() } else { all }
+    let candidates: Vec<u32> = words.flat_map(tokens_of_word).collect();
+    if candidates.len() == vocabulary { Vec::new() } else { candidates }
 }

@@ -81,8 +81,8 @@ impl TokenStep {
                 cube_tensor(module.apply(adapters, i, projection, tensor(x)))
             };
             let norms = layer.norms(shape.norm_placement);
-            let before = norms.before_attention;
-            let (input, sum) = add_norm(shape, stream, output, before, launch.operand_type);
+            let norm = norms.before_attention;
+            let (input, sum) = add_norm(shape, stream, output, norm, launch.operand_type);
             let [queries, keys, values] = module
                 .apply_all(adapters, i, Projection::ATTENTION_INPUTS, tensor(&input))
                 .map(cube_tensor);
@@ -188,15 +188,15 @@ impl StepLaunch<'_> {
 
     /// Computes the result of attention: `[rows, 1, query_size]`.
     fn attend(&self, layer: usize, queries: &CubeTensor) -> CubeTensor {
-        let [own, prompts] = [&self.completions[layer], &self.prompts[layer]];
-        let (max_tokens, longest) = (own[0].dims()[1], prompts[0].dims()[1]);
-        let [keys, values] = own.each_ref().map(|x| cube_tensor(x.clone()));
+        let [completions, prompts] = [&self.completions[layer], &self.prompts[layer]];
+        let (max_tokens, longest) = (completions[0].dims()[1], prompts[0].dims()[1]);
+        let [keys, values] = completions.each_ref().map(|x| cube_tensor(x.clone()));
         let [prompt_keys, prompt_values] = prompts.each_ref().map(|x| cube_tensor(x.clone()));
         let heads = self.token_step.heads;
         let attended = uninit(queries, &[self.rows, 1, heads.query_size()], self.operand_type);
         let window = self.shape.window(layer);
-        let all = [&keys, &values, &prompt_keys, &prompt_values, queries];
-        let vector = vector_size(&all, |vector| heads.dim.is_multiple_of(vector));
+        let operands = [&keys, &values, &prompt_keys, &prompt_values, queries];
+        let vector = vector_size(&operands, |vector| heads.dim.is_multiple_of(vector));
         // SAFETY: accesses stay below the rows, the heads and the room of the caches; all units of a cube reach its
         // barriers.
         unsafe {
