@@ -1,10 +1,9 @@
 //! Running statistics of a language model's evaluation, which processes a few prompts at a time.
 
-use super::advantages::ROUNDING;
 use super::scored::ScoredCompletions;
 use crate::metrics::{EvaluationRecord, LanguageEvaluation};
 use crate::rollout::std_error;
-use crate::task::RewardPart;
+use crate::task::{RewardPart, SCORE_TOLERANCE};
 use std::ops::RangeInclusive;
 
 /// A running mean.
@@ -91,7 +90,7 @@ impl<'a> EvaluationTally<'a> {
             for rewards in group.judged_rewards() {
                 let score = rewards.score(self.parts);
                 let highest = rewards.highest_score(self.parts);
-                let passes = score >= highest - ROUNDING;
+                let passes = score >= highest - SCORE_TOLERANCE;
                 self.is_highest_known &= rewards.is_within_scale(self.parts);
                 has_passed |= passes;
                 prompt_score.add(score);
