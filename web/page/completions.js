@@ -26,9 +26,9 @@ const SCORE_TOLERANCE = 1e-9;
 const shadeOf = (logprob) => Math.min(NUM_SHADES, Math.floor(-logprob / SHADE_NATS + 0.5));
 
 /** The tokens of a completion as texts: single characters by default, and one for its end. */
-function tokenTexts({ completion, tokens, logprobs, truncated }) {
+function tokenTexts({ completion, tokens, logprobs, is_truncated }) {
   const texts = tokens ?? [...completion];
-  return logprobs.map((logprob, i) => ({ logprob, text: texts[i], end: texts[i] === undefined && !truncated }));
+  return logprobs.map((logprob, i) => ({ logprob, text: texts[i], end: texts[i] === undefined && !is_truncated }));
 }
 
 /** A completion's text, shaded token by token. */
@@ -150,7 +150,7 @@ export class Completions {
     const fits = (one) => (iteration === undefined || one.iteration === iteration)
       && (searched || one.iteration === newest)
       && (!bounded || (one.reward !== null && !(one.reward < least) && !(one.reward > most)))
-      && (end === "all" || one.truncated === (end === "cut"))
+      && (end === "all" || one.is_truncated === (end === "cut"))
       && (text === "" || one.completion.includes(text) || one.prompt.includes(text));
     const found = this.all.filter(fits);
     const groups = new Map();
@@ -178,7 +178,7 @@ export class Completions {
   textOf(completion) {
     this.shadesLeft -= completion.logprobs.length;
     if (this.shadesLeft >= 0) return shadedText(completion);
-    const plain = make("code", { className: "tokens", textContent: `${completion.completion}${completion.truncated ? "" : END_MARK}` });
+    const plain = make("code", { className: "tokens", textContent: `${completion.completion}${completion.is_truncated ? "" : END_MARK}` });
     this.unshaded.set(plain, completion);
     this.viewObserver.observe(plain);
     return plain;
@@ -190,7 +190,7 @@ export class Completions {
     const parts = [...new Set(group.flatMap(({ rewards }) => Object.keys(rewards)))];
     const head = ["completion", "reward", ...parts, "adv."].map((name) => make("th", { scope: "col", textContent: name }));
     const rows = group.map((one) => make("tr", { className: this.isRight(one) ? "right" : "" },
-      make("td", {}, verdictMark(this.isRight(one)), this.textOf(one), ...(one.truncated ? [make("small", { textContent: "…", title: "cut off" })] : []), ...(one.problem ? [make("small", { className: "trouble", textContent: ` ${one.problem}` })] : [])),
+      make("td", {}, verdictMark(this.isRight(one)), this.textOf(one), ...(one.is_truncated ? [make("small", { textContent: "…", title: "cut off" })] : []), ...(one.problem ? [make("small", { className: "trouble", textContent: ` ${one.problem}` })] : [])),
       make("td", { textContent: fixed(one.reward) }),
       ...parts.map((name) => make("td", { textContent: score(one.rewards[name]) })),
       make("td", { className: one.advantage > 0 ? "up" : one.advantage < 0 ? "down" : "", textContent: `${one.advantage > 0 ? "+" : ""}${fixed(one.advantage, 1)}` })));
