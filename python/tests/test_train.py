@@ -631,7 +631,7 @@ def test_completions_that_nobody_judged_have_no_score(folder: Path) -> None:
             generation={"num_prompts": 2, "group_size": 2, "max_new_tokens": 2},
             eval_episodes=2,
         )
-    assert np.isnan(report.mean_score) and report.details["unjudged"] > 0
+    assert np.isnan(report.mean_score) and report.details["num_unjudged"] > 0
     for found in (report.details, records[-1]["evaluation"]):
         assert not {"mean_score", "std_error", "min_score", "max_score", "pass_at_1"} & found.keys()
     assert records[-1]["score"] < 0

@@ -123,12 +123,12 @@ pub enum CheckpointError {
     NoneSaved(PathBuf),
 
     /// All checkpoints in the store are damaged.
-    #[error("no checkpoint in {path} is intact{}", newest_error(damaged))]
+    #[error("no checkpoint in {path} is intact{}", newest_error(damaged_checkpoints))]
     NoneIntact {
         /// The store's directory.
         path: PathBuf,
         /// The checkpoints with their errors, newest first.
-        damaged: Vec<(PathBuf, CheckpointError)>,
+        damaged_checkpoints: Vec<(PathBuf, CheckpointError)>,
     },
 
     /// A file system operation failed.
@@ -144,8 +144,11 @@ pub enum CheckpointError {
 }
 
 /// The reason why the newest of damaged checkpoints cannot be used, as a further sentence.
-fn newest_error(damaged: &[(PathBuf, CheckpointError)]) -> String {
-    damaged.first().map(|(_, error)| format!(". The newest: {error}")).unwrap_or_default()
+fn newest_error(damaged_checkpoints: &[(PathBuf, CheckpointError)]) -> String {
+    damaged_checkpoints
+        .first()
+        .map(|(_, error)| format!(". The newest: {error}"))
+        .unwrap_or_default()
 }
 
 impl CheckpointError {

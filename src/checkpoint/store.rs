@@ -22,7 +22,7 @@ pub struct LatestCheckpoint {
     /// The checkpoint's directory.
     pub path: PathBuf,
     /// Newer checkpoints that were skipped, with the reason for each, newest first.
-    pub skipped: Vec<(PathBuf, CheckpointError)>,
+    pub skipped_checkpoints: Vec<(PathBuf, CheckpointError)>,
 }
 
 impl Store {
@@ -90,7 +90,7 @@ impl Store {
         &self,
         check: impl Fn(&Checkpoint) -> Result<(), String>,
     ) -> Result<LatestCheckpoint, CheckpointError> {
-        let mut skipped = Vec::new();
+        let mut skipped_checkpoints = Vec::new();
         for iteration in self.iterations()?.into_iter().rev() {
             let path = self.path(iteration);
             let loaded = self.load(iteration).and_then(|checkpoint| match check(&checkpoint) {
@@ -98,18 +98,20 @@ impl Store {
                 Err(reason) => Err(CheckpointError::Unusable { path: path.clone(), reason }),
             });
             match loaded {
-                Ok(checkpoint) => return Ok(LatestCheckpoint { checkpoint, path, skipped }),
-                Err(error) => skipped.push((path, error)),
+                Ok(checkpoint) => {
+                    return Ok(LatestCheckpoint { checkpoint, path, skipped_checkpoints });
+                }
+                Err(error) => skipped_checkpoints.push((path, error)),
             }
         }
         // The advice about damaged ones would cost one that is intact.
-        if let Some(at) = skipped.iter().position(|(_, error)| error.may_be_intact()) {
-            return Err(skipped.swap_remove(at).1);
+        if let Some(at) = skipped_checkpoints.iter().position(|(_, error)| error.may_be_intact()) {
+            return Err(skipped_checkpoints.swap_remove(at).1);
         }
         let path = self.directory.clone();
-        Err(match skipped[..] {
+        Err(match skipped_checkpoints[..] {
             [] => CheckpointError::NoneSaved(path),
-            _ => CheckpointError::NoneIntact { path, damaged: skipped },
+            _ => CheckpointError::NoneIntact { path, damaged_checkpoints: skipped_checkpoints },
         })
     }
 

@@ -38,7 +38,7 @@ pub(super) fn are_injected() -> bool {
 }
 
 /// Whether the next change is the first that fails.
-pub(super) fn is_next() -> bool {
+pub(super) fn is_first_failure_due() -> bool {
     DISK.get().is_some_and(|FaultyDisk { fault, num_changes }| match fault {
         Fault::Nothing => false,
         Fault::Once(at) | Fault::Stop(at) => num_changes == at,
@@ -47,7 +47,7 @@ pub(super) fn is_next() -> bool {
 
 pub(super) fn pass_fault_point() -> io::Result<()> {
     let Some(FaultyDisk { fault, num_changes }) = DISK.get() else { return Ok(()) };
-    let fails = is_next() || matches!(fault, Fault::Stop(at) if num_changes > at);
+    let fails = is_first_failure_due() || matches!(fault, Fault::Stop(at) if num_changes > at);
     DISK.set(Some(FaultyDisk { fault, num_changes: num_changes + 1 }));
     if fails { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
 }

@@ -1,4 +1,6 @@
-//! Replacement of a folder in one step: at any moment either the old folder or the new one is there, complete.
+//! Replacement of a folder that survives a crash: at any moment the old folder or the new one is complete on the disk,
+//! though for a moment between two renames neither has the name `NAME`. After a crash, [`recover_replacement`] puts the
+//! old one back.
 //!
 //! The new folder is written beside the old one as `.NAME.tmp`; then the old one is moved aside as `.NAME.old`, and the
 //! new one is renamed to `NAME`.

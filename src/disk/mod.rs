@@ -79,7 +79,7 @@ pub fn open_no_follow(path: &Path) -> io::Result<File> {
 /// Writes to a file.
 pub fn write(file: &mut File, bytes: &[u8]) -> io::Result<()> {
     #[cfg(test)]
-    if faults::is_next() {
+    if faults::is_first_failure_due() {
         file.write_all(&bytes[..bytes.len() / 2])?;
     }
     pass_fault_point()?;

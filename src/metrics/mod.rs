@@ -80,12 +80,12 @@ pub struct IterationRecord {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Communication {
     /// Number of ranks.
-    pub ranks: usize,
+    pub num_ranks: usize,
     /// Seconds spent sending, waiting and receiving.
     pub seconds: f64,
     /// Fraction of these seconds that overlapped with computation.
     #[serde(default)]
-    pub hidden: f64,
+    pub hidden_fraction: f64,
     /// Bytes of gradients sent.
     pub bytes: u64,
     /// Bytes of counts and statistics sent.
@@ -164,8 +164,10 @@ impl EvaluationRecord {
     /// Mean score of what was played; `None` if nothing was, or no completion could be judged.
     pub fn score(&self) -> Option<f64> {
         // Older records have a score of 0 in both cases.
-        let is_scored =
-            self.text.as_ref().is_none_or(|text| text.unjudged < text.k * self.episodes);
+        let is_scored = self
+            .text
+            .as_ref()
+            .is_none_or(|text| text.num_unjudged < text.completions_per_prompt * self.episodes);
         self.mean_score.filter(|_| self.episodes > 0 && is_scored)
     }
 
@@ -180,7 +182,7 @@ impl EvaluationRecord {
         let text = self.text.as_ref().filter(|_| self.episodes > 0 && self.score().is_none())?;
         Some(format!(
             "no score: none of the {} of held-out prompts could be scored",
-            pluralize(text.unjudged, "completion")
+            pluralize(text.num_unjudged, "completion")
         ))
     }
 }

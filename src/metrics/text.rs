@@ -13,7 +13,7 @@ pub struct LanguageRecord {
     pub rewards: BTreeMap<String, f64>,
     /// Completions that the verifier could not judge; means of scores and rewards leave them out.
     #[serde(default)]
-    pub unjudged: usize,
+    pub num_unjudged: usize,
     /// The reason why it could not judge the first of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_problem: Option<String>,
@@ -22,19 +22,19 @@ pub struct LanguageRecord {
     pub highest_score: Option<f64>,
     /// Groups without variance in their rewards that were replaced by others.
     #[serde(default)]
-    pub resampled: usize,
+    pub num_resampled_groups: usize,
     /// Mean length of a completion, tokens.
     #[serde(default)]
     pub completion_length: f64,
     /// Fraction of the completions that were cut off at their maximum length.
     #[serde(default)]
-    pub truncated: f64,
+    pub truncated_fraction: f64,
     /// Fraction of a group's completions that are distinct texts, mean over the groups.
     #[serde(default)]
-    pub distinct: f64,
+    pub distinct_fraction: f64,
     /// Tokens generated, those of replaced groups included.
     #[serde(default)]
-    pub tokens: u64,
+    pub num_tokens: u64,
     /// Mean entropy of the policy that generated, nats per token.
     #[serde(default)]
     pub sampling_entropy: f64,
@@ -44,10 +44,10 @@ pub struct LanguageRecord {
     pub first_ratio_distance: Option<f64>,
     /// Tokens generated per second.
     #[serde(default)]
-    pub generated_per_second: f64,
+    pub generated_tokens_per_second: f64,
     /// Tokens learnt from per second.
     #[serde(default)]
-    pub learnt_per_second: f64,
+    pub learnt_tokens_per_second: f64,
     /// A collapse that begins with this iteration, in words
     /// ([`CollapseMonitor`](crate::trainer::text::CollapseMonitor)).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -58,19 +58,20 @@ pub struct LanguageRecord {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LanguageEvaluation {
     /// Completions per prompt.
-    pub k: usize,
+    pub completions_per_prompt: usize,
     /// Fraction of the completions with the highest possible score; `None` if a reward is above 1, so that it is not
     /// known, or no completion could be judged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pass_at_1: Option<f64>,
-    /// Fraction of the prompts with such a completion among their `k`.
+    /// Fraction of the prompts with such a completion among those of the prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pass_at_k: Option<f64>,
-    /// Completions that the verifier could not judge, which all other figures but `truncated` leave out.
+    /// Completions that the verifier could not judge, which all other figures but `truncated_fraction` and
+    /// [`mean_length`](super::EvaluationRecord::mean_length) leave out.
     #[serde(default)]
-    pub unjudged: usize,
+    pub num_unjudged: usize,
     /// Mean of each part of the reward, without its weight; empty if no completion could be judged.
     pub rewards: BTreeMap<String, f64>,
     /// Fraction of the completions that were cut off at their maximum length.
-    pub truncated: f64,
+    pub truncated_fraction: f64,
 }

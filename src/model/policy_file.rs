@@ -88,27 +88,27 @@ fn bytes_per_value(dtype: Dtype) -> usize {
 /// Writes a parameter vector as a safetensors file.
 ///
 /// # Panics
-/// If `params` is shorter than the `parameters` together.
-pub fn write_params(parameters: &[Parameter], params: &[f32], header: Option<&Header>) -> Vec<u8> {
-    write_values(parameters, ParameterValues::F32(params), header)
+/// If there are fewer values than the `layout` has.
+pub fn write_params(layout: &[Parameter], values: &[f32], header: Option<&Header>) -> Vec<u8> {
+    write_values(layout, ParameterValues::F32(values), header)
 }
 
 /// Writes parameters, or their moments, in any precision as a safetensors file, as [`write_params`] does.
 ///
 /// # Panics
-/// If there are fewer values than the `parameters` have together.
+/// If there are fewer values than the `layout` has.
 pub fn write_values(
-    parameters: &[Parameter],
+    layout: &[Parameter],
     values: ParameterValues,
     header: Option<&Header>,
 ) -> Vec<u8> {
     let (values, scales) = (values.encode(), values.scales().map(ParameterValues::encode));
-    let scale_tensors = parameters.iter().map(|Parameter { name, shape }| Parameter {
+    let scale_tensors = layout.iter().map(|Parameter { name, shape }| Parameter {
         name: format!("{name}{SCALES_SUFFIX}"),
         shape: vec![block_quantized::num_blocks(shape.iter().product())],
     });
     let scale_tensors: Vec<Parameter> = scale_tensors.collect();
-    let mut views = tensor_views(parameters, &values);
+    let mut views = tensor_views(layout, &values);
     views.extend(scales.iter().flat_map(|scales| tensor_views(&scale_tensors, scales)));
     safetensors::serialize(views, header.map(header_metadata))
         .expect("names and shapes are those of a module")
@@ -116,11 +116,11 @@ pub fn write_values(
 
 /// The tensors of some parameters in a file, from their type and the bytes of all.
 fn tensor_views<'a>(
-    parameters: &[Parameter],
+    layout: &[Parameter],
     (dtype, bytes): &'a (Dtype, Cow<[u8]>),
 ) -> Vec<(String, TensorView<'a>)> {
     let mut offset = 0;
-    let views = parameters.iter().map(|parameter| {
+    let views = layout.iter().map(|parameter| {
         let len = bytes_per_value(*dtype) * parameter.num_elements();
         let view = TensorView::new(*dtype, parameter.shape.clone(), &bytes[offset..offset + len])
             .expect("the length is that of the shape");
@@ -148,15 +148,15 @@ fn header_metadata(header: &Header) -> HashMap<String, String> {
 ///
 /// # Errors
 /// If the file is damaged, its tensors differ, or a number is not finite.
-pub fn read_params(bytes: &[u8], parameters: &[Parameter]) -> Result<Vec<f32>, PolicyFileError> {
+pub fn read_params(bytes: &[u8], layout: &[Parameter]) -> Result<Vec<f32>, PolicyFileError> {
     let tensors = SafeTensors::deserialize(bytes).map_err(unreadable_error)?;
     let found = tensors.names().into_iter().filter(|name| !name.ends_with(SCALES_SUFFIX)).count();
-    if found != parameters.len() {
-        let expected = parameters.len();
+    if found != layout.len() {
+        let expected = layout.len();
         return Err(mismatch_error(format!("it holds {found} tensors instead of {expected}")));
     }
-    let mut params: Vec<f32> = Vec::new();
-    for Parameter { name, shape } in parameters {
+    let mut values: Vec<f32> = Vec::new();
+    for Parameter { name, shape } in layout {
         let view = find_tensor(&tensors, name)?;
         let (found, dtype, data) = (view.shape(), view.dtype(), view.data());
         let is_known = matches!(dtype, Dtype::F32 | Dtype::BF16 | Dtype::I8 | Dtype::U8);
@@ -165,31 +165,31 @@ pub fn read_params(bytes: &[u8], parameters: &[Parameter]) -> Result<Vec<f32>, P
                 "`{name}` is {dtype:?} {found:?} instead of F32 {shape:?}"
             )));
         }
-        let start = params.len();
+        let start = values.len();
         match dtype {
-            Dtype::F32 => params.extend(data.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b))),
-            Dtype::BF16 => params
+            Dtype::F32 => values.extend(data.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b))),
+            Dtype::BF16 => values
                 .extend(data.as_chunks().0.iter().map(|[a, b]| f32::from_le_bytes([0, 0, *a, *b]))),
             Dtype::I8 => {
-                read_blocks::<i8>(&tensors, name, bytemuck::cast_slice(data), &mut params)?
+                read_blocks::<i8>(&tensors, name, bytemuck::cast_slice(data), &mut values)?
             }
-            _ => read_blocks::<u8>(&tensors, name, data, &mut params)?,
+            _ => read_blocks::<u8>(&tensors, name, data, &mut values)?,
         }
-        if params[start..].iter().any(|x| !x.is_finite()) {
+        if values[start..].iter().any(|x| !x.is_finite()) {
             return Err(PolicyFileError::Unreadable(format!(
                 "`{name}` holds numbers that are not finite"
             )));
         }
     }
-    Ok(params)
+    Ok(values)
 }
 
-/// Appends the values of a tensor of 8 bits, whose scales are beside it, to `params`.
+/// Appends the values of a tensor of 8 bits, whose scales are beside it, to `values`.
 fn read_blocks<B: BlockCode>(
     tensors: &SafeTensors,
     name: &str,
     codes: &[B],
-    params: &mut Vec<f32>,
+    values: &mut Vec<f32>,
 ) -> Result<(), PolicyFileError> {
     let name = format!("{name}{SCALES_SUFFIX}");
     let view = find_tensor(tensors, &name)?;
@@ -201,9 +201,9 @@ fn read_blocks<B: BlockCode>(
         )));
     }
     for (block, scale) in codes.chunks(block_quantized::BLOCK).zip(view.data().as_chunks().0) {
-        let start = params.len();
-        params.resize(start + block.len(), 0.0);
-        block_quantized::dequantize(block, u16::from_le_bytes(*scale), &mut params[start..]);
+        let start = values.len();
+        values.resize(start + block.len(), 0.0);
+        block_quantized::dequantize(block, u16::from_le_bytes(*scale), &mut values[start..]);
     }
     Ok(())
 }
@@ -246,24 +246,24 @@ mod tests {
 
     #[test]
     fn a_policy_and_its_header_survive_a_round_trip() {
-        let parameters = perceptron(2, &[3]);
-        let params: Vec<f32> = (0..17).map(|i| i as f32 * 0.5 - 3.0).collect();
+        let layout = perceptron(2, &[3]);
+        let values: Vec<f32> = (0..17).map(|i| i as f32 * 0.5 - 3.0).collect();
         let header = Header { iteration: 12, config: "env = \"catch\"\n".to_string() };
-        let bytes = write_params(&parameters, &params, Some(&header));
-        assert_eq!(read_params(&bytes, &parameters).unwrap(), params);
+        let bytes = write_params(&layout, &values, Some(&header));
+        assert_eq!(read_params(&bytes, &layout).unwrap(), values);
         assert_eq!(read_header(&bytes).unwrap(), header);
-        assert_eq!(write_params(&parameters, &params, Some(&header)), bytes);
-        let bare = write_params(&parameters, &params, None);
-        assert_eq!(read_params(&bare, &parameters).unwrap(), params);
+        assert_eq!(write_params(&layout, &values, Some(&header)), bytes);
+        let bare = write_params(&layout, &values, None);
+        assert_eq!(read_params(&bare, &layout).unwrap(), values);
         assert_eq!(read_header(&bare).unwrap_err(), PolicyFileError::NoHeader);
         assert_eq!(replace_header(&bare, &header).unwrap(), bytes);
     }
 
     #[test]
     fn damaged_files_and_other_networks_are_rejected() {
-        let parameters = perceptron(2, &[3]);
-        let good = write_params(&parameters, &[0.5; 17], None);
-        let fails = |bytes: &[u8]| read_params(bytes, &parameters).unwrap_err();
+        let layout = perceptron(2, &[3]);
+        let good = write_params(&layout, &[0.5; 17], None);
+        let fails = |bytes: &[u8]| read_params(bytes, &layout).unwrap_err();
         for cut in [0, 7, 20, good.len() - 1] {
             assert!(matches!(fails(&good[..cut]), PolicyFileError::Unreadable(_)), "{cut} bytes");
         }
@@ -277,7 +277,7 @@ mod tests {
             fails(&write_params(&deeper, &[0.5; 29], None)),
             PolicyFileError::Mismatch(reason) if reason.contains("6 tensors instead of 4")
         ));
-        let wild = write_params(&parameters, &[f32::NAN; 17], None);
+        let wild = write_params(&layout, &[f32::NAN; 17], None);
         assert!(matches!(
             fails(&wild),
             PolicyFileError::Unreadable(reason) if reason.contains("not finite")
@@ -286,8 +286,8 @@ mod tests {
 
     #[test]
     fn numbers_of_8_bits_are_read_with_their_scales() {
-        let parameters = perceptron(2, &[300]);
-        let sizes: Vec<usize> = parameters.iter().map(Parameter::num_elements).collect();
+        let layout = perceptron(2, &[300]);
+        let sizes: Vec<usize> = layout.iter().map(Parameter::num_elements).collect();
         let count = sizes.iter().map(|len| block_quantized::num_blocks(*len)).sum();
         // Scales are 2^0, 2^1, ... and codes such that every third number is the largest, its half, and 0.
         let scales: Vec<u16> = (0..count).map(|i| (127 + i as u16) << 7).collect();
@@ -306,25 +306,25 @@ mod tests {
             want.extend((0..*len).map(value));
             first += block_quantized::num_blocks(*len);
         }
-        let write = |data| write_values(&parameters, data, None);
+        let write = |data| write_values(&layout, data, None);
         let good = write(ParameterValues::U8 { codes: &plain, scales: &scales });
-        assert_eq!(read_params(&good, &parameters).unwrap(), want);
+        assert_eq!(read_params(&good, &layout).unwrap(), want);
         let minus: Vec<f32> = want.iter().map(|x| 0.0 - x).collect();
         let negated = write(ParameterValues::I8 { codes: &signed, scales: &scales });
-        assert_eq!(read_params(&negated, &parameters).unwrap(), minus);
+        assert_eq!(read_params(&negated, &layout).unwrap(), minus);
 
         let wild = write(ParameterValues::U8 { codes: &plain, scales: &vec![0x7f80; count] });
-        let error = read_params(&wild, &parameters).unwrap_err();
+        let error = read_params(&wild, &layout).unwrap_err();
         assert!(
             matches!(error, PolicyFileError::Unreadable(reason) if reason.contains("not finite"))
         );
         let tensors = SafeTensors::deserialize(&good).unwrap();
-        let name = format!("{}{SCALES_SUFFIX}", parameters[0].name);
+        let name = format!("{}{SCALES_SUFFIX}", layout[0].name);
         let without = |scales: Option<TensorView>| {
             let kept = tensors.iter().filter(|(at, _)| *at != name);
             let kept = kept.chain(scales.map(|view| (&*name, view)));
             let bytes = safetensors::serialize(kept, None).unwrap();
-            read_params(&bytes, &parameters).unwrap_err().to_string()
+            read_params(&bytes, &layout).unwrap_err().to_string()
         };
         assert!(without(None).contains(&format!("the tensor `{name}` is missing")));
         let shorter = TensorView::new(Dtype::BF16, vec![1], &[0, 0]).unwrap();

@@ -81,13 +81,13 @@ pub fn write<G: ConfigurableGame>(
     checkpoint: &Checkpoint,
 ) -> Result<()> {
     let (game, config) = read_valid_settings::<G>(models, checkpoint)?;
-    let (parameters, params) = read_policy_params(checkpoint, game, &config)?;
+    let (layout, values) = read_policy_params(checkpoint, game, &config)?;
     let iteration = checkpoint.iteration;
     let format = args.format.unwrap_or(ExportFormat::Onnx);
     if args.merge || args.outtype.is_some() {
         bail!(LANGUAGE_OPTIONS_ERROR);
     }
-    let policy = ExportedPolicy { game, config: &config, iteration, parameters, params };
+    let policy = ExportedPolicy { game, config: &config, iteration, layout, values };
     let bytes = policy.encode(format)?;
     let stem = output_stem(&args.run);
     let out = args.out.clone().unwrap_or_else(|| format!("{stem}.{}", name_of(&format)).into());
@@ -114,14 +114,14 @@ struct ExportedPolicy<'a, G> {
     game: G,
     config: &'a TrainConfig,
     iteration: u64,
-    parameters: Vec<Parameter>,
-    params: Vec<f32>,
+    layout: Vec<Parameter>,
+    values: Vec<f32>,
 }
 
 impl<G: ConfigurableGame> ExportedPolicy<'_, G> {
     /// Encodes it as a file in a format of games' policies.
     fn encode(&self, format: ExportFormat) -> Result<Vec<u8>> {
-        let Self { game, config, iteration, parameters, params } = self;
+        let Self { game, config, iteration, layout, values } = self;
         let (num_features, num_actions) = (game.num_features(), game.num_actions());
         Ok(match format {
             ExportFormat::Onnx => onnx::encode(&onnx::Policy {
@@ -129,11 +129,11 @@ impl<G: ConfigurableGame> ExportedPolicy<'_, G> {
                 config: &config.policy,
                 num_features,
                 num_actions,
-                params,
+                params: values,
             })?,
             ExportFormat::Safetensors => {
                 let header = Header { iteration: *iteration, config: config_to_toml(game, config) };
-                write_params(parameters, params, Some(&header))
+                write_params(layout, values, Some(&header))
             }
             ExportFormat::Gguf => bail!(LANGUAGE_OPTIONS_ERROR),
             ExportFormat::Json => serde_json::to_vec(&JsonPolicy {
@@ -143,19 +143,19 @@ impl<G: ConfigurableGame> ExportedPolicy<'_, G> {
                 activation: config.policy.activation.to_string(),
                 features: game.feature_names(),
                 actions: game.action_names(),
-                tensors: split_into_tensors(parameters, params),
+                tensors: split_into_tensors(layout, values),
             })?,
         })
     }
 }
 
-fn split_into_tensors<'a>(parameters: &'a [Parameter], mut params: &'a [f32]) -> Vec<Tensor<'a>> {
+fn split_into_tensors<'a>(layout: &'a [Parameter], mut values_left: &'a [f32]) -> Vec<Tensor<'a>> {
     let tensor = |Parameter { name, shape }: &'a Parameter| {
-        let (values, rest) = params.split_at(shape.iter().product());
-        params = rest;
+        let (values, rest) = values_left.split_at(shape.iter().product());
+        values_left = rest;
         Tensor { name, shape, values }
     };
-    parameters.iter().map(tensor).collect()
+    layout.iter().map(tensor).collect()
 }
 
 /// Random observations, and memories after up to 49 steps, with the policy's logits and next memories, as a safetensors

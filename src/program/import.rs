@@ -19,13 +19,13 @@ use serde_json::{Value, json};
 #[derive(Serialize)]
 struct SplitStats {
     rows: usize,
-    labelled: usize,
+    labelled_rows: usize,
 }
 
 impl SplitStats {
     fn of(columns: &StepColumns) -> Self {
-        let labelled = columns.weights.iter().filter(|weight| **weight > 0.0).count();
-        Self { rows: columns.weights.len(), labelled }
+        let labelled_rows = columns.weights.iter().filter(|weight| **weight > 0.0).count();
+        Self { rows: columns.weights.len(), labelled_rows }
     }
 }
 
@@ -82,10 +82,10 @@ fn import_table(args: &ImportArgs, label: &str, window: usize) -> Result<()> {
          held out for validation.",
         learnt.rows + held_out.rows,
         pluralize(features.len(), "column"),
-        learnt.labelled + held_out.labelled,
+        learnt.labelled_rows + held_out.labelled_rows,
         labels.join(", "),
         held_out.rows,
-        held_out.labelled
+        held_out.labelled_rows
     ))
 }
 

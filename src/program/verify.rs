@@ -32,18 +32,19 @@ impl Report {
         let (solutions, worthless): (Vec<_>, Vec<_>) =
             self.results.iter().partition(|result| result.answer == "the solution");
         let mut findings = Vec::new();
-        for AuditResult { answers, full, .. } in solutions {
-            if let Some(failing) = full.map(|full| answers - full).filter(|failing| *failing > 0) {
+        for AuditResult { num_answers, num_full_marks, .. } in solutions {
+            let num_failing = num_full_marks.map(|full| num_answers - full);
+            if let Some(failing) = num_failing.filter(|failing| *failing > 0) {
                 findings.push(format!(
-                    "Warning: {failing} of {answers} solutions do not get full marks."
+                    "Warning: {failing} of {num_answers} solutions do not get full marks."
                 ));
             }
         }
-        let highest = worthless.iter().map(|result| (result.highest.unwrap_or(0.0), result.answer));
-        let is_maximum_known = self.results.iter().all(|result| result.full.is_some());
-        let full =
-            worthless.iter().filter(|result| result.full > Some(0)).map(|result| result.answer);
-        let full: Vec<&str> = full.collect();
+        let highest =
+            worthless.iter().map(|result| (result.highest_reward.unwrap_or(0.0), result.answer));
+        let is_maximum_known = self.results.iter().all(|result| result.num_full_marks.is_some());
+        let full = worthless.iter().filter(|result| result.num_full_marks > Some(0));
+        let full: Vec<&str> = full.map(|result| result.answer).collect();
         match highest.max_by(|a, b| a.0.total_cmp(&b.0)) {
             None if self.results.is_empty() => findings
                 .push("No prompt has a solution; --attack tries worthless answers.".to_string()),
@@ -81,12 +82,14 @@ impl Display for Report {
         let width = self.results.iter().map(|result| result.answer.len()).max().unwrap_or(0).max(6);
         write!(f, "{:width$}  {:>8} {:>8}  full marks", "answer", "mean", "highest")?;
         for result in &self.results {
-            let AuditResult { answer, answers, full, unjudged, .. } = result;
-            let (mean, highest) = (format_reward(result.mean), format_reward(result.highest));
-            let full = full.map_or("unknown".to_string(), |full| format!("{full} of {answers}"));
-            write!(f, "\n{answer:width$}  {mean:>8} {highest:>8}  {full}")?;
+            let AuditResult { answer, num_answers, num_full_marks, num_unjudged, .. } = result;
+            let (mean, highest) =
+                (format_reward(result.mean_reward), format_reward(result.highest_reward));
+            let full_marks = num_full_marks
+                .map_or("unknown".to_string(), |full| format!("{full} of {num_answers}"));
+            write!(f, "\n{answer:width$}  {mean:>8} {highest:>8}  {full_marks}")?;
             if let Some(problem) = &result.problem {
-                write!(f, " ({unjudged} not judged: {problem})")?;
+                write!(f, " ({num_unjudged} not judged: {problem})")?;
             }
         }
         match &self.findings()[..] {
@@ -104,11 +107,11 @@ mod tests {
     fn findings_are_about_the_answers_that_were_tried() {
         let result = |answer, full, reward| AuditResult {
             answer,
-            answers: 2,
-            mean: Some(reward),
-            highest: Some(reward),
-            full: Some(full),
-            unjudged: 0,
+            num_answers: 2,
+            mean_reward: Some(reward),
+            highest_reward: Some(reward),
+            num_full_marks: Some(full),
+            num_unjudged: 0,
             problem: None,
         };
         let findings = |results| Report { task: "own".to_string(), results }.findings();
@@ -132,7 +135,8 @@ mod tests {
         let table = Report { task: "own".to_string(), results: some() }.to_string();
         assert!(table.contains("huge            <0.001   <0.001  0 of 2"), "{table}");
         assert!(findings(vec![])[0].contains("--attack"));
-        let unknown = |answer, reward| AuditResult { full: None, ..result(answer, 0, reward) };
+        let unknown =
+            |answer, reward| AuditResult { num_full_marks: None, ..result(answer, 0, reward) };
         let found = findings(vec![unknown("the solution", 10.0), unknown("empty", 2.0)]);
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(

@@ -33,7 +33,7 @@ where
     T: FromStr<Err = UnknownName>,
     D: serde::Deserializer<'de>,
 {
-    let name = <std::borrow::Cow<'de, str> as serde::Deserialize>::deserialize(deserializer)?;
+    let name = <String as serde::Deserialize>::deserialize(deserializer)?;
     name.parse().map_err(serde::de::Error::custom)
 }
 

@@ -113,6 +113,9 @@ pub enum ConfigError {
     /// Settings that cannot stand beside each other.
     #[error("{0}")]
     Conflict(String),
+    /// Settings of another kind of run, or of none.
+    #[error("{0}")]
+    OtherKind(String),
     /// A change that cannot be made as it is written.
     #[error("{0}")]
     Malformed(String),

@@ -293,8 +293,9 @@ pub(super) fn resolve(table: &Table, key: &str) -> Result<String, ConfigError> {
     if paths.contains(&wanted) {
         return Ok(wanted);
     }
-    let is_here = |(theirs, ours): &&(&str, &str)| *theirs == leaf && resolve(table, ours).is_ok();
-    let foreign = NEAREST_SETTINGS.iter().find(is_here).map(|(_, ours)| *ours);
+    let is_nearest =
+        |(theirs, ours): &&(&str, &str)| *theirs == leaf && resolve(table, ours).is_ok();
+    let foreign = NEAREST_SETTINGS.iter().find(is_nearest).map(|(_, ours)| *ours);
     // A game may have a setting by a name that TRL gives to one of the run.
     let is_candidate =
         |path: &&String| section.is_empty() && [leaf, written].contains(&last_part(path));
@@ -306,26 +307,34 @@ pub(super) fn resolve(table: &Table, key: &str) -> Result<String, ConfigError> {
     {
         candidates = vec![main];
     }
-    match (foreign, candidates.len()) {
-        // A setting of the game has the name that other trainers give to one of the run.
-        (Some(ours), 1..) => {
-            let candidates = [vec![ours.to_string()], candidates].concat();
-            Err(ConfigError::AmbiguousKey { key: key.to_string(), candidates })
-        }
-        (None, 1) => Ok(candidates.into_iter().next().expect("one")),
-        (None, 2..) => Err(ConfigError::AmbiguousKey { key: key.to_string(), candidates }),
-        (_, 0) if env::NAMES.contains(&section) && !table.contains_key(section) => {
-            let owner = if table.contains_key("task") { "games" } else { "another game" };
-            Err(other_run_error(table, key, owner))
-        }
-        (_, 0) if VALUE_FUNCTION_SETTINGS.contains(&leaf) => {
-            Err(ConfigError::ValueFunction { key: key.to_string() })
-        }
-        (Some(ours), 0) => Err(unknown_key_error(key, Some(ours.to_string()))),
-        (None, 0) => Err(match kind_with_setting(table, key) {
-            Some(kind) => other_run_error(table, key, kind),
-            None => unknown_key_error(key, nearest_path(&paths, key, leaf)),
-        }),
+    if candidates.is_empty() {
+        return Err(missing_error(table, key, leaf, foreign));
+    }
+    // A setting of the game has the name that other trainers give to one of the run.
+    candidates.splice(0..0, foreign.map(str::to_string));
+    match candidates.len() {
+        1 => Ok(candidates.remove(0)),
+        _ => Err(ConfigError::AmbiguousKey { key: key.to_string(), candidates }),
+    }
+}
+
+/// The error for a key that names no setting of this table. Its last part is `leaf` in our spelling; `foreign` is the
+/// setting that is nearest to another trainer's.
+fn missing_error(table: &Table, key: &str, leaf: &str, foreign: Option<&str>) -> ConfigError {
+    let section = key.rsplit_once('.').map_or("", |(section, _)| section);
+    if env::NAMES.contains(&section) && !table.contains_key(section) {
+        let owner = if table.contains_key("task") { "games" } else { "another game" };
+        return other_run_error(table, key, owner);
+    }
+    if VALUE_FUNCTION_SETTINGS.contains(&leaf) {
+        return ConfigError::ValueFunction { key: key.to_string() };
+    }
+    if let Some(ours) = foreign {
+        return unknown_key_error(key, Some(ours.to_string()));
+    }
+    match kind_with_setting(table, key) {
+        Some(kind) => other_run_error(table, key, kind),
+        None => unknown_key_error(key, nearest_path(table, key, leaf)),
     }
 }
 
@@ -355,14 +364,15 @@ fn other_run_error(table: &Table, key: &str, owner: &'static str) -> ConfigError
 
 /// The path most like `key`, whose last part is `leaf`, if they differ in less than a third of their
 /// letters.
-fn nearest_path(paths: &[String], key: &str, leaf: &str) -> Option<String> {
+fn nearest_path(table: &Table, key: &str, leaf: &str) -> Option<String> {
     let distance = strsim::damerau_levenshtein;
     let near = |path: &String| {
         let short = (distance(last_part(path), leaf), leaf.len() / 3);
         let long = (distance(path, key), key.len() / 3);
         [short, long].into_iter().filter(|(off, max)| off <= max).map(|(off, _)| off).min()
     };
-    paths.iter().filter_map(|path| Some((near(path)?, path))).min().map(|(_, path)| path.clone())
+    let paths = flatten(table).filter_map(|(path, _)| Some((near(&path)?, path)));
+    paths.min().map(|(_, path)| path)
 }
 
 /// `value` in the type of `like`: integers serve as floats, nothing else is converted.

@@ -1,6 +1,6 @@
 //! Audits of a task's verifier: its rewards for solutions, and for adversarial answers, none of which deserves one.
 
-use super::{Completion, Prompt, RewardPart, Split, Task, TaskError, judge};
+use super::{Completion, Prompt, RewardPart, SCORE_TOLERANCE, Split, Task, TaskError, judge};
 
 /// Length of a huge answer, characters.
 const HUGE_LENGTH: usize = 100_000;
@@ -11,16 +11,16 @@ pub struct AuditResult {
     /// The kind of answer.
     pub answer: &'static str,
     /// Number of answers given.
-    pub answers: usize,
+    pub num_answers: usize,
     /// Mean reward of the judged answers; `None` if none was judged.
-    pub mean: Option<f64>,
+    pub mean_reward: Option<f64>,
     /// Highest reward.
-    pub highest: Option<f64>,
+    pub highest_reward: Option<f64>,
     /// Number of answers with the maximum reward; `None` if the verifier gave a reward above 1 to any answer, so that
     /// the maximum is not known.
-    pub full: Option<usize>,
+    pub num_full_marks: Option<usize>,
     /// Number of answers that the verifier could not judge.
-    pub unjudged: usize,
+    pub num_unjudged: usize,
     /// The reason for the first of these.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
@@ -116,18 +116,21 @@ fn audit(
             rewards.iter().all(|rewards| rewards.is_within_scale(task.reward_parts()));
         Ok(AuditResult {
             answer,
-            answers: all.len(),
-            mean: (!scores.is_empty()).then(|| scores.iter().sum::<f64>() / scores.len() as f64),
-            highest: scores.iter().copied().reduce(f64::max),
-            full: Some(scores.iter().filter(|score| **score >= max_score - 1e-9).count()),
-            unjudged: all.len() - scores.len(),
+            num_answers: all.len(),
+            mean_reward: (!scores.is_empty())
+                .then(|| scores.iter().sum::<f64>() / scores.len() as f64),
+            highest_reward: scores.iter().copied().reduce(f64::max),
+            num_full_marks: Some(
+                scores.iter().filter(|score| **score >= max_score - SCORE_TOLERANCE).count(),
+            ),
+            num_unjudged: all.len() - scores.len(),
             problem: rewards.into_iter().find_map(|rewards| rewards.problem),
         })
     };
     let mut results: Vec<AuditResult> =
         kinds.into_iter().map(&mut verify).collect::<Result<_, TaskError>>()?;
     if !is_maximum_known {
-        results.iter_mut().for_each(|result| result.full = None);
+        results.iter_mut().for_each(|result| result.num_full_marks = None);
     }
     Ok(results)
 }
@@ -178,8 +181,8 @@ mod tests {
         let found = audit_with_attacks(&task, Split::Test, 20).unwrap();
         let full = |answer: &str| {
             let result = found.iter().find(|result| result.answer == answer).unwrap();
-            assert_eq!((result.answers, result.unjudged), (20, 0));
-            result.full
+            assert_eq!((result.num_answers, result.num_unjudged), (20, 0));
+            result.num_full_marks
         };
         for (answer, expected) in [
             ("the solution", 20),

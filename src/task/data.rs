@@ -129,7 +129,7 @@ impl DataTask {
             prompts.iter().filter_map(demonstration).map(|text| text.chars().count() + 1).max();
         let verifier = verifier.map(|mut options| {
             // A program that the verifier runs could copy the solutions.
-            options.sandbox.hidden.extend(path.canonicalize());
+            options.sandbox.hidden_paths.extend(path.canonicalize());
             Verifier::start(options)
         });
         let verifier = verifier.transpose()?;
@@ -281,7 +281,8 @@ fn parse_line(line: &[u8]) -> Result<(Prompt, Split), String> {
     };
     let (text, conversation) = take_prompt(&mut fields, line)?;
     let Conversation { messages, chat_template_kwargs, tools } = conversation;
-    let template_values = parse_template_values(chat_template_kwargs, tools)?;
+    let template_values =
+        parse_template_values(chat_template_kwargs, tools).map_err(|error| error.to_string())?;
     if let Some(value) = fields.get_mut("completion") {
         *value = completion_text(value.take())?.into();
     }

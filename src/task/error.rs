@@ -3,6 +3,12 @@
 use std::path::PathBuf;
 use thiserror::Error;
 
+/// The reason why values cannot be a chat template's variables, from
+/// [`parse_template_values`](super::parse_template_values).
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("{0}")]
+pub struct TemplateValuesError(pub(super) String);
+
 /// The reason a task cannot be opened, has no prompt or cannot verify completions.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum TaskError {

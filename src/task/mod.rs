@@ -54,7 +54,7 @@ mod weights;
 pub use audit::{AuditResult, audit_solutions, audit_with_attacks};
 #[cfg(not(target_family = "wasm"))]
 pub use data::{DEFAULT_MAX_NEW_TOKENS, DataSettings, DataTask, read_prompts};
-pub use error::TaskError;
+pub use error::{TaskError, TemplateValuesError};
 pub use expression::{Expression, Rational};
 #[cfg(not(target_family = "wasm"))]
 pub use external::{Verifier, VerifierOptions, VerifierSandbox};
@@ -166,7 +166,8 @@ pub trait Task: Send + Sync {
         0
     }
 
-    /// A completion with the maximum reward, for supervised fine-tuning, if known.
+    /// A completion with the maximum reward, for supervised fine-tuning, if known. By default the string in the field
+    /// `solution` of the prompt ([`Prompt::fields`]).
     fn solution(&self, prompt: &Prompt) -> Option<String> {
         prompt.fields.get("solution")?.as_str().map(str::to_string)
     }
@@ -230,24 +231,31 @@ impl Prompt {
 /// # Errors
 /// If `chat_template_kwargs` is not an object, `tools` is in both, or a value that must be a list of objects is not
 /// one.
-pub fn parse_template_values(kwargs: Option<Json>, tools: Option<Json>) -> Result<Object, String> {
+pub fn parse_template_values(
+    kwargs: Option<Json>,
+    tools: Option<Json>,
+) -> Result<Object, TemplateValuesError> {
+    let error = |message: String| Err(TemplateValuesError(message));
     let mut values = match kwargs {
         None => Object::default(),
         Some(Json::Object(values)) => values,
         Some(other) => {
-            return Err(format!(
+            return error(format!(
                 "`chat_template_kwargs` is {other}, but must be an object such as {{\"enable_thinking\": false}}"
             ));
         }
     };
     let tools: Option<Json> = match tools {
-        Some(Json::Scalar(Value::String(text))) => serde_json::from_str(&text)
-            .map_err(|error| format!("`tools` is a string that is not valid JSON: {error}"))?,
+        Some(Json::Scalar(Value::String(text))) => {
+            serde_json::from_str(&text).map_err(|cause| {
+                TemplateValuesError(format!("`tools` is a string that is not valid JSON: {cause}"))
+            })?
+        }
         tools => tools,
     };
     if let Some(tools) = tools {
         if values.get("tools").is_some() {
-            return Err("`tools` is in `chat_template_kwargs`, too; keep one".to_string());
+            return error("`tools` is in `chat_template_kwargs`, too; keep one".to_string());
         }
         values.insert("tools".to_string(), tools);
     }
@@ -258,7 +266,7 @@ pub fn parse_template_values(kwargs: Option<Json>, tools: Option<Json>) -> Resul
             Some(_) => false,
         };
         if !is_valid {
-            return Err(format!(
+            return error(format!(
                 "`{key}` must be a list of objects, as chat templates expect; rename the key if it is meant for the verifier"
             ));
         }
@@ -276,15 +284,18 @@ pub struct Completion<'a> {
     /// Number of generated tokens, including the end token.
     pub num_tokens: usize,
     /// Whether the completion was cut off at the maximum number of tokens.
-    pub truncated: bool,
+    pub is_truncated: bool,
 }
 
 impl<'a> Completion<'a> {
     /// A completion that is not truncated, with one token per character and an end token.
     pub fn new(prompt: &'a Prompt, text: &'a str) -> Self {
-        Self { prompt, text, num_tokens: text.chars().count() + 1, truncated: false }
+        Self { prompt, text, num_tokens: text.chars().count() + 1, is_truncated: false }
     }
 }
+
+/// Largest difference of equal scores and rewards, by rounding.
+pub(crate) const SCORE_TOLERANCE: f64 = 1e-9;
 
 /// A part of a reward (TRL: a reward function).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -308,8 +319,7 @@ impl RewardPart {
 
     /// Whether a reward of this part adds no more to a score than the part does to the highest score.
     pub fn is_within_scale(&self, reward: f64) -> bool {
-        const ROUNDING: f64 = 1e-9;
-        reward * self.weight <= self.weight.max(0.0) + ROUNDING
+        reward * self.weight <= self.weight.max(0.0) + SCORE_TOLERANCE
     }
 
     /// Parses a list such as `exact=0.8,format=0.2`; the default weight is 1.
@@ -371,6 +381,9 @@ impl Rewards {
     }
 
     /// The reward of a part, unweighted; `None` if it does not apply to the completion.
+    ///
+    /// # Panics
+    /// If there is no such part.
     pub fn part(&self, index: usize) -> Option<f64> {
         (!self.not_applicable.contains(&index)).then(|| self.parts[index])
     }

@@ -45,8 +45,8 @@ pub struct FairSemaphore {
 
 #[derive(Default)]
 struct PermitCounts {
-    requested: usize,
-    released: usize,
+    num_requested: usize,
+    num_released: usize,
 }
 
 impl FairSemaphore {
@@ -58,9 +58,9 @@ impl FairSemaphore {
     /// Waits for a permit, which is released when dropped. Its thread must not wait for another one.
     pub fn acquire(&self) -> Permit<'_> {
         let mut counts = lock(&self.counts);
-        let index = counts.requested;
-        counts.requested += 1;
-        let is_early = |counts: &mut PermitCounts| index >= counts.released + self.limit;
+        let index = counts.num_requested;
+        counts.num_requested += 1;
+        let is_early = |counts: &mut PermitCounts| index >= counts.num_released + self.limit;
         drop(self.released.wait_while(counts, is_early).unwrap_or_else(PoisonError::into_inner));
         Permit(self)
     }
@@ -71,7 +71,7 @@ pub struct Permit<'a>(&'a FairSemaphore);
 
 impl Drop for Permit<'_> {
     fn drop(&mut self) {
-        lock(&self.0.counts).released += 1;
+        lock(&self.0.counts).num_released += 1;
         // The next in the queue is among those that wait.
         self.0.released.notify_all();
     }

@@ -54,9 +54,9 @@ pub fn list_figures(record: &IterationRecord) -> Vec<Figure> {
         let evaluated = evaluation.and_then(|evaluation| evaluation.text.as_ref());
         let figures = [
             ("completions/mean_length", generated(text.completion_length)),
-            ("completions/clipped_ratio", generated(text.truncated)),
-            ("completions/distinct", generated(text.distinct)),
-            ("completions/unverified", generated(text.unjudged as f64)),
+            ("completions/clipped_ratio", generated(text.truncated_fraction)),
+            ("completions/distinct", generated(text.distinct_fraction)),
+            ("completions/unverified", generated(text.num_unjudged as f64)),
             ("eval/pass_at_1", evaluated.and_then(|evaluated| evaluated.pass_at_1)),
             ("eval/pass_at_k", evaluated.and_then(|evaluated| evaluated.pass_at_k)),
         ];

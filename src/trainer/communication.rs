@@ -18,9 +18,13 @@ pub(super) fn measure(team: &Team, seconds: f64) -> Result<Option<Communication>
     let mean = busy_seconds.iter().sum::<f64>() / busy_seconds.len() as f64;
     let max = busy_seconds.iter().copied().fold(0.0, f64::max);
     Ok(Some(Communication {
-        ranks: team.size(),
+        num_ranks: team.size(),
         seconds: traffic.seconds,
-        hidden: if traffic.seconds > 0.0 { traffic.hidden_seconds / traffic.seconds } else { 0.0 },
+        hidden_fraction: if traffic.seconds > 0.0 {
+            traffic.hidden_seconds / traffic.seconds
+        } else {
+            0.0
+        },
         bytes: traffic.vector_bytes,
         other_bytes: traffic.other_bytes,
         imbalance: max / mean - 1.0,

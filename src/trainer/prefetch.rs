@@ -29,8 +29,8 @@ pub(super) struct WindowPrefetcher {
 struct Reader {
     /// Iteration of the block that the thread prepares.
     next_iteration: u32,
-    filled: Receiver<WindowBatch>,
-    empty: Sender<WindowBatch>,
+    filled_blocks: Receiver<WindowBatch>,
+    empty_blocks: Sender<WindowBatch>,
 }
 
 impl WindowPrefetcher {
@@ -74,7 +74,8 @@ impl WindowPrefetcher {
             Some(reader) if reader.next_iteration == iteration => reader,
             _ => Reader::start(&self.window_set, &self.batches, iteration),
         };
-        let windows = reader.filled.recv().expect("the thread reads as long as it is listened to");
+        let windows =
+            reader.filled_blocks.recv().expect("the thread reads as long as it is listened to");
         self.reader = Some(Reader { next_iteration: iteration + 1, ..reader });
         self.waiting_seconds += started.elapsed().as_secs_f64();
         device::count_upload(windows.bytes());
@@ -85,7 +86,7 @@ impl WindowPrefetcher {
     pub fn give_back(&self, windows: WindowBatch) {
         if let Some(reader) = &self.reader {
             // The thread may have ended.
-            let _ = reader.empty.send(windows);
+            let _ = reader.empty_blocks.send(windows);
         }
     }
 
@@ -98,8 +99,8 @@ impl WindowPrefetcher {
 impl Reader {
     fn start(window_set: &Arc<WindowSet>, batches: &Batches, first: u32) -> Self {
         // Unbuffered, so that the thread holds a filled block until it is requested.
-        let (send, filled) = sync_channel(0);
-        let (empty, emptied) = channel();
+        let (send, filled_blocks) = sync_channel(0);
+        let (empty_blocks, emptied) = channel();
         let (window_set, mut batches) = (window_set.clone(), batches.clone());
         thread::spawn(move || {
             for iteration in first.. {
@@ -113,7 +114,7 @@ impl Reader {
                 }
             }
         });
-        Self { next_iteration: first, filled, empty }
+        Self { next_iteration: first, filled_blocks, empty_blocks }
     }
 }
 

@@ -259,11 +259,11 @@ pub fn read_settings(checkpoint: &Checkpoint) -> Result<toml::Table, SnapshotErr
 pub(super) fn read_params(
     checkpoint: &Checkpoint,
     name: &str,
-    parameters: &[Parameter],
+    layout: &[Parameter],
 ) -> Result<Vec<f32>, SnapshotError> {
     let section = checkpoint.section(name, VERSION)?;
-    let params = policy_file::read_params(&section.bytes, parameters);
-    params.map_err(|cause| SnapshotError::Params { section: name.to_string(), cause })
+    let values = policy_file::read_params(&section.bytes, layout);
+    values.map_err(|cause| SnapshotError::Params { section: name.to_string(), cause })
 }
 
 #[cfg(test)]

@@ -34,8 +34,9 @@ impl<R, D> Source<R, D> {
         convert: impl FnOnce(WindowBatch) -> D,
     ) -> Self {
         let is_resident = is_resident(&window_set, shards, config);
-        let is_loaded_at_once = cfg!(target_family = "wasm")
-            || !(MAX_EAGER_LOAD_BYTES + 1..=max_part_bytes).contains(&window_set.bytes());
+        let bytes = window_set.bytes();
+        let is_loaded_at_once =
+            cfg!(target_family = "wasm") || bytes <= MAX_EAGER_LOAD_BYTES || bytes > max_part_bytes;
         if is_resident && is_loaded_at_once {
             return Self::make_resident(window_set.copy_all(), convert);
         }

@@ -198,7 +198,7 @@ fn a_non_finite_loss_stops_the_run_and_keeps_the_last_checkpoint() {
 
     // The earlier checkpoint is intact and the newest, and the failed iteration has no record.
     let latest = store.load_latest().unwrap();
-    assert!(latest.skipped.is_empty());
+    assert!(latest.skipped_checkpoints.is_empty());
     assert!(latest.checkpoint == good);
     assert_eq!(store.iterations().unwrap(), [1, 2, 3]);
     let metrics = fs::read_to_string(folder.join("run/metrics.jsonl")).unwrap();

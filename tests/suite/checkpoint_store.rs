@@ -43,7 +43,7 @@ fn the_latest_is_the_highest_iteration_in_any_order_of_saving() {
     let latest = store.load_latest().unwrap();
     assert_eq!(latest.checkpoint, checkpoint(100_000_000, 100));
     assert_eq!(latest.path, store.path(100_000_000));
-    assert!(latest.skipped.is_empty());
+    assert!(latest.skipped_checkpoints.is_empty());
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn the_latest_skips_and_reports_damaged_ones() {
     fs::remove_file(store.path(3).join("manifest.json")).unwrap();
     let latest = store.load_latest().unwrap();
     assert_eq!((latest.checkpoint, latest.path), (checkpoint(2, 100), store.path(2)));
-    let [(first, wrong), (second, missing)] = &latest.skipped[..] else {
+    let [(first, wrong), (second, missing)] = &latest.skipped_checkpoints[..] else {
         panic!("two are damaged")
     };
     assert_eq!((first, second), (&store.path(4), &store.path(3)));
@@ -69,7 +69,7 @@ fn a_renamed_checkpoint_is_rejected() {
     fs::rename(store.path(1), store.path(3)).unwrap();
     let latest = store.load_latest().unwrap();
     assert_eq!(latest.checkpoint.iteration, 2);
-    let sentence = latest.skipped[0].1.to_string();
+    let sentence = latest.skipped_checkpoints[0].1.to_string();
     assert!(sentence.contains("has iteration 1, not 3"), "{sentence}");
 }
 
@@ -91,8 +91,10 @@ fn a_store_without_an_intact_checkpoint_is_an_error() {
     let sentence = error.to_string();
     assert!(sentence.starts_with("no checkpoint in "), "{sentence}");
     assert!(sentence.contains("00000002 is damaged: weights does not have the ch"), "{sentence}");
-    let CheckpointError::NoneIntact { damaged, .. } = error else { panic!("{error:?}") };
-    let paths: Vec<_> = damaged.into_iter().map(|(path, _)| path).collect();
+    let CheckpointError::NoneIntact { damaged_checkpoints, .. } = error else {
+        panic!("{error:?}")
+    };
+    let paths: Vec<_> = damaged_checkpoints.into_iter().map(|(path, _)| path).collect();
     assert_eq!(paths, [store.path(2), store.path(1)]);
 }
 
@@ -145,7 +147,7 @@ fn leftovers_of_crashes_are_removed_by_the_next_save() {
     assert_eq!(store.iterations().unwrap(), [1, 2]);
     let latest = store.load_latest().unwrap();
     assert_eq!(latest.checkpoint, checkpoint(2, 100));
-    assert!(latest.skipped.is_empty());
+    assert!(latest.skipped_checkpoints.is_empty());
     assert_eq!(names_in(&directory).len(), 6, "looking changes nothing");
 
     store.save(&checkpoint(4, 100)).unwrap();

@@ -108,9 +108,9 @@ fn a_user_defined_task_is_learnt_and_resumes_without_options() {
     let metrics = records(&cut, "metrics.jsonl");
     assert_eq!(metrics.len(), 6);
     for record in &metrics[2..] {
-        assert_eq!(record["unjudged"], 0);
+        assert_eq!(record["num_unjudged"], 0);
         assert_eq!(record["rewards"]["brief"], 1.0, "{record}");
-        assert!(record["rewards"]["exact"].is_number() && record["distinct"].is_number());
+        assert!(record["rewards"]["exact"].is_number() && record["distinct_fraction"].is_number());
         assert!(record["seconds"]["phases"]["verify"].as_f64().unwrap() > 0.0);
     }
     let metadata = fs::read_to_string(cut.join("run.json")).unwrap();
@@ -157,7 +157,7 @@ fn grpo_continues_from_a_fitted_model() {
     // The report is of the solutions that did not choose it.
     let last = report["held_out"]["loss"].as_f64().unwrap();
     assert!(last > 0.0 && (last - best).abs() > 1e-9, "{report}");
-    assert!(metrics.iter().all(|record| record["is_sft"] == true && record["tokens"] == 0));
+    assert!(metrics.iter().all(|record| record["is_sft"] == true && record["num_tokens"] == 0));
 
     // A task has its own solutions; what was fitted knows its characters only.
     let start = ["fit", "sort", "--model", "tiny", "--json", "--run-dir", "sorts"];

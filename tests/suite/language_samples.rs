@@ -28,14 +28,14 @@ fn sample_completions_use_held_out_prompts_and_do_not_change_the_run() {
         assert_eq!(one.rewards.keys().collect::<Vec<_>>(), ["digits", "exact", "format"]);
         // The tokens of this completion are its characters and, if it was not truncated, the end token.
         assert!(one.tokens.is_empty());
-        assert_eq!(one.logprobs.len(), one.completion.len() + usize::from(!one.truncated));
+        assert_eq!(one.logprobs.len(), one.completion.len() + usize::from(!one.is_truncated));
     }
     let (mut one, mut two) = (trainer.iterate().unwrap(), other.iterate().unwrap());
     for record in [&mut one, &mut two] {
         record.seconds = Default::default();
         record.memory = Default::default();
         (record.steps_per_second, record.utilization) = (0.0, None);
-        record.text.as_mut().unwrap().learnt_per_second = 0.0;
+        record.text.as_mut().unwrap().learnt_tokens_per_second = 0.0;
     }
     assert_eq!(one, two);
 }

@@ -116,7 +116,7 @@ fn a_large_model_is_shared_where_there_is_memory_for_it() {
         let communication =
             serde_json::from_str::<IterationRecord>(line).unwrap().communication.unwrap();
         assert!(
-            communication.seconds > 0.0 && (0.0..=1.0).contains(&communication.hidden),
+            communication.seconds > 0.0 && (0.0..=1.0).contains(&communication.hidden_fraction),
             "{communication:?}"
         );
     }
@@ -221,7 +221,7 @@ fn completions_exchanged_between_processes_arrive_intact() {
     for records in &all {
         for (record, first) in records.iter().zip(&all[0]) {
             let communication = record.communication.expect("there are three ranks");
-            assert_eq!(communication.ranks, 3);
+            assert_eq!(communication.num_ranks, 3);
             assert!(
                 communication.bytes > 0
                     && communication.seconds > 0.0

@@ -94,7 +94,7 @@ fn ratios_of_the_first_update_are_exactly_one() {
         let text = record.text.as_ref().unwrap();
         assert!(text.first_ratio_distance.is_none_or(|distance| distance == 0.0));
         assert_eq!(record.approx_kl, 0.0);
-        assert!(text.tokens > 0 && (1.0..=4.0).contains(&text.completion_length));
+        assert!(text.num_tokens > 0 && (1.0..=4.0).contains(&text.completion_length));
         assert!(text.rewards.contains_key("exact") && text.sampling_entropy > 0.0);
         assert!(record.score.is_some() && record.episodes == 6 * 4 && record.mean_reward > 0.0);
     }
@@ -144,7 +144,7 @@ fn the_learning_rate_goes_by_iterations_whether_they_take_steps_or_not() {
     (config.generation.max_new_tokens, config.reward.mask_truncated_completions) = (1, true);
     (config.fit.iterations, config.optimizer.warmup_ratio) = (1, 0.0);
     let records = iterate(&mut trainer(&config), config.iterations);
-    assert!(records[1].text.as_ref().unwrap().truncated > 0.9, "no token counts");
+    assert!(records[1].text.as_ref().unwrap().truncated_fraction > 0.9, "no token counts");
     let rates: Vec<f64> = records.iter().map(|record| record.learning_rate).collect();
     assert_eq!(rates[0], config.fit.learning_rate);
     // The last of the iteration's two steps, of the ten that rewards have.
@@ -283,13 +283,16 @@ fn a_completion_ends_before_a_stop_text() {
     for _ in 0..4 {
         let record = stopped.iterate().unwrap();
         let made = stopped.take_completions();
-        let cut = made.iter().filter(|one| one.truncated).count();
-        assert!((record.text.unwrap().truncated - cut as f64 / made.len() as f64).abs() < 1e-12);
+        let cut = made.iter().filter(|one| one.is_truncated).count();
+        assert!(
+            (record.text.unwrap().truncated_fraction - cut as f64 / made.len() as f64).abs()
+                < 1e-12
+        );
         for one in made {
             assert!(!one.completion.contains(['5', '>']) && !one.completion.contains("77"));
             // The learnt tokens include those of the end, which the verifier does not see.
             let end = one.logprobs.len() - one.completion.chars().count();
-            assert!(if one.truncated { end == 0 } else { (1..=2).contains(&end) }, "{one:?}");
+            assert!(if one.is_truncated { end == 0 } else { (1..=2).contains(&end) }, "{one:?}");
         }
     }
     // A text that never appears changes nothing; one that does ends more of them.
@@ -299,7 +302,7 @@ fn a_completion_ends_before_a_stop_text() {
         let mut trainer = trainer(&config);
         trainer.iterate().unwrap();
         let made = trainer.take_completions();
-        (made.iter().filter(|one| !one.truncated).count(), made)
+        (made.iter().filter(|one| !one.is_truncated).count(), made)
     };
     assert_eq!(ended(&["x"]), ended(&[]));
     assert!(ended(&["5", ">"]).0 > ended(&[]).0);
@@ -358,7 +361,10 @@ fn the_program_trains_resumes_and_evaluates() {
     assert_eq!((lines("metrics.jsonl"), lines("completions.jsonl")), (5, 3 * 4 * 8));
     let report = json(&["eval", run, "--episodes", "8", "--k", "3", "--json"]);
     assert_eq!(
-        (report["sampled"]["k"].as_u64(), report["sampled"]["episodes"].as_u64()),
+        (
+            report["sampled"]["completions_per_prompt"].as_u64(),
+            report["sampled"]["episodes"].as_u64()
+        ),
         (Some(3), Some(8))
     );
     assert_eq!((&report["episodes"], &report["seed"]), (&8.into(), &0.into()), "{report}");
@@ -469,6 +475,8 @@ fn verifiers_are_called_on_the_thread_that_trains() {
     let mut config = config();
     config.fit.iterations = 0;
     let mut trainer = LanguageTrainer::for_task(Arc::new(Halves::default()), config, None).unwrap();
-    assert!(trainer.iterate().unwrap().text.is_some_and(|text| !text.is_sft && text.tokens > 0));
+    assert!(
+        trainer.iterate().unwrap().text.is_some_and(|text| !text.is_sft && text.num_tokens > 0)
+    );
     assert_eq!(trainer.validate().unwrap().evaluation.mean_score, Some(1.0));
 }

@@ -72,7 +72,11 @@ fn outcome(mut trainer: LanguageTrainer) -> Outcome {
     let (mut records, mut completions) = (Vec::new(), Vec::new());
     for _ in 0..trainer.config().iterations {
         let text = trainer.iterate().unwrap().text.unwrap();
-        records.push(LanguageRecord { generated_per_second: 0.0, learnt_per_second: 0.0, ..text });
+        records.push(LanguageRecord {
+            generated_tokens_per_second: 0.0,
+            learnt_tokens_per_second: 0.0,
+            ..text
+        });
         completions.extend(trainer.take_completions());
     }
     let score = trainer.validate().unwrap().evaluation.mean_score;
@@ -91,7 +95,7 @@ fn verification_during_generation_changes_no_byte() {
     let folder = TempDir::new().unwrap();
     for task in [sort(), data(&folder)] {
         let expected = train(&on_threads(&task, 0, usize::MAX).0, 2);
-        let unjudged: usize = expected.1.iter().map(|record| record.unjudged).sum();
+        let unjudged: usize = expected.1.iter().map(|record| record.num_unjudged).sum();
         assert_eq!(unjudged > 0, task.name() == "data");
         for (threads, pool) in [(1, 1), (3, 2), (2, 3)] {
             let (task, calls) = on_threads(&task, threads, usize::MAX);

@@ -23,7 +23,7 @@ fn import(folder: &Path, patterns: u32) -> Series {
     assert_eq!(count("learnt", "rows") + count("held_out", "rows"), series.rows);
     let from = count("learnt", "rows");
     let marks = series.marks.iter().filter(|(row, _)| *row >= from).count();
-    assert_eq!(count("held_out", "labelled"), marks);
+    assert_eq!(count("held_out", "labelled_rows"), marks);
     series
 }
 

@@ -146,7 +146,7 @@ fn completions_exchanged_between_processes_arrive_intact() {
     for line in text.lines() {
         let record: IterationRecord = serde_json::from_str(line).unwrap();
         let communication = record.communication.expect("there are four ranks");
-        assert_eq!(communication.ranks, 4);
+        assert_eq!(communication.num_ranks, 4);
         // 16 features, two layers of 64, 3 actions.
         let params = 16 * 64 + 64 + 64 * 64 + 64 + 64 * 3 + 3;
         let bound = params as f64 * 4.0 * 2.0 * 3.0 / 4.0;

@@ -41,12 +41,12 @@ export const moreTextCharts = (parts) => [
   ...parts.filter((name) => name !== "exact").map((name) => ({ key: `part ${name}`, title: `Reward part: ${name}`, digits: 2 })),
   { key: "loss", title: "Loss", digits: 4 },
   { key: "zero_variance_fraction", title: "Share of zero-variance groups", digits: 3 },
-  { key: "distinct", title: "Share of distinct completions in a group", digits: 2 },
-  { key: "truncated", title: "Share of completions cut off", digits: 3 },
+  { key: "distinct_fraction", title: "Share of distinct completions in a group", digits: 2 },
+  { key: "truncated_fraction", title: "Share of completions cut off", digits: 3 },
   { key: "approx_kl", title: "KL of an update, nats", digits: 6 },
   { key: "tokens_per_second", title: "Tokens a second, overall", isShort: true },
-  { key: "generated_per_second", title: "Tokens generated a second", isShort: true },
-  { key: "learnt_per_second", title: "Tokens learnt from a second", isShort: true },
+  { key: "generated_tokens_per_second", title: "Tokens generated a second", isShort: true },
+  { key: "learnt_tokens_per_second", title: "Tokens learnt from a second", isShort: true },
   { key: "verify", title: "Seconds for the verifier", digits: 3 },
 ];
 

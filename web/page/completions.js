@@ -26,9 +26,9 @@ const SCORE_TOLERANCE = 1e-9;
 const shadeOf = (logprob) => Math.min(NUM_SHADES, Math.floor(-logprob / SHADE_NATS + 0.5));
 
 /** The tokens of a completion as texts: single characters by default, and one for its end. */
-function tokenTexts({ completion, tokens, logprobs, truncated }) {
+function tokenTexts({ completion, tokens, logprobs, is_truncated }) {
   const texts = tokens ?? [...completion];
-  return logprobs.map((logprob, i) => ({ logprob, text: texts[i], end: texts[i] === undefined && !truncated }));
+  return logprobs.map((logprob, i) => ({ logprob, text: texts[i], end: texts[i] === undefined && !is_truncated }));
 }
 
 /** A completion's text, shaded token by token. */
@@ -151,7 +151,7 @@ export class Completions {
     const fits = (record) => (iteration === undefined || record.iteration === iteration)
       && (isFiltered || record.iteration === newestIteration)
       && (!hasBounds || (record.reward !== null && !(record.reward < minReward) && !(record.reward > maxReward)))
-      && (end === "all" || record.truncated === (end === "cut"))
+      && (end === "all" || record.is_truncated === (end === "cut"))
       && (text === "" || record.completion.includes(text) || record.prompt.includes(text));
     const fittingRecords = completions.filter(fits);
     const groups = new Map();
@@ -180,7 +180,7 @@ export class Completions {
   textOf(completion) {
     this.shadesLeft -= completion.logprobs.length;
     if (this.shadesLeft >= 0) return shadedText(completion);
-    const plain = make("code", { className: "tokens", textContent: `${completion.completion}${completion.truncated ? "" : END_MARK}` });
+    const plain = make("code", { className: "tokens", textContent: `${completion.completion}${completion.is_truncated ? "" : END_MARK}` });
     this.unshadedCompletions.set(plain, completion);
     this.viewObserver.observe(plain);
     return plain;
@@ -192,7 +192,7 @@ export class Completions {
     const parts = [...new Set(group.flatMap(({ rewards }) => Object.keys(rewards)))];
     const head = ["completion", "reward", ...parts, "adv."].map((name) => make("th", { scope: "col", textContent: name }));
     const rows = group.map((record) => make("tr", { className: this.isRight(record) ? "right" : "" },
-      make("td", {}, verdictMark(this.isRight(record)), this.textOf(record), ...(record.truncated ? [make("small", { textContent: "…", title: "cut off" })] : []), ...(record.problem ? [make("small", { className: "trouble", textContent: ` ${record.problem}` })] : [])),
+      make("td", {}, verdictMark(this.isRight(record)), this.textOf(record), ...(record.is_truncated ? [make("small", { textContent: "…", title: "cut off" })] : []), ...(record.problem ? [make("small", { className: "trouble", textContent: ` ${record.problem}` })] : [])),
       make("td", { textContent: formatFixed(record.reward) }),
       ...parts.map((name) => make("td", { textContent: formatScore(record.rewards[name]) })),
       make("td", { className: record.advantage > 0 ? "up" : record.advantage < 0 ? "down" : "", textContent: `${record.advantage > 0 ? "+" : ""}${formatFixed(record.advantage, 1)}` })));

@@ -18,7 +18,7 @@ export const TEXT_CURVES = {
   values: ({ is_sft, entropy, loss, score: reward, rewards, seconds: { phases }, steps_per_second, ...record }) => (is_sft ? { entropy, loss } : {
     entropy, loss, reward, tokens_per_second: steps_per_second, verify: phases.verify,
     ...Object.fromEntries(Object.entries(rewards).map(([name, value]) => [`part ${name}`, value])),
-    ...Object.fromEntries(["completion_length", "truncated", "distinct", "zero_variance_fraction", "approx_kl", "generated_per_second", "learnt_per_second"].map((key) => [key, record[key]])),
+    ...Object.fromEntries(["completion_length", "truncated_fraction", "distinct_fraction", "zero_variance_fraction", "approx_kl", "generated_tokens_per_second", "learnt_tokens_per_second"].map((key) => [key, record[key]])),
   }),
 };
 

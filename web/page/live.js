@@ -12,7 +12,7 @@ const RETRY_MS = 2000;
 const POLICY_LABELS = { newest: "Run: newest", best: "Run: best" };
 
 /** The cost of sharing a run between ranks. */
-function sharingCost({ communication: { ranks, seconds, hidden = 0, imbalance }, seconds: { total } }) {
+function sharingCost({ communication: { num_ranks: ranks, seconds, hidden_fraction: hidden = 0, imbalance }, seconds: { total } }) {
   const percent = (x) => `${Math.round(100 * x)} %`;
   const cost = `${percent(seconds / total)} of the time spent communicating, ${percent(hidden)} of that overlapped with computation`;
   return `${ranks} ranks, ${cost}, the slowest ${percent(imbalance)} behind the mean`;

@@ -24,7 +24,7 @@ const records = (count, more) => Array.from({ length: count }, (_, i) => record(
 
 /** Completions of an iteration, as the file has them: of a prompt, with these rewards. */
 const completions = (iteration, rewards) => rewards.map((reward) => ({
-  iteration, group: 0, prompt: '3+4=', completion: '7', logprobs: [-0.1, -0.1], score: reward, reward, rewards: { exact: reward ?? 0 }, advantage: 0, truncated: false,
+  iteration, group: 0, prompt: '3+4=', completion: '7', logprobs: [-0.1, -0.1], score: reward, reward, rewards: { exact: reward ?? 0 }, advantage: 0, is_truncated: false,
   problem: reward === null ? 'no answer within 10 s' : undefined,
 }));
 

@@ -5,7 +5,7 @@ use std::sync::mpsc::Receiver;
 /// A listener for single keys. The terminal passes them on without waiting for Enter and does not print them; Ctrl-C
 /// and Ctrl-Z work as always. Dropping the listener restores the terminal's mode.
 pub struct KeyListener {
-    pressed: Receiver<u8>,
+    pressed_keys: Receiver<u8>,
     #[cfg(unix)]
     _mode: unix::RawMode,
 }
@@ -21,12 +21,12 @@ impl KeyListener {
 
     /// Returns the next key, if one has been pressed.
     pub fn next(&self) -> Option<u8> {
-        self.pressed.try_recv().ok()
+        self.pressed_keys.try_recv().ok()
     }
 
     /// Waits up to 0.1 s for a key.
     pub fn wait(&self) -> Option<u8> {
-        self.pressed.recv_timeout(std::time::Duration::from_millis(100)).ok()
+        self.pressed_keys.recv_timeout(std::time::Duration::from_millis(100)).ok()
     }
 }
 
@@ -99,7 +99,7 @@ mod unix {
             return None;
         }
         let is_over = Arc::new(AtomicBool::new(false));
-        let (sender, pressed) = channel();
+        let (sender, pressed_keys) = channel();
         let ended = is_over.clone();
         std::thread::spawn(move || {
             block_stop_signals();
@@ -117,7 +117,7 @@ mod unix {
                 }
             }
         });
-        Some(KeyListener { pressed, _mode: RawMode { is_over } })
+        Some(KeyListener { pressed_keys, _mode: RawMode { is_over } })
     }
 
     /// Sets the mode again if the terminal is in line mode, as after Ctrl-Z and `fg`.

@@ -213,7 +213,7 @@ impl<'a> Sweep<'a> {
                 self.file.has_batch_after(round) && is_lost_batch(&self.results, round);
             if has_no_score || has_lost_batch {
                 let mut round_results =
-                    self.results.latest.values().filter(|result| result.round == round);
+                    self.results.latest_results.values().filter(|result| result.round == round);
                 let error = round_results.find_map(|result| result.error.clone());
                 let error = error.unwrap_or("they have no score".to_string());
                 if has_lost_batch {
@@ -255,7 +255,7 @@ impl<'a> Sweep<'a> {
         let mut file = file.with_context(|| format!("cannot write {}", path.display()))?;
         let (mut num_ended, num_runs) = match self.file.search {
             // Batches are too small to be counted separately.
-            Search::Tpe => (self.results.latest.len(), self.file.trials * self.seeds.len()),
+            Search::Tpe => (self.results.latest_results.len(), self.file.trials * self.seeds.len()),
             _ => (0, runs.len()),
         };
         let board = RunBoard::new(false, num_ended, num_runs);
@@ -308,7 +308,7 @@ impl<'a> Sweep<'a> {
         let runs_of = |&trial: &usize| {
             self.seeds.iter().map(move |seed| RunKey { trial, round, seed: *seed })
         };
-        let is_pending = |run: &RunKey| !self.results.latest.contains_key(run);
+        let is_pending = |run: &RunKey| !self.results.latest_results.contains_key(run);
         indices.iter().flat_map(runs_of).filter(is_pending).collect()
     }
 

@@ -37,7 +37,7 @@ pub struct RunKey {
 #[derive(Default)]
 pub struct Results {
     /// The last result of each run that is not tried again.
-    pub latest: BTreeMap<RunKey, RunResult>,
+    pub latest_results: BTreeMap<RunKey, RunResult>,
     /// Number of results of each run so far, those of failures that are tried again among them.
     attempts: BTreeMap<RunKey, u32>,
 }
@@ -46,13 +46,13 @@ impl Results {
     pub fn insert(&mut self, result: RunResult) {
         let run = RunKey { trial: result.trial, round: result.round, seed: result.seed };
         *self.attempts.entry(run).or_insert(0) += 1;
-        self.latest.insert(run, result);
+        self.latest_results.insert(run, result);
     }
 
     /// Scores of a trial by seed; `None` unless all runs have one.
     pub fn scores(&self, trial: usize, round: u32, seeds: &[u64]) -> Option<Vec<f64>> {
         let runs = seeds.iter().map(|seed| RunKey { trial, round, seed: *seed });
-        runs.map(|run| self.latest.get(&run)?.score).collect()
+        runs.map(|run| self.latest_results.get(&run)?.score).collect()
     }
 }
 
@@ -61,23 +61,25 @@ impl Results {
 /// A batch of which [`is_lost_batch`] holds was not used.
 pub fn forget_failures(results: &mut Results, file: &SweepFile, num_seeds: usize) {
     let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
-    results.latest.keys().for_each(|run| *counts.entry(run.round).or_insert(0) += 1);
+    results.latest_results.keys().for_each(|run| *counts.entry(run.round).or_insert(0) += 1);
     let has_next = |batch: u32| {
         let is_full = counts[&batch] == file.batch * num_seeds;
         file.has_batch_after(batch) && is_full && !is_lost_batch(results, batch)
     };
     let used: BTreeSet<u32> = counts.keys().copied().filter(|batch| has_next(*batch)).collect();
-    results.latest.retain(|run, result| result.error.is_none() || used.contains(&run.round));
+    results
+        .latest_results
+        .retain(|run, result| result.error.is_none() || used.contains(&run.round));
 }
 
 /// Whether TPE cannot choose its next batch by this one, its last so far, all of whose runs have failed: if nothing has
 /// a score yet, or if the runs were tried once and none diverged, so that a full disk may be the reason.
 pub fn is_lost_batch(results: &Results, batch: u32) -> bool {
-    let runs = || results.latest.iter().filter(|(run, _)| run.round == batch);
+    let runs = || results.latest_results.iter().filter(|(run, _)| run.round == batch);
     let errors = || runs().filter_map(|(_, result)| result.error.as_deref());
-    let is_last = results.latest.keys().all(|run| run.round <= batch);
+    let is_last = results.latest_results.keys().all(|run| run.round <= batch);
     let have_failed = runs().count() > 0 && errors().count() == runs().count();
-    let has_score = results.latest.values().any(|result| result.score.is_some());
+    let has_score = results.latest_results.values().any(|result| result.score.is_some());
     let is_first_try = runs().any(|(run, _)| results.attempts[run] < 2);
     let have_diverged = errors().any(|error| error.contains(DIVERGENCE_ERROR));
     is_last && have_failed && (!has_score || is_first_try && !have_diverged)
@@ -115,7 +117,7 @@ mod tests {
     fn a_torn_result_costs_no_other() {
         let temp_dir = TempDir::new().unwrap();
         let path = temp_dir.path().join(RESULTS_FILE);
-        let latest = || read_results(&path).unwrap().latest;
+        let latest = || read_results(&path).unwrap().latest_results;
         assert!(latest().is_empty());
         let format_line = |trial: usize, error: Option<&str>| {
             let (score, error) = (error.is_none().then_some(1.0), error.map(str::to_string));
@@ -136,7 +138,7 @@ mod tests {
         let known = || {
             let mut results = read_results(&path).unwrap();
             forget_failures(&mut results, &SweepFile::default(), 1);
-            results.latest.len()
+            results.latest_results.len()
         };
         disk::write(&mut file, format_line(4, Some("the disk is full")).as_bytes()).unwrap();
         assert_eq!(known(), 3);
@@ -162,7 +164,7 @@ mod tests {
             let file = SweepFile { search, trials: 6, batch: 2, ..SweepFile::default() };
             let mut results = results(errors, 1);
             forget_failures(&mut results, &file, 1);
-            results.latest.into_keys().map(|run| run.trial).collect()
+            results.latest_results.into_keys().map(|run| run.trial).collect()
         };
         let all = [DISK_FULL; 6];
         assert_eq!(known(Search::Tpe, &all[..3]), [0, 1], "the second batch is not complete");

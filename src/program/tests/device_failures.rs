@@ -207,7 +207,7 @@ fn meet_faults_in_turn(create: CreateRun, seed: u64) {
             Box::new(FailingRun { run, work, at: failing_at })
         };
         injected.push((disk, work, failing_at));
-        let is_done = with_fault(disk, || {
+        let (outcome, _) = with_fault(disk, || {
             if has_checkpoint(&path) {
                 resume(&create_failing, 4, &path)
             } else {
@@ -215,7 +215,7 @@ fn meet_faults_in_turn(create: CreateRun, seed: u64) {
                 train(&create_failing, 4, &path)
             }
         });
-        if is_done.0.is_ok() {
+        if outcome.is_ok() {
             break;
         }
     }

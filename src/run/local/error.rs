@@ -38,7 +38,7 @@ pub enum RunError {
     #[error(transparent)]
     Model(#[from] LanguageError),
     /// The device, its driver, the engine or an environment panicked.
-    #[error("{work} failed: {panic}{}", .saved.as_ref().map(SavedState::to_string).unwrap_or_default())]
+    #[error("{work} failed: {panic}{}", .saved.as_ref().map(|saved| format!(". {saved}")).unwrap_or_default())]
     Panicked {
         /// Attempted work, for instance `iteration 7`.
         work: String,
@@ -162,19 +162,19 @@ impl Display for SavedState {
         let path = self.path.display();
         match self.iteration {
             Some(iteration) if iteration >= self.iterations.into() => {
-                write!(f, ". The run in {path} is saved with all its iterations")
+                write!(f, "The run in {path} is saved with all its iterations")
             }
             Some(iteration) => {
                 write!(
                     f,
-                    ". The run in {path} is saved up to iteration {iteration}, from where --resume continues it"
+                    "The run in {path} is saved up to iteration {iteration}, from where --resume continues it"
                 )?;
                 match &self.smaller_launches {
                     Some(options) => write!(f, ", in smaller launches with {options}"),
                     None => Ok(()),
                 }
             }
-            None => write!(f, ". The run in {path} had no checkpoint yet (checkpoint.save_every)"),
+            None => write!(f, "The run in {path} had no checkpoint yet (checkpoint.save_every)"),
         }
     }
 }
@@ -199,5 +199,31 @@ impl RunError {
     pub(super) fn file(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_path_buf();
         move |cause| Self::File { action, path, cause }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_saved_state_is_a_sentence_of_its_own() {
+        let state = |iteration| SavedState {
+            path: PathBuf::from("run"),
+            iteration,
+            iterations: 4,
+            smaller_launches: Some("--set launch_size=0.25".to_string()),
+        };
+        for (iteration, sentence) in [
+            (None, "The run in run had no checkpoint yet (checkpoint.save_every)"),
+            (
+                Some(3),
+                "The run in run is saved up to iteration 3, from where --resume continues it, in smaller launches with \
+                 --set launch_size=0.25",
+            ),
+            (Some(4), "The run in run is saved with all its iterations"),
+        ] {
+            assert_eq!(state(iteration).to_string(), sentence);
+        }
     }
 }

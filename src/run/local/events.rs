@@ -50,7 +50,7 @@ pub struct Events<'a> {
     /// Whether the last iteration has a checkpoint; `None` before the first.
     is_saved: Option<bool>,
     /// Events not yet returned.
-    pending: VecDeque<Result<Event, RunError>>,
+    pending_events: VecDeque<Result<Event, RunError>>,
     is_over: bool,
 }
 
@@ -80,7 +80,7 @@ impl<'a> Events<'a> {
             leak_detector: MemoryLeakDetector::default(),
             evaluation: None,
             is_saved: None,
-            pending: VecDeque::new(),
+            pending_events: VecDeque::new(),
             is_over: false,
             run,
             files,
@@ -103,7 +103,7 @@ impl<'a> Events<'a> {
         &mut self,
         poll: &mut dyn FnMut() -> Requests,
     ) -> Option<Result<Event, RunError>> {
-        if self.pending.is_empty() && !self.is_over {
+        if self.pending_events.is_empty() && !self.is_over {
             let trainer = self.run.trainer();
             let has_next = self.schedule.end_reason(trainer.iteration(), trainer.best()).is_none();
             let is_stopped = if has_next { self.stop_or_train(poll) } else { Ok(true) };
@@ -112,9 +112,9 @@ impl<'a> Events<'a> {
                 Err(error) => Some(Err(add_saved_state(error, self.run, self.files.as_deref()))),
             };
             self.is_over = last.is_some();
-            self.pending.extend(last);
+            self.pending_events.extend(last);
         }
-        self.pending.pop_front()
+        self.pending_events.pop_front()
     }
 
     /// Stops after the last iteration if the user requests it now, otherwise trains the next one. Returns whether the
@@ -176,7 +176,7 @@ impl<'a> Events<'a> {
         let (evaluation, iterations) = (self.evaluation.clone(), self.schedule.iterations);
         let report =
             IterationReport { record, evaluation, is_best, iterations, completions, seconds_left };
-        self.pending.push_back(Ok(Event::Iteration(Box::new(report))));
+        self.pending_events.push_back(Ok(Event::Iteration(Box::new(report))));
         Ok(is_stopped)
     }
 
@@ -205,7 +205,7 @@ impl<'a> Events<'a> {
     ) -> Result<(), RunError> {
         let Some(files) = &mut self.files else { return Ok(()) };
         let warnings = files.write_records(record, completions)?.into_iter();
-        self.pending.extend(warnings.map(|warning| Ok(Event::Warning(warning))));
+        self.pending_events.extend(warnings.map(|warning| Ok(Event::Warning(warning))));
         if let Some(snapshot) = state.snapshot.as_ref().filter(|_| state.is_best) {
             files.save_best(snapshot)?;
         }
@@ -249,7 +249,7 @@ impl<'a> Events<'a> {
         let has_warned = self.evaluation.as_ref().and_then(EvaluationRecord::warning).is_some();
         let warning = evaluation.warning().filter(|_| !has_warned);
         let warning = warning.map(|warning| format!("iteration {}: {warning}", record.iteration));
-        self.pending.extend(warning.map(|warning| Ok(Event::Warning(warning))));
+        self.pending_events.extend(warning.map(|warning| Ok(Event::Warning(warning))));
         self.evaluation = Some(evaluation.clone());
         record.evaluation = Some(evaluation);
         due.save |= self.schedule.end_reason(record.iteration, self.run.trainer().best()).is_some();
@@ -265,7 +265,7 @@ impl<'a> Events<'a> {
         let in_use = memory.in_use.filter(|_| is_epoch);
         let leak = in_use.and_then(|in_use| self.leak_detector.record_epoch(in_use));
         let warnings = collapse.into_iter().chain(leak);
-        self.pending.extend(warnings.map(|warning| Ok(Event::Warning(warning))));
+        self.pending_events.extend(warnings.map(|warning| Ok(Event::Warning(warning))));
     }
 
     /// Sums up the time and the steps spent so far.

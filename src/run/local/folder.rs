@@ -346,7 +346,7 @@ impl RunFolder {
             }
         };
         let mut warnings: Vec<String> =
-            latest.skipped.iter().map(|(_, error)| error.to_string()).collect();
+            latest.skipped_checkpoints.iter().map(|(_, error)| error.to_string()).collect();
         if !warnings.is_empty() {
             warnings.push(format!("using {} instead", latest.path.display()));
         }

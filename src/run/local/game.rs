@@ -102,13 +102,13 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
         let (kind, sizes) = (&config.policy.kind, config.policy.describe_sizes());
         RunSizes {
             num_params,
-            policy: format!("{kind} of {sizes}, {num_params} parameters"),
+            policy_description: format!("{kind} of {sizes}, {num_params} parameters"),
             num_envs: rollout.num_envs(),
             env_steps: config
                 .plays_all_steps()
                 .then(|| config.steps_per_iteration(items) * u64::from(config.iterations)),
-            rollout: batch,
-            update: describe_update(update),
+            rollout_description: batch,
+            update_description: describe_update(update),
         }
     }
 

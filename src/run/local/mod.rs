@@ -119,17 +119,17 @@ pub struct RunSizes {
     pub num_params: usize,
     /// Description of the policy or model.
     #[serde(skip)]
-    pub policy: String,
+    pub policy_description: String,
     /// Number of episodes played at once: games, or completions of an iteration (of SFT alone, solutions).
     pub num_envs: usize,
     /// Number of steps of the whole run, if known beforehand.
     pub env_steps: Option<u64>,
     /// Description of an iteration's rollout.
     #[serde(skip)]
-    pub rollout: String,
+    pub rollout_description: String,
     /// Description of an iteration's update.
     #[serde(skip)]
-    pub update: String,
+    pub update_description: String,
 }
 
 /// A run in memory, of a game, a dataset or a language model, as trained by one of its ranks.

@@ -127,7 +127,9 @@ pub fn preview<'a>(
 
 impl Display for Preview<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let RunSizes { policy, rollout, update, env_steps, .. } = &self.sizes;
+        let RunSizes {
+            policy_description, rollout_description, update_description, env_steps, ..
+        } = &self.sizes;
         let Schedule { eval_every, save_every, .. } = self.schedule;
         let [subject, product] = match &self.subject {
             Subject::Env(_) => ["game", "policy"],
@@ -149,9 +151,9 @@ impl Display for Preview<'_> {
             (subject, format!("{}, seed {}", self.subject.name(), self.seed)),
             ("device", self.device.to_string()),
             ("engine", self.engine.clone()),
-            (product, policy.clone()),
-            ("iteration", rollout.clone()),
-            ("", update.clone()),
+            (product, policy_description.clone()),
+            ("iteration", rollout_description.clone()),
+            ("", update_description.clone()),
             ("run", pluralize(self.iterations as usize, "iteration") + &steps.unwrap_or_default()),
             ("", stages.join(", ")),
             ("", format!("evaluated every {eval_every}, saved every {save_every}")),

@@ -221,17 +221,20 @@ impl Display for Scores {
 
 /// Describes the fraction of completions with the highest reward, if that is known.
 fn describe_pass_rates(text: &LanguageEvaluation) -> String {
-    let LanguageEvaluation { k, pass_at_1, pass_at_k, unjudged, .. } = text;
+    let LanguageEvaluation { completions_per_prompt, pass_at_1, pass_at_k, num_unjudged, .. } =
+        text;
     let mut text = match pass_at_1 {
         Some(rate) => format!("pass@1 {rate:.4} ({:.1} % exactly right)", 100.0 * rate),
         None => "no pass@1, since rewards exceed 1".to_string(),
     };
-    if let Some(rate) = pass_at_k.filter(|_| *k > 1) {
-        text += &format!(", pass@{k} {rate:.4}");
+    if let Some(rate) = pass_at_k.filter(|_| *completions_per_prompt > 1) {
+        text += &format!(", pass@{completions_per_prompt} {rate:.4}");
     }
-    if *unjudged > 0 {
-        text +=
-            &format!("; without {} that could not be scored", pluralize(*unjudged, "completion"));
+    if *num_unjudged > 0 {
+        text += &format!(
+            "; without {} that could not be scored",
+            pluralize(*num_unjudged, "completion")
+        );
     }
     text
 }
@@ -257,8 +260,8 @@ mod tests {
         let scores = |rewards: &[f64]| {
             let [mean_score, min_score, max_score] = [rewards.first().copied(); 3];
             let text = LanguageEvaluation {
-                k: 1,
-                unjudged: 2 - rewards.len(),
+                completions_per_prompt: 1,
+                num_unjudged: 2 - rewards.len(),
                 rewards: rewards.iter().map(|mean| ("form".to_string(), *mean)).collect(),
                 ..LanguageEvaluation::default()
             };

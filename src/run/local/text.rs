@@ -98,11 +98,14 @@ impl Run for LanguageRun {
         };
         RunSizes {
             num_params,
-            policy: format!("{}, {num_params} parameters{learnt_part}", config.model.path),
+            policy_description: format!(
+                "{}, {num_params} parameters{learnt_part}",
+                config.model.path
+            ),
             num_envs,
             env_steps: None,
-            rollout: batch,
-            update: describe_update(update),
+            rollout_description: batch,
+            update_description: describe_update(update),
         }
     }
 
@@ -187,8 +190,12 @@ mod tests {
         let sft = sizes(LanguageConfig::for_sft(TINY, None, Precision::F32));
         let grpo = sizes(LanguageConfig::for_model(TINY));
         assert_eq!((sft.num_envs, grpo.num_envs), (6, 24));
-        assert_eq!(sft.rollout, "6 solutions");
-        assert!(grpo.rollout.starts_with("6 prompts of 4 completions"), "{}", grpo.rollout);
+        assert_eq!(sft.rollout_description, "6 solutions");
+        assert!(
+            grpo.rollout_description.starts_with("6 prompts of 4 completions"),
+            "{}",
+            grpo.rollout_description
+        );
     }
 
     #[test]

@@ -59,9 +59,10 @@ impl Confinement {
                 |path: &PathBuf| path.canonicalize().is_ok_and(|path| file.starts_with(path));
             readable.contains(file) || allowed.iter().any(holds)
         };
-        let hidden = options.sandbox.hidden.iter().filter(|file| !is_named(file)).cloned();
+        let hidden_paths =
+            options.sandbox.hidden_paths.iter().filter(|file| !is_named(file)).cloned();
         let access = Access {
-            hidden: hidden.collect(),
+            hidden_paths: hidden_paths.collect(),
             readable: readable.into_iter().collect(),
             has_programs: true,
             has_network: options.sandbox.has_network,

@@ -51,7 +51,7 @@ pub struct VerifierSandbox {
     /// Further paths to read; relative ones are within the working directory.
     pub readable: Vec<PathBuf>,
     /// Files that it finds empty unless its command or `readable` names them; absolute paths without links.
-    pub hidden: Vec<PathBuf>,
+    pub hidden_paths: Vec<PathBuf>,
     /// Whether the network is permitted.
     pub has_network: bool,
 }

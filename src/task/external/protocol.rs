@@ -16,7 +16,7 @@ struct RequestBody<'a> {
     messages: Vec<Cow<'a, Message>>,
     completion: &'a str,
     num_tokens: usize,
-    truncated: bool,
+    is_truncated: bool,
 }
 
 /// Returns a message as verifiers get it, with an empty text for null.
@@ -31,10 +31,10 @@ fn replace_null_content(message: &Message) -> Cow<'_, Message> {
 
 /// Serializes the request for a completion, without its id.
 pub fn encode_body(completion: &Completion) -> String {
-    let Completion { prompt, text, num_tokens, truncated } = *completion;
+    let Completion { prompt, text, num_tokens, is_truncated } = *completion;
     let messages = prompt.messages.iter().map(replace_null_content).collect();
     let body =
-        RequestBody { prompt: &prompt.text, messages, completion: text, num_tokens, truncated };
+        RequestBody { prompt: &prompt.text, messages, completion: text, num_tokens, is_truncated };
     let body = serde_json::to_string(&body).expect("texts and numbers");
     // Only the fields hold marked numbers; a completion may merely look like one.
     let fields = serde_json::to_string(&prompt.fields).expect("texts and numbers");

@@ -29,7 +29,9 @@ pub use report::{CodeReport, Compilation, TypeCheck};
 use super::parallel::{FairSemaphore, map_in_order, num_cores};
 use super::records::check_digest;
 use super::settings::check_ranges;
-use super::{Completion, Prompt, RewardPart, Rewards, Split, Task, TaskError, TaskSettings};
+use super::{
+    Completion, Prompt, RewardPart, Rewards, SCORE_TOLERANCE, Split, Task, TaskError, TaskSettings,
+};
 use crate::schema::settings;
 use code::Code;
 use report::MAX_POINTS;
@@ -232,7 +234,7 @@ impl Ocaml {
             Err(message) => return Ok(Rewards::unjudged(num_parts, message)),
         };
         let points = report.points(expected);
-        let is_full = points.iter().sum::<f64>() > 1.0 - 1e-9;
+        let is_full = points.iter().sum::<f64>() > 1.0 - SCORE_TOLERANCE;
         let share = if code.is_degenerate || code.is_stub && !is_full { 0.3 } else { 1.0 };
         let mut parts: Vec<f64> = points
             .iter()

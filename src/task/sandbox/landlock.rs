@@ -18,7 +18,7 @@ struct RulesetRights {
 /// `struct landlock_path_beneath_attr`.
 #[repr(C, packed)]
 struct PathRule {
-    allowed: u64,
+    allowed_access: u64,
     parent: i32,
 }
 
@@ -141,7 +141,7 @@ impl LandlockRuleset {
             if parent < 0 {
                 return Ok(());
             }
-            let rule = PathRule { allowed: rights & self.rights.files, parent };
+            let rule = PathRule { allowed_access: rights & self.rights.files, parent };
             // A rule for the paths below a file or folder.
             let answer = libc::syscall(libc::SYS_landlock_add_rule, ruleset, 1, &raw const rule, 0);
             libc::close(parent);

@@ -52,7 +52,7 @@ pub struct Access {
     /// Absolute paths that it may read, in addition to the system's libraries.
     pub readable: Vec<PathBuf>,
     /// Files within these that it finds empty where there are namespaces; absolute paths without links.
-    pub hidden: Vec<PathBuf>,
+    pub hidden_paths: Vec<PathBuf>,
     /// Whether it may also run the system's programs, run as the user who owns the paths, and inherit Grove's
     /// environment.
     pub has_programs: bool,

@@ -8,18 +8,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::ptr::null;
 
-/// `struct mount_attr` of `mount_setattr(2)`.
-#[repr(C)]
-struct MountAttr {
-    set: u64,
-    clear: u64,
-    propagation: u64,
-    user_namespace: u64,
-}
-
-const READ_ONLY: u64 = 1;
-const RECURSIVE: libc::c_int = 0x8000;
-
 /// Mount point of the new root at first; any directory that exists.
 const NEW_ROOT: &CStr = c"/tmp";
 /// Mount point of the old root until it is detached.
@@ -178,7 +166,8 @@ impl Root {
         let all: Vec<&Path> = all.filter(|path| path.exists()).collect();
         let mut mounts =
             all.iter().map(|path| BindMount::new(path)).collect::<io::Result<Vec<_>>>()?;
-        for (path, file) in all.iter().flat_map(|path| access.hidden.iter().map(move |f| (path, f)))
+        for (path, file) in
+            all.iter().flat_map(|path| access.hidden_paths.iter().map(move |f| (path, f)))
         {
             // The path may be a link to the folder that has the file.
             let real = path.canonicalize()?;
@@ -287,16 +276,21 @@ unsafe fn write(path: &CStr, text: &[u8]) -> io::Result<()> {
 
 /// Makes all that is mounted below a path read-only.
 unsafe fn set_read_only(path: &CStr) -> io::Result<()> {
-    let attributes = MountAttr { set: READ_ONLY, clear: 0, propagation: 0, user_namespace: 0 };
+    let attributes = libc::mount_attr {
+        attr_set: libc::MOUNT_ATTR_RDONLY,
+        attr_clr: 0,
+        propagation: 0,
+        userns_fd: 0,
+    };
     // SAFETY: a system call on a live string, a live struct and the struct's size.
     let answer = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
             libc::AT_FDCWD,
             path.as_ptr(),
-            RECURSIVE,
+            libc::AT_RECURSIVE,
             &raw const attributes,
-            size_of::<MountAttr>(),
+            size_of::<libc::mount_attr>(),
         )
     };
     check_call(answer as libc::c_int)

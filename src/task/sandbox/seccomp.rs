@@ -3,28 +3,24 @@
 
 use super::{Access, check_call};
 use std::io;
+use std::mem::offset_of;
 
 /// `LD`, `JMP` and `RET` instructions of classic BPF.
-const LOAD: u16 = 0x20;
-const JUMP_EQUAL: u16 = 0x15;
-const JUMP_GREATER_EQUAL: u16 = 0x35;
-const JUMP_BITS: u16 = 0x45;
-const RETURN: u16 = 0x06;
-
-/// Actions of `RET`.
-const ALLOW: u32 = 0x7fff_0000;
-const KILL: u32 = 0x8000_0000;
-const ERROR: u32 = 0x0005_0000;
+const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+const JUMP_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+const JUMP_GREATER_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
+const JUMP_BITS: u16 = (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16;
+const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 
 #[cfg(target_arch = "x86_64")]
 const ARCHITECTURE: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURE: u32 = 0xc000_00b7;
 
-/// Field offsets in `struct seccomp_data`.
-const NUMBER_AT: u32 = 0;
-const ARCHITECTURE_AT: u32 = 4;
-const ARGUMENTS_AT: u32 = 16;
+/// Field offsets in the data of a system call that a filter reads.
+const NUMBER_AT: u32 = offset_of!(libc::seccomp_data, nr) as u32;
+const ARCHITECTURE_AT: u32 = offset_of!(libc::seccomp_data, arch) as u32;
+const ARGUMENTS_AT: u32 = offset_of!(libc::seccomp_data, args) as u32;
 
 /// System calls that fail with `EPERM`.
 const REFUSED_CALLS: [libc::c_long; 23] = [
@@ -74,11 +70,11 @@ fn jump(code: u16, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
 
 /// Builds the filter's program.
 pub fn build_filter(access: &Access) -> Vec<libc::sock_filter> {
-    let refuse = |error: libc::c_int| statement(RETURN, ERROR | error as u32);
+    let refuse = |error: libc::c_int| statement(RETURN, libc::SECCOMP_RET_ERRNO | error as u32);
     let mut program = vec![
         statement(LOAD, ARCHITECTURE_AT),
         jump(JUMP_EQUAL, ARCHITECTURE, 1, 0),
-        statement(RETURN, KILL),
+        statement(RETURN, libc::SECCOMP_RET_KILL_PROCESS),
         statement(LOAD, NUMBER_AT),
         // The numbers of x32, which the lists below do not name.
         jump(JUMP_GREATER_EQUAL, 0x4000_0000, 0, 1),
@@ -101,7 +97,7 @@ pub fn build_filter(access: &Access) -> Vec<libc::sock_filter> {
         statement(LOAD, ARGUMENTS_AT),
         jump(JUMP_BITS, libc::CLONE_NEWUSER as u32, 0, 1),
         refuse(libc::EPERM),
-        statement(RETURN, ALLOW),
+        statement(RETURN, libc::SECCOMP_RET_ALLOW),
     ]);
     for (number, argument) in SIGNAL_CALLS {
         program.extend([
@@ -111,10 +107,10 @@ pub fn build_filter(access: &Access) -> Vec<libc::sock_filter> {
             jump(JUMP_GREATER_EQUAL, libc::SIGSTOP as u32, 0, 2),
             jump(JUMP_GREATER_EQUAL, libc::SIGTTOU as u32 + 1, 1, 0),
             refuse(libc::EPERM),
-            statement(RETURN, ALLOW),
+            statement(RETURN, libc::SECCOMP_RET_ALLOW),
         ]);
     }
-    program.push(statement(RETURN, ALLOW));
+    program.push(statement(RETURN, libc::SECCOMP_RET_ALLOW));
     program
 }
 

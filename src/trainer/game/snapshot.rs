@@ -39,7 +39,7 @@ pub fn read_game_name(checkpoint: &Checkpoint) -> Result<String, SnapshotError> 
         Some(toml::Value::String(name)) => Ok(name),
         _ if settings.contains_key("task") => {
             let what = "they are of a language model, which plays no game";
-            Err(ConfigError::OutOfRange(what.to_string()).into())
+            Err(ConfigError::OtherKind(what.to_string()).into())
         }
         _ => Err(unreadable_error(CONFIG, "there is no `env`")),
     }
@@ -60,7 +60,7 @@ pub fn read_config<G: Rules + DeserializeOwned>(
     Ok(overlay::split_game(read_settings(checkpoint)?, G::NAME)?)
 }
 
-/// Reads the parameters of a checkpoint's policy, a built-in network, with their values.
+/// Reads the layout and the values of the parameters of a checkpoint's policy, a built-in network.
 ///
 /// # Errors
 /// If the checkpoint does not hold such a policy for this game.
@@ -70,9 +70,9 @@ pub fn read_policy_params<G: Rules>(
     config: &TrainConfig,
 ) -> Result<(Vec<Parameter>, Vec<f32>), SnapshotError> {
     check_builtin(config)?;
-    let parameters = config.policy.parameters(game.num_features(), game.num_actions());
-    let params = read_params(checkpoint, WEIGHTS, &parameters)?;
-    Ok((parameters, params))
+    let layout = config.policy.parameters(game.num_features(), game.num_actions());
+    let values = read_params(checkpoint, WEIGHTS, &layout)?;
+    Ok((layout, values))
 }
 
 /// Loads the policy of a checkpoint, a built-in network.
@@ -126,7 +126,7 @@ pub fn policy_bytes(checkpoint: &Checkpoint) -> Result<&[u8], SnapshotError> {
 
 impl<G: Rules + Serialize> Persistent for GameEngine<G> {
     async fn export_state(&self, iteration: u32) -> Result<EngineState, TeamError> {
-        let parameters = self.policy_engine.model().parameters();
+        let layout = self.policy_engine.model().parameters();
         let mut state = with_engine!(&self.policy_engine, engine => engine.export_state().await);
         let num_groups = self.part.config.rollout.num_groups;
         if self.part.team.size() > 1 {
@@ -134,10 +134,10 @@ impl<G: Rules + Serialize> Persistent for GameEngine<G> {
             state.memory = gather_parts(&state.memory, &self.part.team)?.concat();
         }
         let header = self.header(iteration);
-        let encode = |params: &[f32]| write_params(&parameters, params, None);
+        let encode = |values: &[f32]| write_params(&layout, values, None);
         let mut sections = vec![
             new_section(CONFIG, header.config.clone().into_bytes()),
-            new_section(WEIGHTS, write_params(&parameters, &state.params, Some(&header))),
+            new_section(WEIGHTS, write_params(&layout, &state.params, Some(&header))),
             new_section(FIRST_MOMENT, encode(&state.moments.first_moment)),
             new_section(SECOND_MOMENT, encode(&state.moments.second_moment)),
             encode_games(&state.games, num_groups),
@@ -160,8 +160,8 @@ impl<G: Rules + Serialize> Persistent for GameEngine<G> {
     ) -> Result<(), SnapshotError> {
         let model = self.policy_engine.model();
         let memory_size = memory_size(&model, &self.device);
-        let parameters = model.parameters();
-        let params = |section: &str| read_params(checkpoint, section, &parameters);
+        let layout = model.parameters();
+        let read = |section: &str| read_params(checkpoint, section, &layout);
         let num_groups = self.part.config.rollout.num_groups;
         let games = read_games(checkpoint, [env_words(self.game), num_groups])?;
         let memory = if memory_size == 0 || games.is_empty() {
@@ -178,14 +178,14 @@ impl<G: Rules + Serialize> Persistent for GameEngine<G> {
             ),
         };
         let state = PolicyState {
-            params: params(WEIGHTS)?,
+            params: read(WEIGHTS)?,
             moments: Moments {
-                first_moment: params(FIRST_MOMENT)?,
-                second_moment: params(SECOND_MOMENT)?,
+                first_moment: read(FIRST_MOMENT)?,
+                second_moment: read(SECOND_MOMENT)?,
                 steps: counters.optimizer_steps,
             },
             reference: (self.part.config.loss.kl_coef > 0.0)
-                .then(|| params(REFERENCE))
+                .then(|| read(REFERENCE))
                 .transpose()?,
             games,
             memory,
@@ -209,9 +209,9 @@ impl<G: Rules + Serialize> GameTrainer<G> {
     /// Encodes the policy as a file ([`crate::model::policy_file`]). On a device this reads back.
     pub async fn encode_policy_file_async(&self) -> Vec<u8> {
         let model = self.model();
-        let params = device::read_async(model.flatten()).await;
+        let values = device::read_async(model.flatten()).await;
         let header = self.engine.header(self.iteration);
-        write_params(&model.parameters(), &params, Some(&header))
+        write_params(&model.parameters(), &values, Some(&header))
     }
 }
 
@@ -253,6 +253,14 @@ fn memory_parameter(num_groups: usize, memory_size: usize) -> Parameter {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_checkpoint_of_a_language_model_names_no_game() {
+        let section = new_section(CONFIG, b"task = \"sort\"\n".to_vec());
+        let checkpoint = Checkpoint { iteration: 1, sections: vec![section] };
+        let error = read_game_name(&checkpoint).unwrap_err();
+        assert!(matches!(error, SnapshotError::Config(ConfigError::OtherKind(_))), "{error}");
+    }
 
     #[test]
     fn snapshots_with_another_number_of_groups_are_rejected() {

@@ -3,14 +3,12 @@
 use super::scored::{ScoredCompletions, ScoredGroup};
 use crate::learner::text::{Group, Sample};
 use crate::settings::{AdvantageScale, Baseline, RewardConfig};
+use crate::task::SCORE_TOLERANCE;
 use crate::text::generate::Completion;
 use std::collections::BTreeMap;
 
 /// Added to the standard deviation, as in TRL.
 const STD_EPSILON: f64 = 1e-4;
-
-/// Largest difference of equal rewards, by rounding.
-pub(super) const ROUNDING: f64 = 1e-9;
 
 /// Computes the advantage of each completion over its group, by group. NaN marks a completion that could not be judged;
 /// it is left out of its group's mean and deviation, and has advantage 0.
@@ -99,7 +97,7 @@ fn compute_prefix_advantages(
 /// Whether all judged completions of a group have the same reward.
 pub fn has_zero_variance(rewards: &[f64]) -> bool {
     let rewards = drop_unjudged(rewards);
-    rewards.iter().all(|reward| (reward - rewards[0]).abs() < ROUNDING)
+    rewards.iter().all(|reward| (reward - rewards[0]).abs() < SCORE_TOLERANCE)
 }
 
 /// Length penalty of a completion of `tokens` tokens: 0 up to `limit - buffer` tokens, or up to none if the buffer is

@@ -47,14 +47,14 @@ pub struct CollapseMonitor {
     /// Whether these norms are from SFT.
     is_sft: bool,
     /// Collapses that are currently present.
-    present: BTreeSet<Collapse>,
+    present_collapses: BTreeSet<Collapse>,
 }
 
 impl CollapseMonitor {
     /// Creates a monitor for the start of a run whose rewards have these parts.
     pub fn new(parts: &[RewardPart]) -> Self {
         let parts = parts.to_vec();
-        Self { parts, norms: VecDeque::new(), is_sft: true, present: BTreeSet::new() }
+        Self { parts, norms: VecDeque::new(), is_sft: true, present_collapses: BTreeSet::new() }
     }
 
     /// Observes the record of the next iteration, and describes the collapses that begin with it.
@@ -81,13 +81,13 @@ impl CollapseMonitor {
         let is_poor = |score: f64| score < NEAR_BEST_FRACTION * best || !is_best_known;
         let has_poor_score = is_rewarded && record.score.is_some_and(is_poor);
         let zero_variance_fraction = record.zero_variance_fraction;
-        let LanguageRecord { truncated, sampling_entropy, unjudged, .. } = text;
+        let LanguageRecord { truncated_fraction, sampling_entropy, num_unjudged, .. } = text;
         let has_low_entropy = has_poor_score && *sampling_entropy < LOW_ENTROPY;
         let signs = [
             (
                 Collapse::AllTruncated,
-                is_rewarded && *truncated >= 1.0,
-                *truncated <= RECOVERED_FRACTION,
+                is_rewarded && *truncated_fraction >= 1.0,
+                *truncated_fraction <= RECOVERED_FRACTION,
             ),
             (
                 Collapse::NoVariance,
@@ -96,16 +96,16 @@ impl CollapseMonitor {
             ),
             (Collapse::LowEntropy, has_low_entropy, *sampling_entropy > RECOVERED_ENTROPY),
             (Collapse::NormSpike, norm_ratio > SPIKE_START_RATIO, norm_ratio < SPIKE_END_RATIO),
-            (Collapse::Unjudged, *unjudged > 0, is_rewarded && *unjudged == 0),
+            (Collapse::Unjudged, *num_unjudged > 0, is_rewarded && *num_unjudged == 0),
         ];
         let mut descriptions = Vec::new();
         for (collapse, is_present, is_over) in signs {
             if is_present {
-                if self.present.insert(collapse) {
+                if self.present_collapses.insert(collapse) {
                     descriptions.push(describe(collapse, record.grad_norm, text, norm_ratio));
                 }
             } else if is_over {
-                self.present.remove(&collapse);
+                self.present_collapses.remove(&collapse);
             }
         }
         (!descriptions.is_empty()).then(|| descriptions.join(" "))
@@ -139,8 +139,8 @@ fn describe(collapse: Collapse, grad_norm: f64, text: &LanguageRecord, norm_rati
         ),
         Collapse::Unjudged => format!(
             "{} {} no reward: {}.",
-            pluralize(text.unjudged, "completion"),
-            if text.unjudged == 1 { "has" } else { "have" },
+            pluralize(text.num_unjudged, "completion"),
+            if text.num_unjudged == 1 { "has" } else { "have" },
             text.first_problem.as_deref().unwrap_or("the verifier gave no reason")
         ),
     }
@@ -152,7 +152,11 @@ mod tests {
     use std::collections::BTreeMap;
 
     fn healthy() -> LanguageRecord {
-        LanguageRecord { truncated: 0.1, sampling_entropy: 1.0, ..LanguageRecord::default() }
+        LanguageRecord {
+            truncated_fraction: 0.1,
+            sampling_entropy: 1.0,
+            ..LanguageRecord::default()
+        }
     }
 
     fn record(text: LanguageRecord) -> IterationRecord {
@@ -178,7 +182,7 @@ mod tests {
     #[test]
     fn a_collapse_is_named_when_it_begins_and_again_after_it_was_over() {
         let collapses: [(BySeverity, &str); 3] = [
-            (|x| record(LanguageRecord { truncated: x, ..healthy() }), "is cut off"),
+            (|x| record(LanguageRecord { truncated_fraction: x, ..healthy() }), "is cut off"),
             (
                 |x| IterationRecord { zero_variance_fraction: x, ..record(healthy()) },
                 "nothing is learnt",
@@ -252,9 +256,9 @@ mod tests {
 
     #[test]
     fn an_error_of_the_verifier_is_quoted() {
-        for (unjudged, begin) in [(1, "1 completion has"), (3, "3 completions have")] {
+        for (num_unjudged, begin) in [(1, "1 completion has"), (3, "3 completions have")] {
             let first_problem = Some("the verifier reported: \"no\"".to_string());
-            let text = LanguageRecord { unjudged, first_problem, ..healthy() };
+            let text = LanguageRecord { num_unjudged, first_problem, ..healthy() };
             let expected = format!("{begin} no reward: the verifier reported: \"no\".");
             assert_eq!(observe_all(&[record(text)]), [Some(expected)]);
         }

@@ -224,10 +224,10 @@ impl Engine for LanguageEngine {
         let (totals, phases) = iterate(self, iteration, next).await?;
         let LanguageTotals { mut record, learnt_tokens, seconds } = totals;
         let text = record.text.get_or_insert_default();
-        let steps = if text.is_sft { learnt_tokens } else { text.tokens };
+        let steps = if text.is_sft { learnt_tokens } else { text.num_tokens };
         let PhaseSeconds { rollout, advantage, update, .. } = phases.unwrap_or_default();
-        text.generated_per_second = text.tokens as f64 / seconds.generation.max(1e-9);
-        text.learnt_per_second = learnt_tokens as f64 / update.max(1e-9);
+        text.generated_tokens_per_second = text.num_tokens as f64 / seconds.generation.max(1e-9);
+        text.learnt_tokens_per_second = learnt_tokens as f64 / update.max(1e-9);
         let RolloutSeconds { generation, verification } = seconds;
         let advantage = advantage + (rollout - generation - verification).max(0.0);
         let verify = Some(verification);

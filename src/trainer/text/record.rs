@@ -39,7 +39,7 @@ pub struct CompletionRecord {
     /// Group-relative advantage.
     pub advantage: f32,
     /// Whether it was cut off by the limit on its tokens.
-    pub truncated: bool,
+    pub is_truncated: bool,
     /// Reason why the verifier could not judge it; `None` if it could.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
@@ -70,8 +70,8 @@ pub(super) fn new_sft_record() -> IterationRecord {
 pub(super) fn new_grpo_record(scored: &ScoredCompletions, parts: &[RewardPart]) -> IterationRecord {
     let completions = || scored.completions();
     let kept_tokens: usize = completions().map(|completion| completion.tokens.len()).sum();
-    let tokens = kept_tokens + scored.dropped_tokens;
-    let distinct = |group: &ScoredGroup| {
+    let num_tokens = kept_tokens + scored.num_dropped_tokens;
+    let distinct_fraction = |group: &ScoredGroup| {
         group.texts.iter().collect::<HashSet<_>>().len() as f64 / group.texts.len() as f64
     };
     let rewards = scored.groups.iter().flat_map(|group| &group.learnt_rewards);
@@ -85,13 +85,13 @@ pub(super) fn new_grpo_record(scored: &ScoredCompletions, parts: &[RewardPart]) 
         is_sft: false,
         highest_score: scored.judged_rewards().next().map(|_| highest_score),
         rewards: mean_rewards_by_part(scored, parts),
-        unjudged: scored.problems().count(),
+        num_unjudged: scored.problems().count(),
         first_problem: scored.problems().next().cloned(),
-        resampled: scored.dropped_groups,
+        num_resampled_groups: scored.num_dropped_groups,
         completion_length: mean(completions().map(|completion| completion.tokens.len() as f64)),
-        truncated: fraction_true(completions().map(|completion| !completion.has_ended)),
-        distinct: mean(scored.groups.iter().map(distinct)),
-        tokens: tokens as u64,
+        truncated_fraction: fraction_true(completions().map(|completion| !completion.has_ended)),
+        distinct_fraction: mean(scored.groups.iter().map(distinct_fraction)),
+        num_tokens: num_tokens as u64,
         sampling_entropy: mean(completions().flat_map(|it| &it.entropies).map(|x| f64::from(*x))),
         ..LanguageRecord::default()
     };
@@ -162,7 +162,7 @@ impl CompletionRecord {
                     highest_score: (!rewards.not_applicable.is_empty())
                         .then(|| rewards.highest_score(parts)),
                     advantage: advantages[i],
-                    truncated: !completion.has_ended,
+                    is_truncated: !completion.has_ended,
                     problem: rewards.problem.clone(),
                 });
             }
@@ -200,7 +200,7 @@ mod tests {
         assert!((record.score.unwrap() - 2.5 / 3.0).abs() < 1e-12, "{record:?}");
         assert!((record.mean_reward - 1.75 / 10.0).abs() < 1e-12, "{record:?}");
         let text = record.text.unwrap();
-        assert_eq!((text.unjudged, text.rewards["form"], record.episodes), (1, 1.0, 4));
+        assert_eq!((text.num_unjudged, text.rewards["form"], record.episodes), (1, 1.0, 4));
         scored.groups.iter_mut().for_each(|group| group.rewards = vec![unjudged(), unjudged()]);
         let record = new_grpo_record(&scored, &parts);
         assert_eq!((record.score, record.text.unwrap().rewards.len()), (None, 0));

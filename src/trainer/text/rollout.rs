@@ -114,13 +114,12 @@ impl LanguageEngine {
         };
         let texts: Vec<Vec<String>> = completions.iter().map(decode_group).collect();
         let rewards = verification.collect_rewards(&completions, &texts, cache)?;
-        let groups = completions.into_iter().zip(texts).zip(rewards);
-        let groups = groups.map(|((completions, texts), rewards)| CompletionGroup {
-            completions,
-            texts,
-            rewards,
-        });
-        let groups = groups.collect();
+        let groups = completions
+            .into_iter()
+            .zip(texts)
+            .zip(rewards)
+            .map(|((completions, texts), rewards)| CompletionGroup { completions, texts, rewards })
+            .collect();
         seconds.generation += generation_seconds;
         seconds.verification += started.elapsed().as_secs_f64() - generation_seconds;
         Ok(groups)

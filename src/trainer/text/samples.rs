@@ -13,7 +13,7 @@ pub struct SampleCompletion {
     /// Log-probability of each token.
     pub logprobs: Vec<f32>,
     /// Whether it was cut off.
-    pub truncated: bool,
+    pub is_truncated: bool,
 }
 
 impl LanguageTrainer {
@@ -72,7 +72,7 @@ impl LanguageTrainer {
         let generated = generator.generate(&[request]);
         let sample = |completion: Completion| SampleCompletion {
             completion: self.engine.model.decode_completion(&completion.tokens),
-            truncated: !completion.has_ended,
+            is_truncated: !completion.has_ended,
             logprobs: completion.logprobs,
         };
         Ok(generated.into_iter().flatten().map(sample).collect())

@@ -8,9 +8,9 @@ use crate::text::generate::Completion;
 pub(in crate::trainer) struct ScoredCompletions {
     pub groups: Vec<ScoredGroup>,
     /// Number of discarded groups.
-    pub dropped_groups: usize,
+    pub num_dropped_groups: usize,
     /// Number of tokens in the completions of discarded groups.
-    pub dropped_tokens: usize,
+    pub num_dropped_tokens: usize,
     /// Seconds that this rank spent on them.
     pub seconds: RolloutSeconds,
 }
@@ -70,17 +70,17 @@ impl ScoredCompletions {
     /// Discards the groups whose learnt rewards do not satisfy `is_wanted`, and counts them.
     pub fn retain_groups(&mut self, is_wanted: impl Fn(&[f64]) -> bool) {
         for group in self.groups.extract_if(.., |group| !is_wanted(&group.learnt_rewards)) {
-            self.dropped_groups += 1;
+            self.num_dropped_groups += 1;
             let lengths = group.completions.iter().map(|completion| completion.tokens.len());
-            self.dropped_tokens += lengths.sum::<usize>();
+            self.num_dropped_tokens += lengths.sum::<usize>();
         }
     }
 
     /// Appends further groups.
     pub fn append(&mut self, mut more: Self) {
         self.groups.append(&mut more.groups);
-        self.dropped_groups += more.dropped_groups;
-        self.dropped_tokens += more.dropped_tokens;
+        self.num_dropped_groups += more.num_dropped_groups;
+        self.num_dropped_tokens += more.num_dropped_tokens;
         self.seconds.generation += more.seconds.generation;
         self.seconds.verification += more.seconds.verification;
     }

@@ -37,7 +37,7 @@ pub fn join_language_settings(name: &str, task: &Table, config: &LanguageConfig)
 /// If something is missing, or of another type.
 pub fn split_language_settings(mut table: Table) -> Result<LanguageSettings, ConfigError> {
     let Some(Value::String(task_name)) = table.remove("task") else {
-        return Err(ConfigError::OutOfRange("the settings name no task".to_string()));
+        return Err(ConfigError::OtherKind("the settings name no task".to_string()));
     };
     let task_settings = match table.remove(&task_name) {
         Some(Value::Table(task)) => task,
@@ -105,5 +105,16 @@ impl LanguageConfig {
     /// Number of optimizer steps per iteration.
     pub fn optimizer_steps_per_iteration(&self) -> usize {
         self.update.update_epochs * self.update.num_minibatches
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_of_another_kind_of_run_are_rejected() {
+        let error = split_language_settings(Table::new()).unwrap_err();
+        assert!(matches!(error, ConfigError::OtherKind(_)), "{error}");
     }
 }

@@ -13,15 +13,15 @@ use crate::trainer::snapshot::{
 
 impl Persistent for LanguageEngine {
     async fn export_state(&self, _iteration: u32) -> Result<EngineState, TeamError> {
-        let parameters = self.model.trainable_parameters();
-        let encode = |params: &[f32]| write_params(&parameters, params, None);
+        let layout = self.model.trainable_parameters();
+        let encode = |values: &[f32]| write_params(&layout, values, None);
         let mut sections = vec![
             new_section(CONFIG, self.settings.to_string().into_bytes()),
             new_section(WEIGHTS, encode(self.learner.decoder.trainable())),
         ];
         let optimizer_steps = self.learner.save_moments(|moments| {
             let named = [FIRST_MOMENT, SECOND_MOMENT].into_iter().zip(moments);
-            let moments = named.map(|(name, x)| (name, write_values(&parameters, x, None)));
+            let moments = named.map(|(name, x)| (name, write_values(&layout, x, None)));
             sections.extend(moments.map(|(name, bytes)| new_section(name, bytes)));
         });
         if let Some(reference) = &self.learner.reference {
@@ -42,17 +42,17 @@ impl Persistent for LanguageEngine {
         checkpoint: &Checkpoint,
         counters: &Counters,
     ) -> Result<(), SnapshotError> {
-        let parameters = self.model.trainable_parameters();
-        let params = |name: &str| read_params(checkpoint, name, &parameters);
+        let layout = self.model.trainable_parameters();
+        let read = |name: &str| read_params(checkpoint, name, &layout);
         let text =
             counters.text.ok_or_else(|| unreadable_error(STATE, "it has no `next_prompt`"))?;
-        let (first_moment, second_moment) = (params(FIRST_MOMENT)?, params(SECOND_MOMENT)?);
+        let (first_moment, second_moment) = (read(FIRST_MOMENT)?, read(SECOND_MOMENT)?);
         let steps = counters.optimizer_steps;
         let moments = Moments { first_moment, second_moment, steps };
-        let weights = params(WEIGHTS)?;
+        let weights = read(WEIGHTS)?;
         let has_reference =
             counters.iteration > 0 && self.config.has_reference(counters.iteration - 1);
-        let reference = has_reference.then(|| params(REFERENCE)).transpose()?;
+        let reference = has_reference.then(|| read(REFERENCE)).transpose()?;
         // Restores only after everything is read, and so nothing from a damaged checkpoint.
         self.learner.restore_moments(moments, self.config.optimizer.moments);
         self.learner.decoder.update(|trained| trained.copy_from_slice(&weights));

@@ -1,10 +1,9 @@
 //! Running statistics of a language model's evaluation, which processes a few prompts at a time.
 
-use super::advantages::ROUNDING;
 use super::scored::ScoredCompletions;
 use crate::metrics::{EvaluationRecord, LanguageEvaluation};
 use crate::rollout::std_error;
-use crate::task::RewardPart;
+use crate::task::{RewardPart, SCORE_TOLERANCE};
 use std::ops::RangeInclusive;
 
 /// A running mean.
@@ -39,9 +38,9 @@ pub(super) struct EvaluationTally<'a> {
     /// Number of prompts.
     episodes: usize,
     /// Number of completions that the verifier could not judge.
-    unjudged: usize,
+    num_unjudged: usize,
     length: RunningMean,
-    truncated: RunningMean,
+    truncated_fraction: RunningMean,
     /// Mean of each reward part, unweighted.
     rewards: Vec<RunningMean>,
     score: RunningMean,
@@ -62,9 +61,9 @@ impl<'a> EvaluationTally<'a> {
             parts,
             completions_per_prompt: 0,
             episodes: 0,
-            unjudged: 0,
+            num_unjudged: 0,
             length: RunningMean::default(),
-            truncated: RunningMean::default(),
+            truncated_fraction: RunningMean::default(),
             rewards: vec![RunningMean::default(); parts.len()],
             score: RunningMean::default(),
             score_range: None,
@@ -77,10 +76,10 @@ impl<'a> EvaluationTally<'a> {
 
     /// Adds the completions of further prompts.
     pub fn add(&mut self, scored: &ScoredCompletions) {
-        self.unjudged += scored.problems().count();
+        self.num_unjudged += scored.problems().count();
         for completion in scored.completions() {
             self.length.add(completion.tokens.len() as f64);
-            self.truncated.add_flag(!completion.has_ended);
+            self.truncated_fraction.add_flag(!completion.has_ended);
         }
         for group in &scored.groups {
             if self.episodes == 0 {
@@ -91,7 +90,7 @@ impl<'a> EvaluationTally<'a> {
             for rewards in group.judged_rewards() {
                 let score = rewards.score(self.parts);
                 let highest = rewards.highest_score(self.parts);
-                let passes = score >= highest - ROUNDING;
+                let passes = score >= highest - SCORE_TOLERANCE;
                 self.is_highest_known &= rewards.is_within_scale(self.parts);
                 has_passed |= passes;
                 prompt_score.add(score);
@@ -134,12 +133,12 @@ impl<'a> EvaluationTally<'a> {
             mean_length: self.length.value().unwrap_or(0.0),
             held_out: None,
             text: Some(LanguageEvaluation {
-                k: self.completions_per_prompt,
+                completions_per_prompt: self.completions_per_prompt,
                 pass_at_1: self.pass_at_1.value().filter(|_| self.is_highest_known),
                 pass_at_k: self.pass_at_k.value().filter(|_| self.is_highest_known),
-                unjudged: self.unjudged,
+                num_unjudged: self.num_unjudged,
                 rewards: means.collect(),
-                truncated: self.truncated.value().unwrap_or(0.0),
+                truncated_fraction: self.truncated_fraction.value().unwrap_or(0.0),
             }),
         }
     }
@@ -194,7 +193,7 @@ mod tests {
         assert_eq!((found.min_score, found.warning()), (Some(0.5), None));
         let text = found.text.unwrap();
         assert!((text.pass_at_1.unwrap() - 2.0 / 3.0).abs() < 1e-12, "{text:?}");
-        assert_eq!((text.unjudged, text.pass_at_k), (1, Some(1.0)));
+        assert_eq!((text.num_unjudged, text.pass_at_k), (1, Some(1.0)));
         groups.iter_mut().for_each(|group| group.rewards = vec![unjudged(), unjudged()]);
         let found = evaluation(&parts, &[&groups]);
         let scores = [found.mean_score, found.std_error, found.min_score, found.max_score];

@@ -182,11 +182,11 @@ impl<'a> Verification<'a> {
         &'b self,
         prompt: usize,
         tokens: &[u32],
-        ended: bool,
+        has_ended: bool,
         text: &'b str,
     ) -> task::Completion<'b> {
         let prompt = &self.prompts[prompt];
-        task::Completion { prompt, text, num_tokens: tokens.len(), truncated: !ended }
+        task::Completion { prompt, text, num_tokens: tokens.len(), is_truncated: !has_ended }
     }
 }
 
@@ -263,7 +263,7 @@ mod tests {
         let digits = format!("{}{}", completion.prompt.text, completion.text);
         let sum = digits.bytes().fold(0.0, |sum, byte| 0.5 * sum + f64::from(byte));
         Rewards::new(vec![
-            sum + completion.num_tokens as f64 + f64::from(u8::from(completion.truncated)),
+            sum + completion.num_tokens as f64 + f64::from(u8::from(completion.is_truncated)),
         ])
     }
 
@@ -332,8 +332,8 @@ mod tests {
         for (index, (group, rewards)) in completions.iter().zip(&rewards).enumerate() {
             for (completion, rewards) in group.iter().zip(rewards) {
                 let (prompt, text) = (&prompts[index], &decode(&completion.tokens)[..]);
-                let (num_tokens, truncated) = (completion.tokens.len(), !completion.has_ended);
-                let task_completion = task::Completion { prompt, text, num_tokens, truncated };
+                let (num_tokens, is_truncated) = (completion.tokens.len(), !completion.has_ended);
+                let task_completion = task::Completion { prompt, text, num_tokens, is_truncated };
                 assert_eq!(*rewards, reward(&task_completion));
             }
         }

@@ -79,12 +79,12 @@ impl Policy {
         let kind = games::all().find(name).ok_or_else(|| unknown(name))?.default_game();
         let config = kind.defaults()?;
         let (features, actions) = (kind.facts().features.len(), kind.facts().actions.len());
-        let parameters = config.policy.parameters(features, actions);
-        let num_params = parameters.iter().map(Parameter::num_elements).sum::<usize>() as u32;
+        let layout = config.policy.parameters(features, actions);
+        let num_params = layout.iter().map(Parameter::num_elements).sum::<usize>() as u32;
         let random = |i| uniform(draw(config.seed as u32, i)) - 0.5;
-        let params: Vec<f32> = (0..num_params).map(random).collect();
+        let values: Vec<f32> = (0..num_params).map(random).collect();
         let header = Header { iteration: 0, config: kind.settings(&config) };
-        Self::new(write_params(&parameters, &params, Some(&header)))
+        Self::new(write_params(&layout, &values, Some(&header)))
     }
 
     /// The settings of its run and the parameters of its game, as TOML.

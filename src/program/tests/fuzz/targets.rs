@@ -338,10 +338,10 @@ fn checkpoint_sections() {
 #[test]
 fn policy() {
     let (game, config) = new_settings::<CartPole>(&toml::Table::new(), &[]).unwrap();
-    let parameters = config.policy.parameters(4, 2);
-    let count = parameters.iter().map(|parameter| parameter.shape.iter().product::<usize>()).sum();
+    let layout = config.policy.parameters(4, 2);
+    let num_values = layout.iter().map(|parameter| parameter.num_elements()).sum();
     let header = Header { iteration: 3, config: config_to_toml(&game, &config) };
-    let whole = write_params(&parameters, &vec![0.5; count], Some(&header));
+    let whole = write_params(&layout, &vec![0.5; num_values], Some(&header));
     fuzz(&[whole], |bytes| {
         let Ok(checkpoint) = read_policy_file(bytes.to_vec()) else { return };
         let models = Models::default();
