@@ -81,12 +81,11 @@ pub(crate) fn view(tensor: &CubeTensor, start: usize, shape: Shape) -> CubeTenso
     )
 }
 
-/// Binds the whole buffer of a contiguous tensor, such as those of [`cube_tensor`], [`uninit`] and [`view`], to a
-/// kernel argument.
+/// Binds the whole buffer of a tensor to a kernel argument. A tensor that the kernel reads must be contiguous, such as
+/// those of [`cube_tensor`], [`uninit`] and [`view`].
 pub(crate) fn argument(tensor: &CubeTensor) -> BufferArg {
-    debug_assert!(tensor.is_contiguous(), "kernels read contiguous tensors");
     let len = tensor.meta.num_elements();
-    // SAFETY: a contiguous tensor holds `len` elements, one after the other.
+    // SAFETY: a contiguous tensor holds `len` elements, one after the other; others are not read.
     unsafe { BufferArg::from_raw_parts(tensor.handle.clone(), len) }
 }
 
