@@ -43,7 +43,7 @@ pub(super) struct CountedSteps {
 }
 
 impl CountedSteps {
-    /// Counts the steps of an iteration's update in `minibatches` from the numbers of counted steps of this rank's games.
+    /// Counts the steps of an iteration's update in `minibatches` from `lengths`, those of this rank's games.
     pub fn count(
         context: &LearnerContext,
         minibatches: &[Minibatch],

@@ -63,7 +63,7 @@ pub struct LanguageEvaluation {
     /// known, or no completion could be judged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pass_at_1: Option<f64>,
-    /// Fraction of the prompts with such a completion among those of the prompt.
+    /// Fraction of the prompts with such a completion among their `completions_per_prompt`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pass_at_k: Option<f64>,
     /// Completions that the verifier could not judge, which all other figures but `truncated_fraction` and

@@ -229,8 +229,8 @@ fn ignore_file_size_signal() {
     }
 }
 
-/// Sets `XDG_RUNTIME_DIR` if it is not set, for the start of a `main`: without it, a layer of Mesa's Vulkan drivers that
-/// looks for a Wayland server complains on stderr.
+/// Sets `XDG_RUNTIME_DIR` if it is not set, for the start of a `main`: without it, a layer of Mesa's Vulkan drivers
+/// that looks for a Wayland server complains on stderr.
 ///
 /// # Safety
 /// No other thread may exist, since it could read the environment meanwhile.

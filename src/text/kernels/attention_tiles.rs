@@ -372,8 +372,8 @@ pub(super) fn multiply(
 }
 
 /// Adds products of weights with a tile of heads, `[steps, dim]`, to a unit's shares of `[rows, dim]`. The weight of
-/// row `r` and step `k` is at `r * row_stride + k * step_stride`; each of [`Tiles::num_splits`] takes some of the steps,
-/// and has shares of its own.
+/// row `r` and step `k` is at `r * row_stride + k * step_stride`; each of [`Tiles::num_splits`] takes some of the
+/// steps, and has shares of its own.
 #[cube]
 pub(super) fn accumulate(
     sums: &mut Array<f32>,
