@@ -147,9 +147,9 @@ fn every_bench_example_and_test_that_a_guide_runs_is_there() {
 
 /// The instruction sets for which functions are compiled, where no file has a reason for others.
 const TARGETS: &str = r#""x86_64+avx512f+avx512vl+avx2+fma","x86_64+avx2+fma","aarch64+neon""#;
-/// Those of functions that have a form for AVX-512 written by hand.
+/// The instruction sets of functions that have a form for AVX-512 written by hand.
 const TARGETS_BESIDE_AVX512: &str = r#""x86_64+avx2+fma","aarch64+neon""#;
-/// Those of functions that expand bytes.
+/// The instruction sets of functions that expand bytes.
 const TARGETS_OF_BYTES: &str =
     r#""x86_64+avx512f+avx512vl+avx512bw+avx2+fma","x86_64+avx2+fma","aarch64+neon""#;
 

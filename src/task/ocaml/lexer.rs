@@ -2,11 +2,11 @@
 
 /// A word, a literal, or a run of other characters.
 pub struct Token<'a> {
-    /// Its offset in the code.
+    /// Offset in the code.
     pub offset: usize,
-    /// The depth of brackets at which it stands.
+    /// Depth of brackets at which it stands.
     pub depth: i32,
-    /// Its text.
+    /// The token in the code.
     pub text: &'a str,
 }
 

@@ -15,7 +15,7 @@ use crate::trainer::{iterate, may_enter_pool, run_in_pool_if};
 use burn::tensor::Device;
 use std::borrow::Cow;
 
-/// What an iteration learns from, by the stage of training.
+/// The completions from which an iteration learns, by the stage of training.
 pub(in crate::trainer) enum LanguageRollout {
     /// Solutions to imitate, in SFT.
     Demonstrations(Vec<Group>),

@@ -180,7 +180,7 @@ mod avx512 {
     /// Fills the scores of blocks `first..first + B`; returns `B`.
     ///
     /// # Safety
-    /// As for [`score_keys`]; the blocks exist.
+    /// The contract of [`score_keys`], and the blocks exist.
     #[inline]
     #[target_feature(enable = "avx512f")]
     unsafe fn score_blocks<const Q: usize, const N: usize, const B: usize>(
@@ -260,7 +260,7 @@ mod avx512 {
     /// elements fit in them.
     ///
     /// # Safety
-    /// As for [`add_weighted_values`]; the last vector begins within the head.
+    /// The contract of [`add_weighted_values`], and the last vector begins within the head.
     #[inline]
     #[target_feature(enable = "avx512f")]
     unsafe fn add_elements<const Q: usize, const N: usize, const V: usize>(

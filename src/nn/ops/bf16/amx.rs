@@ -268,7 +268,7 @@ unsafe fn multiply_square_to(
 /// Adds the product of one strip of rows by two of columns to two tiles.
 ///
 /// # Safety
-/// As [`multiply_square_to`].
+/// The contract of [`multiply_square_to`].
 #[inline]
 unsafe fn multiply_pair_to(a: &[Tile], b: [&[Tile]; 2], targets: [*mut f32; 2]) {
     // SAFETY: as in `multiply_square_to`.

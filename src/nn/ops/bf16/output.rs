@@ -51,7 +51,7 @@ impl<'a> Output<'a> {
     /// Writes the sums of a tile, as [`Output::write`].
     ///
     /// # Safety
-    /// As for [`Output::write`].
+    /// The contract of [`Output::write`].
     #[inline]
     pub unsafe fn overwrite(&self, tile: [usize; 2], sums: &Sums) {
         // SAFETY: as this function demands.
@@ -61,7 +61,7 @@ impl<'a> Output<'a> {
     /// Calls `change` with each element of a tile and its sum, row by row.
     ///
     /// # Safety
-    /// As for [`Output::write`].
+    /// The contract of [`Output::write`].
     #[inline(always)]
     unsafe fn each_row(&self, [i, j]: [usize; 2], sums: &Sums, change: impl Fn(&mut f32, &f32)) {
         let (i, j) = (i * TILE_SIDE, j * TILE_SIDE);
