@@ -28,7 +28,9 @@ export class Training {
   get sharingWorkers() {
     const processors = navigator.hardwareConcurrency ?? 2;
     const free = processors > 2 ? Math.min(processors - 1, MAX_WORKERS) : processors;
-    return this.module === "train" && globalThis.crossOriginIsolated ? free : 1;
+    // WebKitGTK isolates a page and has no shared memory all the same.
+    const sharesMemory = globalThis.crossOriginIsolated && "SharedArrayBuffer" in globalThis;
+    return this.module === "train" && sharesMemory ? free : 1;
   }
 
   /** Starts the workers of a run before it is asked for: each fetches, compiles and starts the module. */
