@@ -3,6 +3,8 @@
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt;
 
 /// A JSON value whose objects keep the order of their keys.
@@ -61,8 +63,16 @@ impl<'de> Deserialize<'de> for Object {
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Object, A::Error> {
                 let mut object = Object::default();
+                // A file from elsewhere may have millions of keys.
+                let mut places = HashMap::<String, usize>::new();
                 while let Some((key, value)) = map.next_entry::<String, Json>()? {
-                    object.insert(key, value);
+                    match places.entry(key) {
+                        Entry::Occupied(place) => object.0[*place.get()].1 = value,
+                        Entry::Vacant(place) => {
+                            object.0.push((place.key().clone(), value));
+                            place.insert(object.0.len() - 1);
+                        }
+                    }
                 }
                 Ok(object)
             }
@@ -81,6 +91,10 @@ mod tests {
         let text = r#"{"b":[1,{"d":null,"c":-2.5}],"a":{},"b":["x",true]}"#;
         let json: Json = serde_json::from_str(text).unwrap();
         assert_eq!(json.to_string(), r#"{"b":["x",true],"a":{}}"#);
+        // Without a search of all earlier keys, which would take minutes.
+        let keys: Vec<String> = (0..300_000).map(|key| format!("\"k{key}\":{key}")).collect();
+        let many = format!("{{{}}}", keys.join(","));
+        assert_eq!(serde_json::from_str::<Json>(&many).unwrap().to_string(), many);
         let text = r#"[{"d":null,"c":[-2.5,18446744073709551615,"\u0000"]},{}]"#;
         assert_eq!(serde_json::from_str::<Json>(text).unwrap().to_string(), text);
     }
