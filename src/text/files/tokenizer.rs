@@ -37,9 +37,10 @@ pub(super) fn read(
     // Checked before anything is allocated by a token's id.
     check_largest(find_largest_token(&json), num_tokens)
         .map_err(|reason| unusable_error(path, reason))?;
-    for part in ["normalizer", "decoder"] {
+    for part in ["normalizer", "pre_tokenizer", "decoder"] {
         check_growth(part, &json[part]).map_err(|reason| unusable_error(path, reason))?;
     }
+    check_dropout(&json["model"]).map_err(|reason| unusable_error(path, reason))?;
     check_merges(&json["model"]).map_err(|reason| unusable_error(path, reason))?;
     check_template(&json["post_processor"]).map_err(|reason| unusable_error(path, reason))?;
     if let Some(characters) = Characters::from_json(&json) {
@@ -145,7 +146,7 @@ fn list_elements(value: &Value) -> Vec<&Value> {
 }
 
 /// Text of a token, given as a string or in a table.
-fn token_text(token: &Value) -> Option<&str> {
+pub(super) fn token_text(token: &Value) -> Option<&str> {
     token.as_str().or_else(|| token["content"].as_str())
 }
 
@@ -181,13 +182,17 @@ fn nested_parts<'a>(part: &'a Value, lists: &'a [&str]) -> impl Iterator<Item = 
 /// Maximum number of bytes that a normalizer or decoder makes of one byte, or puts before a text.
 const MAX_GROWTH: usize = 1 << 10;
 
-/// Rejects a `normalizer` or `decoder` whose parts together lengthen a text without bound.
+/// Rejects a part of a `tokenizer.json` whose own parts together lengthen a text without bound.
 fn check_growth(name: &str, value: &Value) -> Result<(), String> {
     let (mut growth, mut num_prepended) = (1_usize, 0);
-    for part in nested_parts(value, &["normalizers", "decoders"]) {
+    for part in nested_parts(value, &["normalizers", "pretokenizers", "decoders"]) {
         let length = |value: &Value| value.as_str().map_or(0, str::len);
         if part["type"] == "Prepend" {
             num_prepended += length(&part["prepend"]);
+        }
+        // Two bytes for each that is not printable ASCII, as all of its own are.
+        if part["type"] == "ByteLevel" && name != "decoder" {
+            growth = growth.saturating_mul(2);
         }
         if part["type"] == "Replace" {
             // An empty pattern matches between all bytes, and so may a regular expression.
@@ -223,6 +228,16 @@ pub(super) fn special_token_name<'a>(config: &'a Value, key: &str) -> Result<&'a
         Some(name) => Ok(name),
         None if token.is_null() => Ok(""),
         None => Err(wrong_type_reason(key, token, "the text of a token")),
+    }
+}
+
+/// Rejects a model that leaves out merges at random: the same text must always be the same tokens.
+fn check_dropout(model: &Value) -> Result<(), String> {
+    match model["dropout"].as_f64() {
+        Some(dropout) if dropout != 0.0 => Err(format!(
+            "its `dropout` of {dropout} splits the same text differently each time; set it to null"
+        )),
+        _ => Ok(()),
     }
 }
 

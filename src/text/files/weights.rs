@@ -82,9 +82,19 @@ impl WeightFiles {
             for (name, tensor) in metadata.tensors() {
                 let (start, end) = tensor.data_offsets;
                 let bytes = 8 + header_bytes + start..8 + header_bytes + end;
-                let (dtype, shape) = (tensor.dtype, tensor.shape.clone());
-                locations
-                    .insert(normalize_name(&name), TensorLocation { file, dtype, shape, bytes });
+                let location = TensorLocation {
+                    file,
+                    dtype: tensor.dtype,
+                    shape: tensor.shape.clone(),
+                    bytes,
+                };
+                let parameter = normalize_name(&name);
+                if locations.contains_key(&parameter) {
+                    let reason =
+                        format!("two of its tensors, or of other files, are `{parameter}`");
+                    return Err(unusable_error(&path, reason));
+                }
+                locations.insert(parameter, location);
             }
             files.push((path, map));
         }

@@ -327,6 +327,12 @@ fn inconsistent_and_unbounded_vocabularies_are_rejected() {
     };
     let replace = json!({ "type": "Replace", "pattern": { "Regex": "." }, "content": "aaaaaaaa" });
     let prepend = json!({ "type": "Prepend", "prepend": "a".repeat(400) });
+    let bytes = json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true });
+    let dropping = |dropout: f64| {
+        let mut tokenizer = bpe(&vocab, &json!(["a b"]));
+        tokenizer["model"]["dropout"] = json!(dropout);
+        tokenizer
+    };
     let load = |tokenizer: Value| {
         let folder = folder(3, tokenizer.to_string().as_bytes(), b"{}");
         LanguageModel::load(folder.path()).map(|model| model.shape).map_err(|e| e.to_string())
@@ -336,6 +342,8 @@ fn inconsistent_and_unbounded_vocabularies_are_rejected() {
         bpe(&vocab, &json!([["a", "b"]])),
         with("decoder", "decoders", &replace, 1),
         with("normalizer", "normalizers", &prepend, 2),
+        with("pre_tokenizer", "pretokenizers", &bytes, 10),
+        dropping(0.0),
     ] {
         assert!(load(tokenizer.clone()).is_ok(), "{tokenizer}");
     }
@@ -354,10 +362,33 @@ fn inconsistent_and_unbounded_vocabularies_are_rejected() {
             with("normalizer", "normalizers", &prepend, 3),
             "its normalizer puts over 1024 bytes before",
         ),
+        (with("pre_tokenizer", "pretokenizers", &bytes, 11), "its pre_tokenizer makes a text over"),
+        (
+            with("normalizer", "normalizers", &json!({ "type": "ByteLevel" }), 11),
+            "its normalizer makes",
+        ),
+        (dropping(0.1), "its `dropout` of 0.1 splits the same text differently each time"),
     ] {
         let error = load(tokenizer).unwrap_err();
         assert!(error.contains(why), "{error}");
     }
+}
+
+#[test]
+fn weights_with_two_tensors_of_one_parameter_are_rejected() {
+    let tokenizer = json!({ "version": "1.0", "model": { "type": "WordLevel", "vocab": { "a": 0 }, "unk_token": "a" } });
+    let folder = folder(1, tokenizer.to_string().as_bytes(), b"{}");
+    let path = folder.path().join("model.safetensors");
+    let bytes = fs::read(&path).unwrap();
+    let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let norm = file.tensor("model.norm.weight").unwrap();
+    let twice = file.tensors().into_iter().chain([("module.norm.weight".to_string(), norm)]);
+    fs::write(&path, safetensors::serialize(twice, None).unwrap()).unwrap();
+    let error = LanguageModel::load(folder.path()).unwrap_err().to_string();
+    assert!(
+        error.contains("two of its tensors, or of other files, are `model.norm.weight`"),
+        "{error}"
+    );
 }
 
 #[test]
