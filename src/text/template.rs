@@ -1,14 +1,14 @@
 //! The chat template of a model.
 
+use std::collections::BTreeMap;
+
 /// A chat template in Jinja, which renders a conversation as one text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChatTemplate {
     /// Source of the template.
     pub source: String,
-    /// Text of the beginning-of-text token; empty without one.
-    pub bos: String,
-    /// Text of the end-of-text token; empty without one.
-    pub eos: String,
+    /// Texts of the tokenizer's special tokens by the names of their variables, such as `bos_token`.
+    pub special_tokens: BTreeMap<String, String>,
     /// Token that the template puts after an answer, if any.
     pub turn_end: Option<u32>,
 }

@@ -3,6 +3,7 @@
 
 mod gguf;
 mod rejected;
+mod special_tokens;
 
 use gguf::Gguf;
 use grove::task::{Json, Message};
@@ -196,22 +197,6 @@ fn chat_templates_tell_null_from_an_empty_content_and_from_none() {
     ]))
     .unwrap();
     assert_eq!(model.tokenize_prompt("", &messages).unwrap(), b"a,,n,u,".map(u32::from));
-}
-
-#[test]
-fn special_tokens_are_those_of_the_map_if_the_configuration_names_none() {
-    let tokenizer = json!({
-        "version": "1.0",
-        "model": { "type": "WordLevel", "vocab": { "a": 0, "b": 1 }, "unk_token": "a" },
-    });
-    let load = |about: Value| {
-        let folder = folder(2, tokenizer.to_string().as_bytes(), about.to_string().as_bytes());
-        let map = json!({ "eos_token": { "content": "b", "lstrip": false } }).to_string();
-        fs::write(folder.path().join("special_tokens_map.json"), map).unwrap();
-        LanguageModel::load(folder.path()).unwrap()
-    };
-    assert_eq!(load(json!({ "eos_token": null })).stop_tokens, [1]);
-    assert_eq!(load(json!({ "eos_token": "a" })).stop_tokens, [0]);
 }
 
 /// Unigrams with a mark for spaces, and added tokens that are words or are normalized; the tokens are those of the

@@ -1,7 +1,7 @@
 //! Reader and writer of Hugging Face's model folders.
 
 use super::parameters::{hugging_face_name, read_parameters};
-use super::tokenizer::{self, special_token_name};
+use super::tokenizer::{self, special_token_name, token_text};
 use super::weights::{WEIGHTS, WeightFiles, write_weights};
 use super::{file_error, read_file, to_pretty_json, unusable_error, wrong_type_reason};
 use crate::model::{DecoderShape, Parameter};
@@ -157,6 +157,30 @@ pub(super) fn find_special_token(
     Ok(String::new())
 }
 
+/// Finds the special tokens that `transformers` passes to chat templates: those with a name of their own, and the named
+/// ones of `extra_special_tokens`.
+fn find_special_tokens(
+    files: &Files,
+    config: &Value,
+    folder: &Path,
+) -> Result<BTreeMap<String, String>, LanguageError> {
+    let mut special_tokens = BTreeMap::new();
+    for key in
+        ["bos", "eos", "unk", "sep", "pad", "cls", "mask"].map(|name| format!("{name}_token"))
+    {
+        let text = find_special_token(files, &key, folder)?;
+        // A template may ask whether a token is defined; the first two may be added to other texts.
+        if !text.is_empty() || ["bos_token", "eos_token"].contains(&&*key) {
+            special_tokens.insert(key, text);
+        }
+    }
+    let extra = config["extra_special_tokens"].as_object().into_iter().flatten();
+    let extra =
+        extra.filter_map(|(name, token)| Some((name.clone(), token_text(token)?.to_string())));
+    special_tokens.extend(extra);
+    Ok(special_tokens)
+}
+
 /// Assembles a model from its parameters and its files.
 pub(super) fn assemble(
     path: &Path,
@@ -169,11 +193,11 @@ pub(super) fn assemble(
     let config = parse_file(&files, TOKENIZER_CONFIG, path)?;
     let config_path = path.join(TOKENIZER_CONFIG);
     let wrong = |reason: String| unusable_error(&config_path, reason);
-    let [bos, eos] = ["bos_token", "eos_token"].map(|key| find_special_token(&files, key, path));
-    let (bos, eos) = (bos?, eos?);
+    let eos = find_special_token(&files, "eos_token", path)?;
     let mut stop_tokens = find_stop_tokens(&*tokenizer, &eos, &files, path, shape.num_actions)?;
     let source = find_template_source(&files, &config).map_err(wrong)?;
-    let mut template = source.map(|source| ChatTemplate { source, bos, eos, turn_end: None });
+    let special_tokens = find_special_tokens(&files, &config, path)?;
+    let mut template = source.map(|source| ChatTemplate { source, special_tokens, turn_end: None });
     if let Some(template) = &mut template {
         template.turn_end = find_turn_end(template, &*tokenizer);
         stop_tokens.extend(template.turn_end.filter(|end| !stop_tokens.contains(end)));

@@ -58,7 +58,7 @@ impl ChatTemplate {
         values: &impl Serialize,
         add_generation_prompt: bool,
     ) -> Result<String, LanguageError> {
-        let tokens = Value::from_iter([("bos_token", &self.bos), ("eos_token", &self.eos)]);
+        let tokens = Value::from_serialize(&self.special_tokens);
         // Not undefined, since templates test whether they are `none`.
         let absent = Value::from_iter([("tools", ()), ("documents", ())]);
         let given = Value::from_serialize(values);
@@ -167,8 +167,10 @@ mod tests {
     use super::*;
 
     fn template(source: &str) -> ChatTemplate {
-        let (bos, eos) = ("<s>".to_string(), "</s>".to_string());
-        ChatTemplate { source: source.to_string(), bos, eos, turn_end: None }
+        let special_tokens = [("bos_token", "<s>"), ("eos_token", "</s>")]
+            .map(|(name, text)| (name.to_string(), text.to_string()))
+            .into();
+        ChatTemplate { source: source.to_string(), special_tokens, turn_end: None }
     }
 
     #[test]

@@ -158,8 +158,7 @@ fn chat_template() {
         let source = String::from_utf8_lossy(bytes).into_owned();
         let template = ChatTemplate {
             source,
-            bos: "<s>".to_string(),
-            eos: "</s>".to_string(),
+            special_tokens: [("bos_token".to_string(), "<s>".to_string())].into(),
             turn_end: None,
         };
         let message =
