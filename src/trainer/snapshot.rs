@@ -98,7 +98,8 @@ pub enum SnapshotError {
     /// The weights of the model differ from those that the saved adapters were trained with.
     #[error(
         "the model in {path} is not the one that the run's adapters are for, by the SHA-256 of its weights \
-         ({found:.8}..., not {expected:.8}...); name that one with --model PATH"
+         ({found:.8}..., not {expected:.8}...); put that one there, or name it with --model PATH (`grove eval`, \
+         `grove train --resume`)"
     )]
     OtherBase {
         /// Path of the model.
@@ -108,9 +109,16 @@ pub enum SnapshotError {
         /// SHA-256 of the weights at the start of the run.
         expected: String,
     },
+    /// The configuration of the model differs from that of the model that the saved adapters were trained with.
+    #[error(
+        "the config.json of the model in {0} differs from that of the model that the run's adapters are for; put that \
+         one there, or name it with --model PATH (`grove eval`, `grove train --resume`)"
+    )]
+    OtherBaseShape(PathBuf),
     /// The model that the saved adapters were trained with does not exist.
     #[error(
-        "there is no model in {0}, which the run's adapters are for; --model PATH names the same one elsewhere"
+        "there is no model in {0}, which the run's adapters are for; put it there, or name it with --model PATH \
+         (`grove eval`, `grove train --resume`)"
     )]
     MissingBase(PathBuf),
     /// A model is named for a run that needs none.

@@ -233,6 +233,12 @@ fn adapters_alone_learn_and_lie_beside_the_model_that_they_are_for() {
     let error = with(LoraConfig { target_modules: modules, ..LoraConfig::default() }).unwrap_err();
     assert!(error.contains("lora.target_modules is [\"q_proj\"], but"), "{error}");
 
+    let mut longer = config.clone();
+    longer.model.tiny.context = 17;
+    let model = Some(LanguageModel::load(&saved).unwrap());
+    let refused = LanguageTrainer::for_task(Arc::new(Sort::default()), longer, model);
+    let error = refused.err().unwrap().to_string();
+    assert!(error.contains("model.context = 17 is a size of `tiny`, but the model in"), "{error}");
     std::fs::remove_dir_all(folder.path().join("base")).unwrap();
     let error = LanguageModel::load(&saved).unwrap_err().to_string();
     assert!(error.contains("there is no model in") && error.contains("base"), "{error}");

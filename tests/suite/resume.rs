@@ -189,17 +189,29 @@ fn adapters_continue_with_their_model_at_another_place() {
     assert!(said.contains("is not the one that the run's adapters are for"), "{said}");
     let full = ["eval", "base", "--episodes", "2", "--model", "elsewhere"];
     assert!(refusal(folder, &full).contains("--model elsewhere is not needed"));
-    // Another model is in the place of the base model.
+    // Another model is in the place of the base model, or the same weights with another configuration.
     copy(folder, "other/model", "place");
-    for words in [
-        &["generate", "half", "213>"][..],
-        &["generate", "half/model", "213>"],
-        &["export", "half", "--merge"],
-        &["train", "sort", "--from", "half", "--iterations", "1"],
-    ] {
-        let said = refusal(folder, words);
-        assert!(said.contains("is not the one that the run's adapters are for"), "{said}");
-    }
+    let check = |expected: &str| {
+        for words in [
+            &["generate", "half", "213>"][..],
+            &["generate", "half/model", "213>"],
+            &["export", "half", "--merge"],
+            &["train", "sort", "--from", "half", "--iterations", "1"],
+            &["eval", "half"],
+        ] {
+            let said = refusal(folder, words);
+            assert!(said.contains(expected) && said.contains("--model PATH"), "{said}");
+        }
+    };
+    check("is not the one that the run's adapters are for");
+    fs::remove_dir_all(folder.join("place")).unwrap();
+    copy(folder, "elsewhere", "place");
+    let config = folder.join("place/config.json");
+    let text = fs::read_to_string(&config).unwrap();
+    let changed = text.replacen("\"rms_norm_eps\": ", "\"rms_norm_eps\": 0.", 1);
+    assert_ne!(changed, text);
+    fs::write(&config, changed).unwrap();
+    check("differs from that of the model that the run's adapters are for");
 }
 
 /// Whether a word is the beginning of a SHA-256.

@@ -66,7 +66,7 @@ impl Run for LanguageRun {
         let (sft, all, path) = (config.fit.iterations, config.iterations, &config.model.path);
         let sft_throughout = (sft >= all && !config.is_sft_only()).then(|| {
             format!(
-                "all iterations are SFT, and none is GRPO: raise iterations ({all}), or lower fit.iterations ({sft})"
+                "all iterations are SFT, and none is GRPO; for GRPO, fit.iterations must be less than iterations ({all})"
             )
         });
         let no_stop_token = self.trainer.model().stop_tokens.is_empty().then(|| {

@@ -43,7 +43,8 @@ use crate::text::{Arithmetic, DecoderParams, LanguageError, LanguageModel};
 use burn::tensor::Device;
 use device_limits::{TokenLimits, unsupported_reason};
 use start::{
-    check_ranks, check_settings, default_max_new_tokens, default_shards, new_model, set_up_adapters,
+    check_ranks, check_settings, check_sizes, default_max_new_tokens, default_shards, new_model,
+    set_up_adapters,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -206,6 +207,7 @@ impl LanguageTrainer {
         check_settings(&config, model.as_ref())?;
         let reward_parts = reweight_parts(&*task, &config.reward.weights)?;
         let mut model = model.map_or_else(|| new_model(&*task, &config), Ok)?;
+        check_sizes(&config, &model)?;
         if config.generation.max_new_tokens == 0 {
             config.generation.max_new_tokens = default_max_new_tokens(&*task, &model)?;
         }

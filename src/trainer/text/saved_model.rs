@@ -6,6 +6,7 @@
 use super::LanguageEngine;
 use crate::checkpoint::{Checkpoint, Section};
 use crate::disk;
+use crate::model::DecoderShape;
 use crate::text::{DecoderParams, LanguageModel};
 use crate::trainer::SnapshotError;
 use crate::trainer::snapshot::{VERSION, WEIGHTS, new_section, read_params, unreadable_error};
@@ -16,6 +17,8 @@ use std::path::{Path, PathBuf};
 
 /// Prefix of the names of sections that are files of a model's folder.
 const FILE_PREFIX: &str = "model.";
+/// File of a model's folder with its shape.
+const CONFIG: &str = "config.json";
 /// Section that identifies the weights that the adapters are trained with.
 const BASE_SECTION: &str = "base.json";
 /// Number of weights per chunk of the digest.
@@ -30,16 +33,21 @@ struct BaseWeights {
     digest: String,
 }
 
-impl BaseWeights {
-    /// Checks that the model at `path` has these weights.
-    fn check(self, path: &Path, params: &DecoderParams) -> Result<(), SnapshotError> {
-        let (path, found, expected) = (path.to_path_buf(), compute_digest(params), self.digest);
-        if found == expected {
-            Ok(())
-        } else {
-            Err(SnapshotError::OtherBase { path, found, expected })
-        }
+/// Checks that `model` has the configuration in a checkpoint, and the weights `base`.
+fn check_same(
+    checkpoint: &Checkpoint,
+    base: BaseWeights,
+    model: &LanguageModel,
+) -> Result<(), SnapshotError> {
+    let path = model.base.clone();
+    let config = checkpoint.section(&format!("{FILE_PREFIX}{CONFIG}"), VERSION)?;
+    let config = serde_json::from_slice(&config.bytes).map_err(|e| unreadable_error(CONFIG, e))?;
+    let shape = DecoderShape::from_config(&config).map_err(|e| unreadable_error(CONFIG, e))?;
+    if model.shape != shape {
+        return Err(SnapshotError::OtherBaseShape(path));
     }
+    let (found, expected) = (compute_digest(&model.params), base.digest);
+    if found == expected { Ok(()) } else { Err(SnapshotError::OtherBase { path, found, expected }) }
 }
 
 /// Reads which weights the adapters in a checkpoint are trained with; `None` if it has no adapters.
@@ -51,13 +59,14 @@ fn read_base(checkpoint: &Checkpoint) -> Result<Option<BaseWeights>, SnapshotErr
     serde_json::from_slice(&section.bytes).map(Some).map_err(|e| unreadable_error(BASE_SECTION, e))
 }
 
-/// Checks that a model has the weights that the adapters in a checkpoint are trained with, if it has adapters.
+/// Checks that a model has the configuration and the weights that the adapters in a checkpoint are trained with, if it
+/// has adapters.
 ///
 /// # Errors
-/// If the model has other weights.
+/// If the model has others.
 pub fn check_base(checkpoint: &Checkpoint, model: &LanguageModel) -> Result<(), SnapshotError> {
     match read_base(checkpoint)? {
-        Some(base) => base.check(&model.base, &model.params),
+        Some(base) => check_same(checkpoint, base, model),
         None => Ok(()),
     }
 }
@@ -82,7 +91,7 @@ pub(super) fn encode_model(engine: &LanguageEngine) -> Vec<Section> {
 /// or, without it, from the place that they had during training.
 ///
 /// # Errors
-/// If the checkpoint has no model, or `base` has other weights.
+/// If the checkpoint has no model, or `base` has another configuration or other weights.
 pub fn load_language_model(
     checkpoint: &Checkpoint,
     base: Option<&Path>,
@@ -105,17 +114,11 @@ pub fn load_language_model(
         return Err(SnapshotError::MissingBase(path));
     }
     let loaded = LanguageModel::load(&path)?;
-    saved_base.check(&path, &loaded.params)?;
-    let base = loaded.base;
-    let model = LanguageModel::from_metadata(place, files, |shape| {
-        if *shape == loaded.shape {
-            Ok(loaded.params)
-        } else {
-            Err(unreadable_error(BASE_SECTION, "the model there has other sizes"))
-        }
-    });
-    let mut model: LanguageModel = model?;
-    model.base = base;
+    check_same(checkpoint, saved_base, &loaded)?;
+    let with_base =
+        LanguageModel::from_metadata::<SnapshotError>(place, files, |_| Ok(loaded.params));
+    let mut model = with_base?;
+    model.base = loaded.base;
     if let Some(adapters) = model.adapters.take() {
         let params = read_params(checkpoint, WEIGHTS, adapters.parameters())?;
         model.adapters = Some(adapters.with_params(params));

@@ -1,7 +1,8 @@
 //! Start of a new run: its model, and the settings that follow from its task and its model.
 
 use super::prompts::longest_prompt_tokens;
-use super::{LanguageConfig, LanguageTrainError, TINY};
+use super::{LanguageConfig, LanguageTrainError, ModelConfig, TINY};
+use crate::model::DecoderConfig;
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rng::Stream;
 use crate::task::Task;
@@ -21,6 +22,34 @@ pub(super) fn check_settings(
         return Err(LanguageTrainError::Settings(format!(
             "model.path is {path}, whose model must be given (`LanguageModel::load`); without one it must be `{TINY}`"
         )));
+    }
+    Ok(())
+}
+
+/// Checks that the settings name no sizes that a model does not have: only `tiny` gets its sizes from them.
+pub(super) fn check_sizes(
+    config: &LanguageConfig,
+    model: &LanguageModel,
+) -> Result<(), LanguageTrainError> {
+    let shape = &model.shape;
+    let sizes = |sizes: &DecoderConfig| {
+        [
+            ("hidden_size", sizes.hidden_size, shape.hidden_size),
+            ("num_layers", sizes.num_layers, shape.num_layers),
+            ("num_heads", sizes.num_heads, shape.num_heads),
+            ("num_kv_heads", sizes.num_kv_heads, shape.num_kv_heads),
+            ("intermediate_size", sizes.intermediate_size, shape.intermediate_size),
+            ("context", sizes.context, shape.context),
+        ]
+    };
+    let defaults = sizes(&ModelConfig::default().tiny);
+    for ((name, size, actual), default) in sizes(&config.model.tiny).into_iter().zip(defaults) {
+        if size != default.1 && size != actual {
+            return Err(LanguageTrainError::Settings(format!(
+                "model.{name} = {size} is a size of `tiny`, but the model in {} has {actual}; leave it out",
+                config.model.path
+            )));
+        }
     }
     Ok(())
 }
