@@ -25,6 +25,14 @@ pub fn load(path: &Path) -> Result<Checkpoint, CheckpointError> {
     load_with(path, &input::open, u64::MAX)
 }
 
+/// Reads the iteration of a checkpoint without its sections.
+///
+/// # Errors
+/// Those of [`load`], but for damage within a section.
+pub fn read_iteration(path: &Path) -> Result<u64, CheckpointError> {
+    Ok(open_stable(path, &input::open)?.manifest.iteration)
+}
+
 /// Function that opens the regular file at a path to read it.
 type Opener<'a> = &'a dyn Fn(&Path) -> io::Result<File>;
 
@@ -35,8 +43,7 @@ pub fn load_with(
     opener: Opener,
     max_bytes: u64,
 ) -> Result<Checkpoint, CheckpointError> {
-    let opened = (1..OPEN_ATTEMPTS).find_map(|_| open(path, opener).ok());
-    opened.map_or_else(|| open(path, opener), Ok)?.read(max_bytes)
+    open_stable(path, opener)?.read(max_bytes)
 }
 
 /// A checkpoint with a verified manifest and open section files, which stay readable even if the
@@ -48,6 +55,12 @@ struct OpenCheckpoint {
     files: Vec<File>,
     /// `SHA256SUMS` after the manifest's line.
     checksums: Vec<u8>,
+}
+
+/// Opens a checkpoint, several times if it is being replaced meanwhile.
+fn open_stable(path: &Path, opener: Opener) -> Result<OpenCheckpoint, CheckpointError> {
+    let opened = (1..OPEN_ATTEMPTS).find_map(|_| open(path, opener).ok());
+    opened.map_or_else(|| open(path, opener), Ok)
 }
 
 fn open(path: &Path, opener: Opener) -> Result<OpenCheckpoint, CheckpointError> {

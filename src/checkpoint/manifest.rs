@@ -3,6 +3,7 @@
 use super::{Checkpoint, CheckpointError};
 use crate::disk;
 use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
 use std::path::Path;
 
 /// The file that lists the sections.
@@ -76,7 +77,8 @@ pub fn format_checksum_line(name: &str, bytes: &[u8]) -> String {
 /// Returns the first name that is not a portable, unique file name, with the reason.
 pub fn find_bad_name<'a>(names: impl Iterator<Item = &'a str>) -> Option<(&'a str, &'static str)> {
     // `A` and `a` are the same file on case-insensitive systems.
-    let mut taken = vec![MANIFEST.to_ascii_lowercase(), CHECKSUMS.to_ascii_lowercase()];
+    let reserved = [MANIFEST, CHECKSUMS].map(str::to_ascii_lowercase);
+    let mut taken = HashSet::new();
     for name in names {
         let lower = name.to_ascii_lowercase();
         let stem = lower.split('.').next().unwrap_or_default();
@@ -88,12 +90,11 @@ pub fn find_bad_name<'a>(names: impl Iterator<Item = &'a str>) -> Option<(&'a st
             "has a character other than ASCII letters, digits, '.', '-' and '_'"
         } else if name.ends_with('.') || is_device_on_windows(stem) {
             "is not a valid file name on Windows"
-        } else if taken[..2].contains(&lower) {
+        } else if reserved.contains(&lower) {
             "is reserved"
-        } else if taken.contains(&lower) {
+        } else if !taken.insert(lower) {
             "is taken by another section"
         } else {
-            taken.push(lower);
             continue;
         };
         return Some((name, reason));

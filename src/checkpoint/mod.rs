@@ -45,7 +45,7 @@ mod store;
 pub use error::CheckpointError;
 pub use load::load;
 #[cfg(feature = "program")]
-pub(crate) use load::load_with;
+pub(crate) use load::{load_with, read_iteration};
 pub use save::save;
 pub use store::{LatestCheckpoint, Store};
 

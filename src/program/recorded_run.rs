@@ -45,6 +45,8 @@ pub struct RecordedRun {
     /// Names of the devices that trained it last.
     devices: Vec<String>,
     is_locked: bool,
+    /// Whether there is a checkpoint of its last iteration.
+    is_saved: bool,
 }
 
 /// Whether a run is in training, finished or interrupted.
@@ -71,7 +73,18 @@ impl RecordedRun {
         let (environment, devices) = (folder.environment(), folder.devices());
         let iterations_of_epochs = folder.iterations_of_epochs();
         let path = folder.path().to_path_buf();
-        Ok(Self { path, settings, records, environment, iterations_of_epochs, devices, is_locked })
+        let last = records.last().map_or(0, |record| record.iteration);
+        let is_saved = folder.has_checkpoint(last);
+        Ok(Self {
+            path,
+            settings,
+            records,
+            environment,
+            iterations_of_epochs,
+            devices,
+            is_locked,
+            is_saved,
+        })
     }
 
     /// Reads all runs in a folder and its subfolders, sorted by name, with a warning for each that cannot be read. If
@@ -265,8 +278,8 @@ impl RecordedRun {
             self.schedule().ok().and_then(|schedule| schedule.end_reason(self.iteration(), best));
         match (self.is_locked, end_reason) {
             (true, _) => RunStatus::Running,
-            (false, Some(_)) => RunStatus::Finished,
-            (false, None) => RunStatus::Interrupted,
+            (false, Some(_)) if self.is_saved => RunStatus::Finished,
+            (false, _) => RunStatus::Interrupted,
         }
     }
 
@@ -376,7 +389,7 @@ mod tests {
     /// Names of the settings of a run, trained on a device, that are not the defaults.
     fn changes(settings: Table, device: &str) -> Vec<String> {
         let (path, records, devices) = (PathBuf::new(), Vec::new(), vec![device.to_string()]);
-        let (environment, iterations_of_epochs, is_locked) = (None, None, false);
+        let (environment, iterations_of_epochs, is_locked, is_saved) = (None, None, false, true);
         let run = RecordedRun {
             path,
             settings,
@@ -385,6 +398,7 @@ mod tests {
             iterations_of_epochs,
             devices,
             is_locked,
+            is_saved,
         };
         run.changes(&crate::program::dispatch::builtin_games()).unwrap().into_keys().collect()
     }

@@ -66,10 +66,7 @@ fn resume_any(games: &Games, mut args: TrainArgs) -> Result<()> {
     }
     let TrainArgs { game: name, run, .. } = &args;
     let name = name.as_deref().filter(|name| !names_folder(&args, name));
-    let is_changed = run.iterations.is_some() || !run.set.is_empty();
-    let latest =
-        if is_changed { folder.load_latest_for_changed_settings() } else { folder.load_latest() };
-    let SavedPolicy { checkpoint, warnings } = latest?;
+    let SavedPolicy { checkpoint, warnings } = folder.load_latest()?;
     session::warn(&warnings);
     let saved = SavedRun { folder: &folder, lock: &lock, checkpoint: &checkpoint };
     let path = folder.path().display();

@@ -26,6 +26,7 @@ pub use game::{
     layer_settings, load_policy, load_weights, new_settings, policy_bytes, read_config,
     read_game_name, read_policy_file, read_policy_params,
 };
+pub(crate) use snapshot::replace_settings;
 pub use snapshot::{Counters, EngineState, LanguageCounters, Persistent, SnapshotError};
 
 use crate::device::{self, TransferCount};

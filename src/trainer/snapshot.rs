@@ -263,6 +263,14 @@ pub fn read_settings(checkpoint: &Checkpoint) -> Result<toml::Table, SnapshotErr
     Ok(overlay::parse(CONFIG, text)?)
 }
 
+/// Replaces the settings in a checkpoint by these, in TOML.
+pub fn replace_settings(checkpoint: &mut Checkpoint, settings: &str) {
+    let sections = checkpoint.sections.iter_mut();
+    for section in sections.filter(|section| section.name == CONFIG) {
+        section.bytes = settings.into();
+    }
+}
+
 /// Reads the parameter vector of a section.
 pub(super) fn read_params(
     checkpoint: &Checkpoint,

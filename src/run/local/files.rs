@@ -10,6 +10,7 @@ use crate::metrics::{IterationRecord, JsonLines};
 use crate::settings::CompletionsConfig;
 use crate::text::LanguageModel;
 use crate::track::{Animation, CSV, TENSORBOARD, Trackers};
+use crate::trainer::replace_settings;
 use crate::trainer::text::CompletionRecord;
 use std::path::PathBuf;
 use toml::Table;
@@ -60,6 +61,7 @@ impl RunFiles {
         };
         remove_leftovers(&folder)?;
         let model = run.language_model();
+        folder.write(CONFIG, settings)?;
         let (files, _) = Self::open(folder, settings, 0, model.is_some())?;
         model.map_or(Ok(()), |model| files.save_model(&model))?;
         Ok((files, lock))
@@ -76,7 +78,6 @@ impl RunFiles {
         iteration: u32,
         has_language_model: bool,
     ) -> Result<(Self, Vec<IterationRecord>), RunError> {
-        folder.write(CONFIG, settings)?;
         let metrics = JsonLines::resume(&folder.path().join(METRICS), iteration)?;
         let completions = has_language_model
             .then(|| JsonLines::resume(&folder.path().join(COMPLETIONS), iteration))
@@ -99,8 +100,8 @@ impl RunFiles {
     }
 
     /// Opens the files of a run that continues from a checkpoint of its folder, and takes its records. The `lock` was
-    /// taken before that checkpoint was read, and is kept for as long as the run is trained. The settings may differ in
-    /// the number of iterations.
+    /// taken before that checkpoint was read, and is kept for as long as the run is trained. The settings may differ
+    /// from those in the checkpoint, which is then saved with them, so that they hold from now on.
     ///
     /// # Errors
     /// If they cannot be read or written.
@@ -128,7 +129,8 @@ impl RunFiles {
         let (folder, iteration) = (lock.folder().clone(), run.trainer().iteration());
         let (mut files, records) =
             Self::open(folder, settings, iteration, run.language_model().is_some())?;
-        files.adopt_best(iteration, run.trainer().schedule().keep)?;
+        files.save_start(iteration, settings, run.trainer().schedule().keep)?;
+        files.folder.write(CONFIG, settings)?;
         records.iter().for_each(|record| run.observe_record(record));
         let lost_records = files.lost_records_warning(&records, iteration);
         let missing_best = files.recover_best(run)?;
@@ -136,16 +138,22 @@ impl RunFiles {
         Ok(ResumedRun { files, warnings })
     }
 
-    /// Saves the best policy as the checkpoint of `iteration` if it is of that iteration and the checkpoint is
-    /// missing, because the last process was killed before it saved one.
-    fn adopt_best(&mut self, iteration: u32, keep: usize) -> Result<(), RunError> {
-        if self.folder.has_checkpoint(iteration) {
+    /// Saves the checkpoint from which the run continues, if its settings have changed; or if it is that of the best
+    /// policy and no other, because the last process was killed before it saved one.
+    fn save_start(&mut self, iteration: u32, settings: &str, keep: usize) -> Result<(), RunError> {
+        // Written after the checkpoint, so equal settings are in the checkpoint, too.
+        let is_changed = self.folder.read_settings() != settings.parse().ok();
+        if self.folder.has_checkpoint(iteration) && !is_changed {
             return Ok(());
         }
-        match checkpoint::load(&self.folder.best_path()) {
-            Ok(best) if best.iteration == u64::from(iteration) => self.save_checkpoint(&best, keep),
-            _ => Ok(()),
+        let best = || checkpoint::load(&self.folder.best_path()).ok();
+        let saved = checkpoint::load(&self.folder.store().path(iteration.into())).ok();
+        let start = saved.or_else(best).filter(|start| start.iteration == u64::from(iteration));
+        let Some(mut start) = start else { return Ok(()) };
+        if is_changed {
+            replace_settings(&mut start, settings);
         }
+        self.save_checkpoint(&start, keep)
     }
 
     /// Saves the best policy again from the checkpoint of its iteration if it is missing or damaged. Returns a warning
@@ -333,6 +341,7 @@ fn remove_leftovers(folder: &RunFolder) -> Result<(), RunError> {
 mod tests {
     use super::*;
     use crate::run::local::events::tests::new_run;
+    use crate::trainer::text::read_settings;
     use std::fs;
     use tempfile::TempDir;
 
@@ -417,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_with_other_settings_continues_from_a_best_policy_that_is_later() {
+    fn a_run_continues_from_a_best_policy_that_is_later_and_keeps_changed_settings() {
         let root = TempDir::new().unwrap();
         let path = root.path().join("run");
         let mut run = new_run(2);
@@ -429,19 +438,24 @@ mod tests {
         let earlier = Checkpoint { iteration: 1, ..best.unwrap() };
         fs::remove_dir_all(folder.store().path(2)).unwrap();
         folder.store().save(&earlier).unwrap();
-        assert_eq!(folder.load_latest().unwrap().checkpoint.iteration, 1);
-        let changed = || folder.load_latest_for_changed_settings().unwrap().checkpoint.iteration;
-        assert_eq!(changed(), 2);
+        let latest = || folder.load_latest().unwrap().checkpoint;
+        assert_eq!(latest().iteration, 2);
         drop(lock);
         let lock = folder.lock().unwrap();
         let files = RunFiles::resume(&lock, &mut run, "").unwrap().files;
         assert!(folder.has_checkpoint(2), "the best policy, which was saved before it");
+        let changed = "seed = 7";
+        assert_ne!(read_settings(&latest()).unwrap(), changed.parse().unwrap());
+        drop(RunFiles::resume(&lock, &mut run, changed).unwrap());
+        // Without another iteration, they hold from now on.
+        assert_eq!(read_settings(&latest()).unwrap(), changed.parse().unwrap());
+        assert_eq!(folder.read_settings(), changed.parse().ok());
         fs::remove_dir_all(folder.store().path(2)).unwrap();
         checkpoint::save(&earlier, &folder.best_path()).unwrap();
         let BestPolicy { checkpoint: best, warnings } = files.load_best_policy(&run).unwrap();
         assert!(best.is_some() && warnings[0].contains("iteration 1, not that of"), "{warnings:?}");
         fs::remove_dir_all(folder.best_path()).unwrap();
-        assert_eq!(changed(), 1);
+        assert_eq!(latest().iteration, 1);
         let BestPolicy { checkpoint: best, warnings } = files.load_best_policy(&run).unwrap();
         assert!(best.is_none() && warnings[0].contains("best is missing"), "{warnings:?}");
     }

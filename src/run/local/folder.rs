@@ -211,6 +211,11 @@ impl RunFolder {
         self.path.join(CONFIG)
     }
 
+    /// The settings in the run's folder; `None` if they cannot be read.
+    pub(super) fn read_settings(&self) -> Option<toml::Table> {
+        input::read_description(&self.config_path()).ok()?.parse().ok()
+    }
+
     /// Path of the best policy's checkpoint.
     pub fn best_path(&self) -> PathBuf {
         self.path.join(BEST)
@@ -311,9 +316,9 @@ impl RunFolder {
         Ok(RunLock { warning, folder: self.clone(), file })
     }
 
-    /// Loads the newest checkpoint from which the run can resume. Newer ones that are damaged, or contain numbers that
-    /// are not finite, become warnings. If there are no others, loads the checkpoint of the best policy, which is as
-    /// complete.
+    /// Loads the newest checkpoint from which the run can resume, or that of the best policy, which is as complete, if
+    /// it is later or there is no other. Newer ones that are damaged, or contain numbers that are not finite, become
+    /// warnings.
     ///
     /// # Errors
     /// If there is no checkpoint, or none can be read but one may be intact.
@@ -347,28 +352,21 @@ impl RunFolder {
         };
         let mut warnings: Vec<String> =
             latest.skipped_checkpoints.iter().map(|(_, error)| error.to_string()).collect();
+        let (checkpoint, path) = match self.load_later_best(latest.checkpoint.iteration) {
+            Some(best) => (best, self.best_path()),
+            None => (latest.checkpoint, latest.path),
+        };
         if !warnings.is_empty() {
-            warnings.push(format!("using {} instead", latest.path.display()));
+            warnings.push(format!("using {} instead", path.display()));
         }
-        Ok(SavedPolicy { checkpoint: latest.checkpoint, warnings })
+        Ok(SavedPolicy { checkpoint, warnings })
     }
 
-    /// Loads the checkpoint from which the run resumes with changed settings: that of
-    /// [`load_latest`](Self::load_latest), or of the best policy if it is later. The iterations before it would have
-    /// other results, and the best policy would not be one of this run.
-    ///
-    /// # Errors
-    /// The errors of [`load_latest`](Self::load_latest).
-    pub fn load_latest_for_changed_settings(&self) -> Result<SavedPolicy, RunError> {
-        let SavedPolicy { checkpoint, mut warnings } = self.load_latest()?;
-        let best = checkpoint::load(&self.best_path()).ok().filter(is_finite);
-        let Some(best) = best.filter(|best| best.iteration > checkpoint.iteration) else {
-            return Ok(SavedPolicy { checkpoint, warnings });
-        };
-        if let Some(last) = warnings.last_mut() {
-            *last = format!("using {} instead", self.best_path().display());
-        }
-        Ok(SavedPolicy { checkpoint: best, warnings })
+    /// Loads the checkpoint of the best policy if it is of a later iteration.
+    fn load_later_best(&self, iteration: u64) -> Option<Checkpoint> {
+        let path = self.best_path();
+        let is_later = checkpoint::read_iteration(&path).ok()? > iteration;
+        checkpoint::load(&path).ok().filter(|best| is_later && is_finite(best))
     }
 
     /// Loads the checkpoint of the best policy.
@@ -396,7 +394,7 @@ impl RunFolder {
     /// Iteration from which the run would resume, for messages; damaged checkpoints count.
     pub(super) fn saved_iteration(&self) -> Option<u64> {
         let newest = || self.store().iterations().ok()?.last().copied();
-        newest().or_else(|| Some(checkpoint::load(&self.best_path()).ok()?.iteration))
+        newest().max(checkpoint::read_iteration(&self.best_path()).ok())
     }
 
     /// Writes a file atomically.
