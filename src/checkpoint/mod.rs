@@ -46,6 +46,7 @@ pub use error::CheckpointError;
 pub use load::load;
 #[cfg(feature = "program")]
 pub(crate) use load::{load_with, read_iteration};
+pub(crate) use manifest::MANIFEST;
 pub use save::save;
 pub use store::{LatestCheckpoint, Store};
 

@@ -58,11 +58,13 @@ fn require_only_leftovers(path: &Path) -> Result<(), CheckpointError> {
 }
 
 /// Removes a checkpoint's directory, the manifest last, so that a directory left by a crash is still
-/// recognized as a checkpoint.
+/// recognized as a checkpoint. File servers and notebooks may have put folders of their own there.
 fn remove_manifest_last(directory: &Path) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
-        if entry.file_name() != MANIFEST {
+        if entry.file_type()?.is_dir() {
+            disk::remove_tree(&entry.path())?;
+        } else if entry.file_name() != MANIFEST {
             disk::remove_file(&entry.path())?;
         }
     }
@@ -145,6 +147,19 @@ mod tests {
         let mut names: Vec<_> = entries.map(|e| e.file_name().into_string().unwrap()).collect();
         names.sort();
         names
+    }
+
+    #[test]
+    fn folders_of_others_in_a_checkpoint_go_with_it() {
+        let root = TempDir::new().unwrap();
+        let path = root.path().join("best");
+        save(&checkpoint(1), &path).unwrap();
+        fs::create_dir_all(path.join("@eaDir/thumbnails")).unwrap();
+        save(&checkpoint(2), &path).unwrap();
+        assert_eq!(load(&path).unwrap(), checkpoint(2));
+        fs::create_dir(path.join(".ipynb_checkpoints")).unwrap();
+        remove(&path).unwrap();
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
     }
 
     #[test]

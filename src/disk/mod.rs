@@ -218,15 +218,9 @@ impl PendingFile {
 
     /// Whether the file is still at its path: another process that writes to the same target replaces it by its own.
     fn is_in_place(&self) -> bool {
-        #[cfg(unix)]
-        {
-            use std::os::unix::fs::MetadataExt;
-            let id = |data: fs::Metadata| (data.dev(), data.ino());
-            let [ours, there] = [self.file.metadata(), fs::symlink_metadata(&self.path)];
-            matches!((ours.map(id), there.map(id)), (Ok(ours), Ok(there)) if ours == there)
-        }
-        #[cfg(not(unix))]
-        true
+        self.file
+            .metadata()
+            .is_ok_and(|ours| file_id(&self.path).is_ok_and(|id| id == id_of(&ours)))
     }
 
     /// Moves the file to its target.
@@ -247,6 +241,24 @@ impl Drop for PendingFile {
             // A part of the new file would keep a full disk full.
             let _ = remove_file(&self.path);
         }
+    }
+}
+
+/// Identifies the file at a path, as long as it exists; all files are alike where the system tells no numbers.
+pub fn file_id(path: &Path) -> io::Result<(u64, u64)> {
+    fs::symlink_metadata(path).map(|data| id_of(&data))
+}
+
+fn id_of(data: &fs::Metadata) -> (u64, u64) {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        (data.dev(), data.ino())
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = data;
+        (0, 0)
     }
 }
 

@@ -103,6 +103,9 @@ pub enum RunError {
         "{0} holds no run: it has neither config.toml nor a checkpoint; `grove runs` lists the runs"
     )]
     NotARun(PathBuf),
+    /// The folder is a checkpoint of a run.
+    #[error("{0} is a checkpoint; name the directory of the run that it belongs to")]
+    IsCheckpoint(PathBuf),
     /// The run is locked by this or another process.
     #[error(
         "the run in {0} is being trained, by this or another process; wait for it, or stop it, then use --resume"

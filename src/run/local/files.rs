@@ -1,7 +1,8 @@
 //! Open files of a run in training.
 
 use super::file_names::{COMPLETIONS, CONFIG, METADATA, METRICS, MODEL, MODEL_CARD, SPACES};
-use super::folder::{BestPolicy, RunFolder, RunLock, missing_best_warning};
+use super::folder::{BestPolicy, RunFolder, missing_best_warning};
+use super::lock::RunLock;
 use super::model_folder;
 use super::{Run, RunError, RunMetadata};
 use crate::checkpoint::{self, Checkpoint};
@@ -10,7 +11,6 @@ use crate::metrics::{IterationRecord, JsonLines};
 use crate::settings::CompletionsConfig;
 use crate::text::LanguageModel;
 use crate::track::{Animation, CSV, TENSORBOARD, Trackers};
-use crate::trainer::replace_settings;
 use crate::trainer::text::CompletionRecord;
 use std::path::PathBuf;
 use toml::Table;
@@ -27,15 +27,8 @@ pub struct RunFiles {
     /// Maximum size of `completions.jsonl` after a checkpoint, bytes.
     max_completion_bytes: u64,
     trackers: Trackers,
-}
-
-/// The open files of a run that continues from a checkpoint.
-#[derive(Debug)]
-pub struct ResumedRun {
-    /// The files.
-    pub files: RunFiles,
-    /// Warnings for the user: what of the iterations so far is missing.
-    pub warnings: Vec<String>,
+    /// Identity of the run's lock, which another run in the same place has not.
+    lock_id: Option<(u64, u64)>,
 }
 
 impl RunFiles {
@@ -72,7 +65,7 @@ impl RunFiles {
     ///
     /// # Errors
     /// If they cannot be read or written.
-    fn open(
+    pub(super) fn open(
         folder: RunFolder,
         settings: &str,
         iteration: u32,
@@ -96,102 +89,9 @@ impl RunFiles {
         let CompletionsConfig { keep } =
             section.and_then(|section| section.try_into().ok()).unwrap_or_default();
         let max_completion_bytes = u64::from(keep) * MEGABYTE;
-        Ok((Self { folder, metrics, completions, max_completion_bytes, trackers }, records))
-    }
-
-    /// Opens the files of a run that continues from a checkpoint of its folder, and takes its records. The `lock` was
-    /// taken before that checkpoint was read, and is kept for as long as the run is trained. The settings may differ
-    /// from those in the checkpoint, which is then saved with them, so that they hold from now on.
-    ///
-    /// # Errors
-    /// If they cannot be read or written.
-    ///
-    /// ```no_run
-    /// # use burn::tensor::Device;
-    /// use grove::env::Catch;
-    /// use grove::run::{GameRun, Run, RunFiles, RunFolder};
-    /// use grove::trainer::{GameTrainer, config_to_toml, read_config};
-    ///
-    /// let lock = RunFolder::find("runs/catch-1".as_ref())?.lock()?;
-    /// let checkpoint = lock.folder().load_latest()?.checkpoint;
-    /// let (game, config) = read_config::<Catch>(&checkpoint)?;
-    /// let trainer = GameTrainer::new(game, &config, &Device::flex()).with_checkpoint(&checkpoint)?;
-    /// let mut run = GameRun::new(trainer, 1, Vec::new());
-    /// let mut files = RunFiles::resume(&lock, &mut run, &config_to_toml(&game, &config))?.files;
-    /// run.events(Some(&mut files)).try_for_each(|event| event.map(drop))?;
-    /// # Ok::<(), grove::run::RunError>(())
-    /// ```
-    pub fn resume(
-        lock: &RunLock,
-        run: &mut dyn Run,
-        settings: &str,
-    ) -> Result<ResumedRun, RunError> {
-        let (folder, iteration) = (lock.folder().clone(), run.trainer().iteration());
-        let (mut files, records) =
-            Self::open(folder, settings, iteration, run.language_model().is_some())?;
-        files.save_start(iteration, settings, run.trainer().schedule().keep)?;
-        files.folder.write(CONFIG, settings)?;
-        records.iter().for_each(|record| run.observe_record(record));
-        let lost_records = files.lost_records_warning(&records, iteration);
-        let missing_best = files.recover_best(run)?;
-        let warnings = lost_records.into_iter().chain(missing_best).collect();
-        Ok(ResumedRun { files, warnings })
-    }
-
-    /// Saves the checkpoint from which the run continues, if its settings have changed; or if it is that of the best
-    /// policy and no other, because the last process was killed before it saved one.
-    fn save_start(&mut self, iteration: u32, settings: &str, keep: usize) -> Result<(), RunError> {
-        // Written after the checkpoint, so equal settings are in the checkpoint, too.
-        let is_changed = self.folder.read_settings() != settings.parse().ok();
-        if self.folder.has_checkpoint(iteration) && !is_changed {
-            return Ok(());
-        }
-        let best = || checkpoint::load(&self.folder.best_path()).ok();
-        let saved = checkpoint::load(&self.folder.store().path(iteration.into())).ok();
-        let start = saved.or_else(best).filter(|start| start.iteration == u64::from(iteration));
-        let Some(mut start) = start else { return Ok(()) };
-        if is_changed {
-            replace_settings(&mut start, settings);
-        }
-        self.save_checkpoint(&start, keep)
-    }
-
-    /// Saves the best policy again from the checkpoint of its iteration if it is missing or damaged. Returns a warning
-    /// if that is missing or damaged, too.
-    fn recover_best(&self, run: &dyn Run) -> Result<Option<String>, RunError> {
-        let (Some(best), Ok(saved)) = (run.trainer().best(), self.folder.load_best_policy()) else {
-            return Ok(None);
-        };
-        if saved.checkpoint.is_some() {
-            return Ok(None);
-        }
-        let iteration = best.iteration;
-        if let Ok(checkpoint) = checkpoint::load(&self.folder.store().path(iteration.into())) {
-            return self.save_best(&checkpoint).map(|()| None);
-        }
-        let path = self.folder.best_path();
-        Ok(Some(format!(
-            "{} is missing or damaged, and iteration {iteration} has no other checkpoint; a later policy is saved there only if it is \
-             better",
-            path.display()
-        )))
-    }
-
-    /// Returns a warning if records up to `iteration` are lost.
-    fn lost_records_warning(&self, records: &[IterationRecord], iteration: u32) -> Option<String> {
-        let path = self.folder.path().join(METRICS);
-        let (path, last) = (path.display(), records.last().map_or(0, |record| record.iteration));
-        let missing = (iteration as usize).saturating_sub(records.len());
-        if last < iteration {
-            return Some(format!(
-                "{path} ends at iteration {last}, so that the records up to {iteration} are lost"
-            ));
-        }
-        (missing > 0).then(|| {
-            format!(
-                "{path} has no readable records of {missing} of the {iteration} iterations so far"
-            )
-        })
+        let lock_id = folder.lock_id();
+        let files = Self { folder, metrics, completions, max_completion_bytes, trackers, lock_id };
+        Ok((files, records))
     }
 
     /// The run directory.
@@ -254,7 +154,8 @@ impl RunFiles {
 
     /// Returns the result of a write, or [`RunError::Gone`] if the directory is no longer in its place.
     fn fail_if_gone(&self, outcome: Result<(), RunError>) -> Result<(), RunError> {
-        if self.folder.config_path().exists() {
+        let is_other = self.folder.lock_id().is_some_and(|id| Some(id) != self.lock_id);
+        if self.folder.config_path().exists() && !is_other {
             outcome
         } else {
             Err(RunError::Gone(self.folder.path().to_path_buf()))
@@ -378,6 +279,38 @@ mod tests {
         assert!(matches!(folder.claim(), Err(RunError::Exists(taken)) if taken == path));
     }
 
+    #[cfg(unix)]
+    #[test]
+    fn a_run_writes_no_more_where_another_was_begun_in_its_place() {
+        let root = TempDir::new().unwrap();
+        let path = root.path().join("run");
+        let run = new_run(1);
+        let (files, _lock) = RunFiles::create(Some(path.clone()), "run", &run, "").unwrap();
+        fs::remove_dir_all(&path).unwrap();
+        let (other, _other_lock) = RunFiles::create(Some(path.clone()), "run", &run, "").unwrap();
+        let snapshot = run.snapshot().unwrap();
+        let saved = files.save_best(&snapshot);
+        assert!(matches!(saved, Err(RunError::Gone(gone)) if gone == path));
+        other.save_best(&snapshot).unwrap();
+    }
+
+    #[test]
+    fn a_checkpoint_is_not_taken_for_a_run() {
+        let root = TempDir::new().unwrap();
+        let path = root.path().join("run");
+        let run = new_run(1);
+        let (files, _lock) = RunFiles::create(Some(path.clone()), "run", &run, "").unwrap();
+        files.save_best(&run.snapshot().unwrap()).unwrap();
+        let best = path.join("best");
+        assert!(
+            matches!(RunFolder::find(&best), Err(RunError::IsCheckpoint(found)) if found == best)
+        );
+        // Not even with the lock of an earlier version.
+        fs::write(best.join("run.lock"), "").unwrap();
+        let created = RunFiles::create(Some(best.clone()), "run", &run, "").unwrap_err();
+        assert!(matches!(created, RunError::Exists(found) if found == best));
+    }
+
     #[test]
     fn a_new_run_is_not_taken_for_one_that_ended_before_its_first_checkpoint() {
         let root = TempDir::new().unwrap();
@@ -458,57 +391,5 @@ mod tests {
         assert_eq!(latest().iteration, 1);
         let BestPolicy { checkpoint: best, warnings } = files.load_best_policy(&run).unwrap();
         assert!(best.is_none() && warnings[0].contains("best is missing"), "{warnings:?}");
-    }
-
-    #[test]
-    fn a_damaged_best_policy_is_recovered_on_resume() {
-        let root = TempDir::new().unwrap();
-        let path = root.path().join("run");
-        let mut run = new_run(2);
-        let (mut files, lock) = RunFiles::create(Some(path.clone()), "run", &run, "").unwrap();
-        let _ = run.events(Some(&mut files)).last();
-        let folder = files.folder().clone();
-        drop((files, lock));
-        let sums = folder.best_path().join("SHA256SUMS");
-        let whole = fs::read(&sums).unwrap();
-        let mut warnings = || {
-            fs::remove_file(&sums).unwrap();
-            let lock = folder.lock().unwrap();
-            RunFiles::resume(&lock, &mut run, "").unwrap().warnings
-        };
-        assert_eq!(warnings(), [""; 0]);
-        assert_eq!(fs::read(&sums).unwrap(), whole);
-        fs::remove_dir_all(folder.store().path(2)).unwrap();
-        let all = warnings();
-        assert!(all[0].contains("best is missing or damaged, and iteration 2 has no"), "{all:?}");
-    }
-
-    #[test]
-    fn missing_records_give_a_warning_on_resume() {
-        let root = TempDir::new().unwrap();
-        let path = root.path().join("run");
-        let mut run = new_run(4);
-        let (mut files, lock) = RunFiles::create(Some(path.clone()), "run", &run, "").unwrap();
-        let _ = run.events(Some(&mut files)).last();
-        drop((files, lock));
-        let metrics = path.join(METRICS);
-        let whole = fs::read_to_string(&metrics).unwrap();
-        let mut warning = || {
-            let lock = RunFolder::find(&path).unwrap().lock().unwrap();
-            RunFiles::resume(&lock, &mut run, "").unwrap().warnings.pop()
-        };
-        assert_eq!(warning(), None);
-        let torn: Vec<&str> = whole
-            .lines()
-            .enumerate()
-            .map(|(i, line)| if i == 1 { &line[..9] } else { line })
-            .collect();
-        fs::write(&metrics, torn.join("\n") + "\n").unwrap();
-        let text = warning().unwrap();
-        assert!(text.contains("no readable records of 1 of the 4 iterations"), "{text}");
-        assert_eq!(fs::read_to_string(&metrics).unwrap().lines().count(), 3);
-        fs::write(&metrics, whole.lines().next().unwrap().to_string() + "\n").unwrap();
-        let text = warning().unwrap();
-        assert!(text.contains("ends at iteration 1,"), "{text}");
     }
 }

@@ -9,13 +9,10 @@ use crate::disk::{self, input};
 use crate::metrics::IterationRecord;
 use crate::track::{CSV, TENSORBOARD};
 use crate::trainer::{Counters, is_finite, read_policy_file};
-use std::fs::{self, File, TryLockError};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-/// Time to wait for a process that only tests the lock ([`RunFolder::is_locked`]).
-const LOCK_TEST_TIMEOUT: Duration = Duration::from_millis(50);
 /// Files of a run that no output may replace.
 const PROTECTED_FILES: [&str; 6] = [CONFIG, METADATA, METRICS, COMPLETIONS, LOCK, CSV];
 
@@ -91,23 +88,16 @@ impl RunFolder {
         }
     }
 
-    /// Whether a run has saved a checkpoint, even a damaged one.
-    fn has_policy(&self) -> bool {
+    /// Whether a run has saved a checkpoint, even a damaged one, or the folder is itself one.
+    pub(super) fn has_policy(&self) -> bool {
         let has_none = || self.store().iterations().is_ok_and(|all| all.is_empty());
-        self.path.join(CHECKPOINTS).exists() && !has_none() || self.best_path().exists()
+        let has_checkpoints = self.path.join(CHECKPOINTS).exists() && !has_none();
+        has_checkpoints || self.best_path().exists() || self.is_checkpoint()
     }
 
-    /// Locks a directory that [`create`](Self::create) found free, for a new run. Another run may have begun, or even
-    /// ended, in it since.
-    ///
-    /// # Errors
-    /// If one has saved a checkpoint, and those of [`lock`](Self::lock).
-    pub(super) fn claim(&self) -> Result<RunLock, RunError> {
-        let lock = self.lock()?;
-        if self.has_policy() {
-            return Err(RunError::Exists(self.path.clone()));
-        }
-        Ok(lock)
+    /// Whether the folder is a checkpoint, which has settings, too.
+    fn is_checkpoint(&self) -> bool {
+        self.config_path().is_file() && self.path.join(checkpoint::MANIFEST).is_file()
     }
 
     /// Opens the run that a path names: a run directory, or, if `path` is neither a run nor a model, the newest run of
@@ -142,6 +132,9 @@ impl RunFolder {
 
     fn open(path: PathBuf) -> Result<Self, RunError> {
         let folder = Self::open_without_links(path)?;
+        if folder.is_checkpoint() {
+            return Err(RunError::IsCheckpoint(folder.path));
+        }
         for path in [CONFIG, BEST, CHECKPOINTS].map(|name| folder.path.join(name)) {
             if path.try_exists().map_err(RunError::file("read", &path))? {
                 return Ok(folder);
@@ -277,43 +270,8 @@ impl RunFolder {
         Ok(lines.filter_map(|line| serde_json::from_slice(&line).ok()).collect())
     }
 
-    /// Whether a process is training the run, as far as the file system supports locks.
-    pub fn is_locked(&self) -> bool {
-        let Ok(file) = disk::open_no_follow(&self.path.join(LOCK)) else { return false };
-        let locked = file.try_lock_shared();
-        // Closing the file would not be enough; see `RunLock`.
-        let _ = file.unlock();
-        matches!(locked, Err(TryLockError::WouldBlock))
-    }
-
     pub(super) fn store(&self) -> Store {
         Store::new(self.path.join(CHECKPOINTS))
-    }
-
-    /// Locks the run until the result is dropped.
-    ///
-    /// # Errors
-    /// If it is locked, by this or another process.
-    pub fn lock(&self) -> Result<RunLock, RunError> {
-        let path = self.path.join(LOCK);
-        let file = disk::open_append(&path).map_err(RunError::file("write", &path))?;
-        // A process that only tests the lock holds it for an instant.
-        let locked = file.try_lock().or_else(|error| match error {
-            TryLockError::WouldBlock => {
-                std::thread::sleep(LOCK_TEST_TIMEOUT);
-                file.try_lock()
-            }
-            error => Err(error),
-        });
-        let warning = match locked {
-            Ok(()) => None,
-            Err(TryLockError::WouldBlock) => return Err(RunError::Locked(self.path.clone())),
-            Err(TryLockError::Error(error)) => Some(format!(
-                "{} cannot be locked ({error}); make sure that no other process trains this run",
-                path.display()
-            )),
-        };
-        Ok(RunLock { warning, folder: self.clone(), file })
     }
 
     /// Loads the newest checkpoint from which the run can resume, or that of the best policy, which is as complete, if
@@ -419,7 +377,7 @@ impl SavedPolicy {
             let not_a_policy = |cause| RunError::NotAPolicy { path: path.to_path_buf(), cause };
             return Ok(intact(policy.map_err(not_a_policy)?));
         }
-        if path.join("manifest.json").exists() {
+        if path.join(checkpoint::MANIFEST).exists() {
             return Ok(intact(checkpoint::load(path)?));
         }
         let run = RunFolder::find(path)?;
@@ -434,30 +392,6 @@ impl SavedPolicy {
         }
         warnings.extend(latest.warnings);
         Ok(Self { warnings, ..latest })
-    }
-}
-
-/// Exclusive right to train a run, among all processes; released when dropped.
-#[derive(Debug)]
-pub struct RunLock {
-    /// Warning for the user if the file system does not support locks.
-    pub warning: Option<String>,
-    folder: RunFolder,
-    file: File,
-}
-
-impl RunLock {
-    /// The run directory.
-    pub fn folder(&self) -> &RunFolder {
-        &self.folder
-    }
-}
-
-impl Drop for RunLock {
-    fn drop(&mut self) {
-        // A process that is just being started may hold a copy of the handle, which would keep the lock after closing
-        // the file.
-        let _ = self.file.unlock();
     }
 }
 

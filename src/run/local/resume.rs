@@ -1,0 +1,176 @@
+//! Resumption of a run from the files in its directory.
+
+use super::file_names::{CONFIG, METRICS};
+use super::lock::RunLock;
+use super::{Run, RunError, RunFiles};
+use crate::checkpoint;
+use crate::metrics::IterationRecord;
+use crate::trainer::replace_settings;
+
+/// The open files of a run that continues from a checkpoint.
+#[derive(Debug)]
+pub struct ResumedRun {
+    /// The files.
+    pub files: RunFiles,
+    /// Warnings for the user: what of the iterations so far is missing.
+    pub warnings: Vec<String>,
+}
+
+impl RunFiles {
+    /// Opens the files of a run that continues from a checkpoint of its folder, and takes its records. The `lock` was
+    /// taken before that checkpoint was read, and is kept for as long as the run is trained. The settings may differ
+    /// from those in the checkpoint, which is then saved with them, so that they hold from now on.
+    ///
+    /// # Errors
+    /// If they cannot be read or written.
+    ///
+    /// ```no_run
+    /// # use burn::tensor::Device;
+    /// use grove::env::Catch;
+    /// use grove::run::{GameRun, Run, RunFiles, RunFolder};
+    /// use grove::trainer::{GameTrainer, config_to_toml, read_config};
+    ///
+    /// let lock = RunFolder::find("runs/catch-1".as_ref())?.lock()?;
+    /// let checkpoint = lock.folder().load_latest()?.checkpoint;
+    /// let (game, config) = read_config::<Catch>(&checkpoint)?;
+    /// let trainer = GameTrainer::new(game, &config, &Device::flex()).with_checkpoint(&checkpoint)?;
+    /// let mut run = GameRun::new(trainer, 1, Vec::new());
+    /// let mut files = RunFiles::resume(&lock, &mut run, &config_to_toml(&game, &config))?.files;
+    /// run.events(Some(&mut files)).try_for_each(|event| event.map(drop))?;
+    /// # Ok::<(), grove::run::RunError>(())
+    /// ```
+    pub fn resume(
+        lock: &RunLock,
+        run: &mut dyn Run,
+        settings: &str,
+    ) -> Result<ResumedRun, RunError> {
+        let (folder, iteration) = (lock.folder().clone(), run.trainer().iteration());
+        let (mut files, records) =
+            Self::open(folder, settings, iteration, run.language_model().is_some())?;
+        files.save_start(iteration, settings, run.trainer().schedule().keep)?;
+        files.folder().write(CONFIG, settings)?;
+        records.iter().for_each(|record| run.observe_record(record));
+        let lost_records = files.lost_records_warning(&records, iteration);
+        let missing_best = files.recover_best(run)?;
+        let warnings = lost_records.into_iter().chain(missing_best).collect();
+        Ok(ResumedRun { files, warnings })
+    }
+
+    /// Saves the checkpoint from which the run continues, if its settings have changed; or if it is that of the best
+    /// policy and no other, because the last process was killed before it saved one.
+    fn save_start(&mut self, iteration: u32, settings: &str, keep: usize) -> Result<(), RunError> {
+        // Written after the checkpoint, so equal settings are in the checkpoint, too.
+        let is_changed = self.folder().read_settings() != settings.parse().ok();
+        if self.folder().has_checkpoint(iteration) && !is_changed {
+            return Ok(());
+        }
+        let best = || checkpoint::load(&self.folder().best_path()).ok();
+        let saved = checkpoint::load(&self.folder().store().path(iteration.into())).ok();
+        let start = saved.or_else(best).filter(|start| start.iteration == u64::from(iteration));
+        let Some(mut start) = start else { return Ok(()) };
+        if is_changed {
+            replace_settings(&mut start, settings);
+        }
+        self.save_checkpoint(&start, keep)
+    }
+
+    /// Saves the best policy again from the checkpoint of its iteration if it is missing or damaged. Returns a warning
+    /// if that is missing or damaged, too.
+    fn recover_best(&self, run: &dyn Run) -> Result<Option<String>, RunError> {
+        let (Some(best), Ok(saved)) = (run.trainer().best(), self.folder().load_best_policy())
+        else {
+            return Ok(None);
+        };
+        if saved.checkpoint.is_some() {
+            return Ok(None);
+        }
+        let iteration = best.iteration;
+        if let Ok(checkpoint) = checkpoint::load(&self.folder().store().path(iteration.into())) {
+            return self.save_best(&checkpoint).map(|()| None);
+        }
+        let path = self.folder().best_path();
+        Ok(Some(format!(
+            "{} is missing or damaged, and iteration {iteration} has no other checkpoint; a later policy is saved there only if it is \
+             better",
+            path.display()
+        )))
+    }
+
+    /// Returns a warning if records up to `iteration` are lost.
+    fn lost_records_warning(&self, records: &[IterationRecord], iteration: u32) -> Option<String> {
+        let path = self.folder().path().join(METRICS);
+        let (path, last) = (path.display(), records.last().map_or(0, |record| record.iteration));
+        let missing = (iteration as usize).saturating_sub(records.len());
+        if last < iteration {
+            return Some(format!(
+                "{path} ends at iteration {last}, so that the records up to {iteration} are lost"
+            ));
+        }
+        (missing > 0).then(|| {
+            format!(
+                "{path} has no readable records of {missing} of the {iteration} iterations so far"
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::local::RunFolder;
+    use crate::run::local::events::tests::new_run;
+    use std::fs;
+    use tempfile::TempDir;
+
+    #[test]
+    fn a_damaged_best_policy_is_recovered_on_resume() {
+        let root = TempDir::new().unwrap();
+        let path = root.path().join("run");
+        let mut run = new_run(2);
+        let (mut files, lock) = RunFiles::create(Some(path.clone()), "run", &run, "").unwrap();
+        let _ = run.events(Some(&mut files)).last();
+        let folder = files.folder().clone();
+        drop((files, lock));
+        let sums = folder.best_path().join("SHA256SUMS");
+        let whole = fs::read(&sums).unwrap();
+        let mut warnings = || {
+            fs::remove_file(&sums).unwrap();
+            let lock = folder.lock().unwrap();
+            RunFiles::resume(&lock, &mut run, "").unwrap().warnings
+        };
+        assert_eq!(warnings(), [""; 0]);
+        assert_eq!(fs::read(&sums).unwrap(), whole);
+        fs::remove_dir_all(folder.store().path(2)).unwrap();
+        let all = warnings();
+        assert!(all[0].contains("best is missing or damaged, and iteration 2 has no"), "{all:?}");
+    }
+
+    #[test]
+    fn missing_records_give_a_warning_on_resume() {
+        let root = TempDir::new().unwrap();
+        let path = root.path().join("run");
+        let mut run = new_run(4);
+        let (mut files, lock) = RunFiles::create(Some(path.clone()), "run", &run, "").unwrap();
+        let _ = run.events(Some(&mut files)).last();
+        drop((files, lock));
+        let metrics = path.join(METRICS);
+        let whole = fs::read_to_string(&metrics).unwrap();
+        let mut warning = || {
+            let lock = RunFolder::find(&path).unwrap().lock().unwrap();
+            RunFiles::resume(&lock, &mut run, "").unwrap().warnings.pop()
+        };
+        assert_eq!(warning(), None);
+        let torn: Vec<&str> = whole
+            .lines()
+            .enumerate()
+            .map(|(i, line)| if i == 1 { &line[..9] } else { line })
+            .collect();
+        fs::write(&metrics, torn.join("\n") + "\n").unwrap();
+        let text = warning().unwrap();
+        assert!(text.contains("no readable records of 1 of the 4 iterations"), "{text}");
+        assert_eq!(fs::read_to_string(&metrics).unwrap().lines().count(), 3);
+        fs::write(&metrics, whole.lines().next().unwrap().to_string() + "\n").unwrap();
+        let text = warning().unwrap();
+        assert!(text.contains("ends at iteration 1,"), "{text}");
+    }
+}
