@@ -152,7 +152,10 @@ fn an_interrupted_sweep_ends_with_the_same_table() {
     let lock = folder.join("broken/sweep.lock");
     fs::remove_file(&lock).unwrap();
     let error = refusal(folder, &["sweep", "broken.toml"]);
-    assert!(error.contains("holds another sweep, with trials = 4, not 5; remove it"), "{error}");
+    assert!(
+        error.contains("holds another sweep, with trials = 4, not 5; remove that folder"),
+        "{error}"
+    );
     assert!(!lock.exists(), "a refused sweep leaves nothing behind");
     for (old, new, words) in [
         ("'1,2'", "[1, 2]", "`seeds` is [1, 2], but must be a string such as"),

@@ -3,9 +3,11 @@
 use super::check;
 use crate::disk::{self, input};
 use crate::program::args::SweepArgs;
+use crate::program::output::eprint_line;
 use crate::program::recorded_run::{RecordedRun, RunStatus};
 use crate::run::RunFolder;
 use anyhow::{Context, Result, bail};
+use std::ffi::OsStr;
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
@@ -13,6 +15,8 @@ use std::path::{Path, PathBuf};
 const SWEEP_COPY: &str = "sweep.toml";
 /// File that the process of a sweep locks.
 const LOCK_FILE: &str = "sweep.lock";
+/// File that the runs of a sweep lock together.
+const RUNS_LOCK_FILE: &str = "runs.lock";
 
 /// Folder of the sweep: that of the command line, otherwise the sweep's file without its extension.
 pub fn output_folder(args: &SweepArgs) -> Result<PathBuf> {
@@ -55,6 +59,29 @@ pub fn claim(folder: &Path, text: &str) -> Result<File> {
     Ok(lock)
 }
 
+/// Locks the runs of a sweep, for this process and for those that it starts, until all of them have ended. Waits for
+/// runs of a process that was killed: they stop by themselves, and until then write to their folders.
+///
+/// # Errors
+/// If the folder cannot be written.
+pub fn lock_runs(folder: &Path) -> Result<File> {
+    let path = folder.join(RUNS_LOCK_FILE);
+    let lock =
+        disk::open_append(&path).with_context(|| format!("cannot write {}", path.display()))?;
+    if let Err(TryLockError::WouldBlock) = lock.try_lock() {
+        eprint_line!("Waiting for the sweep's last runs to stop.");
+        lock.lock().with_context(|| format!("cannot lock {}", path.display()))?;
+    }
+    // Unless they inherit the file, the lock ends with this process.
+    #[cfg(unix)]
+    // SAFETY: the file is open, and of its flags only that of closing it in started programs changes.
+    unsafe {
+        use std::os::fd::AsRawFd;
+        libc::fcntl(lock.as_raw_fd(), libc::F_SETFD, 0);
+    }
+    Ok(lock)
+}
+
 /// Whether a folder belongs to the sweep with this text already.
 ///
 /// # Errors
@@ -64,12 +91,24 @@ fn is_claimed(folder: &Path, text: &str) -> Result<bool> {
     let before = input::allow_missing(input::read_description(&path));
     match before.with_context(|| format!("cannot read {}", path.display()))? {
         Some(before) if before != text => bail!(
-            "{} holds another sweep{}; remove it, or choose another --out",
+            "{} holds another sweep{}; remove that folder, or choose another --out",
             folder.display(),
             check::describe_difference(&before, text).unwrap_or_default()
         ),
-        before => Ok(before.is_some()),
+        Some(_) => Ok(true),
+        None if holds_other_files(folder)? => bail!(
+            "{} is not empty and holds no sweep, for {SWEEP_COPY} is missing; choose another --out",
+            folder.display()
+        ),
+        None => Ok(false),
     }
+}
+
+/// Whether a folder holds files other than those of a sweep that was killed as it claimed it.
+fn holds_other_files(folder: &Path) -> Result<bool> {
+    let entries = folder.read_dir().with_context(|| format!("cannot read {}", folder.display()))?;
+    let is_other = |name: &OsStr| name != LOCK_FILE && !name.as_encoded_bytes().starts_with(b".");
+    Ok(entries.flatten().any(|entry| is_other(&entry.file_name())))
 }
 
 /// Whether a folder holds a run that was interrupted after a checkpoint.
@@ -93,7 +132,36 @@ pub fn is_resumable(folder: &Path) -> Result<bool> {
 mod tests {
     use super::*;
     use std::fs;
+    use std::process::{Command, Stdio};
     use tempfile::TempDir;
+
+    #[test]
+    fn a_folder_with_files_of_others_is_left_alone() {
+        let temp_dir = TempDir::new().unwrap();
+        let folder = temp_dir.path().join("sweep");
+        drop(claim(&folder, "trials = 2").unwrap());
+        drop(claim(&folder, "trials = 2").unwrap());
+        fs::create_dir(folder.join("trial-0-seed-1")).unwrap();
+        fs::remove_file(folder.join(SWEEP_COPY)).unwrap();
+        let error = claim(&folder, "trials = 2").unwrap_err().to_string();
+        assert!(error.contains("is not empty and holds no sweep"), "{error}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn the_runs_of_a_sweep_are_locked_until_the_last_process_has_ended() {
+        let temp_dir = TempDir::new().unwrap();
+        let lock = lock_runs(temp_dir.path()).unwrap();
+        let mut process = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        drop(lock);
+        let path = temp_dir.path().join(RUNS_LOCK_FILE);
+        let is_locked =
+            || matches!(File::open(&path).unwrap().try_lock(), Err(TryLockError::WouldBlock));
+        assert!(is_locked());
+        drop(process.stdin.take());
+        process.wait().unwrap();
+        assert!(!is_locked());
+    }
 
     #[test]
     fn a_run_locked_by_another_process_is_left_alone() {

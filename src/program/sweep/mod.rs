@@ -23,7 +23,7 @@ use crate::settings::{Precision, overlay};
 use crate::task;
 use crate::trainer::text::{TINY, join_language_settings};
 use anyhow::{Context, Result, bail, ensure};
-use folder::{claim, is_resumable, output_folder};
+use folder::{claim, is_resumable, lock_runs, output_folder};
 use report::Report;
 use results::{
     RESULTS_FILE, Results, RunKey, RunResult, forget_failures, is_lost_batch, read_results,
@@ -126,6 +126,7 @@ pub fn run(games: &Games, args: SweepArgs) -> Result<()> {
     }
     let mut sweep = Sweep::new(games, file, &args).with_context(|| format!("in {name}"))?;
     let _lock = claim(&sweep.folder, &text)?;
+    let _runs_lock = lock_runs(&sweep.folder)?;
     // Another process may have been writing them.
     sweep.load_results()?;
     sweep.search()
