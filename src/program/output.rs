@@ -75,7 +75,7 @@ pub fn escape_for_terminal(text: &str) -> Cow<'_, str> {
     if std::io::stdout().is_terminal() { escape_control_chars(text).into() } else { text.into() }
 }
 
-/// Prints a line of the result on stdout. A closed pipe is not an error.
+/// Prints a line of the result on stdout. A closed pipe or terminal is not an error.
 pub fn print_result(line: impl std::fmt::Display) -> Result<()> {
     if is_muted() {
         return Ok(());
@@ -83,9 +83,18 @@ pub fn print_result(line: impl std::fmt::Display) -> Result<()> {
     let line = line.to_string();
     let mut stdout = std::io::stdout().lock();
     match writeln!(stdout, "{}", escape_for_terminal(&line)).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        Err(error) if is_closed(&error) => Ok(()),
         written => written.context("cannot print the result"),
     }
+}
+
+/// Whether stdout is a pipe or a terminal whose other end is closed.
+fn is_closed(error: &std::io::Error) -> bool {
+    #[cfg(unix)]
+    if error.raw_os_error() == Some(libc::EIO) {
+        return true;
+    }
+    error.kind() == ErrorKind::BrokenPipe
 }
 
 /// Prints the result as one line of JSON on stdout.

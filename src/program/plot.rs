@@ -10,6 +10,7 @@ use super::recorded_run::{
 };
 use crate::metrics::IterationRecord;
 use crate::plot::{Chart, Line, aggregate};
+use crate::run::RunFolder;
 use crate::track::list_figures;
 use anyhow::{Result, bail};
 use serde::Serialize;
@@ -67,6 +68,7 @@ pub fn run(games: &Games, args: PlotArgs) -> Result<()> {
         check_figure_name(runs.flat_map(|run| &run.records), &args.y)?;
     }
     if let Some(path) = &args.out {
+        RunFolder::check_output(path)?;
         let subjects: Vec<&str> = groups.iter().map(|group| group.runs[0].title()).collect();
         let is_same_subject = subjects.iter().all(|subject| *subject == subjects[0]);
         let is_score = is_same_subject && ["score", "greedy"].contains(&args.y.as_str());

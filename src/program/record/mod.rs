@@ -24,7 +24,7 @@ use crate::disk::PendingFile;
 use crate::env::Rules;
 use crate::model::NativePolicy;
 use crate::rollout::{ActionSelection, LiveGames};
-use crate::run::pluralize;
+use crate::run::{RunFolder, pluralize};
 use crate::track;
 use crate::trainer::read_game_name;
 use crate::viewer::{Picture, Scene, SceneSize, Sprite, Wall, paint};
@@ -73,6 +73,7 @@ impl OutputFormat {
 /// Renders games of a saved policy to a file.
 pub fn run(games: &Games, args: RecordArgs) -> Result<()> {
     OutputFormat::of(&args.out)?;
+    RunFolder::check_output(&args.out)?;
     let checkpoint = load_policy_checkpoint(&args.run)?;
     (games.find(&read_game_name(&checkpoint)?)?.record)(&games.models, &args, &checkpoint)
 }
