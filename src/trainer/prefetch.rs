@@ -9,7 +9,7 @@ use crate::device;
 use crate::learner::Batches;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use web_time::Instant;
 
 /// Reads the windows of a dataset ahead, iteration by iteration.
@@ -31,6 +31,7 @@ struct Reader {
     next_iteration: u32,
     filled_blocks: Receiver<WindowBatch>,
     empty_blocks: Sender<WindowBatch>,
+    thread: JoinHandle<()>,
 }
 
 impl WindowPrefetcher {
@@ -74,8 +75,14 @@ impl WindowPrefetcher {
             Some(reader) if reader.next_iteration == iteration => reader,
             _ => Reader::start(&self.window_set, &self.batches, iteration),
         };
-        let windows =
-            reader.filled_blocks.recv().expect("the thread reads as long as it is listened to");
+        let Ok(windows) = reader.filled_blocks.recv() else {
+            // It reads as long as it is listened to, unless it panics.
+            let _ = reader.thread.join();
+            panic!(
+                "the dataset cannot be read; its files must not change while a run reads them, so restore them, then \
+                 resume the run"
+            );
+        };
         self.reader = Some(Reader { next_iteration: iteration + 1, ..reader });
         self.waiting_seconds += started.elapsed().as_secs_f64();
         device::count_upload(windows.bytes());
@@ -102,7 +109,7 @@ impl Reader {
         let (send, filled_blocks) = sync_channel(0);
         let (empty_blocks, emptied) = channel();
         let (window_set, mut batches) = (window_set.clone(), batches.clone());
-        thread::spawn(move || {
+        let thread = thread::spawn(move || {
             for iteration in first.. {
                 let mut windows = emptied.try_recv().unwrap_or_default();
                 let minibatches = batches.minibatches(iteration, window_set.len());
@@ -114,7 +121,7 @@ impl Reader {
                 }
             }
         });
-        Self { next_iteration: first, filled_blocks, empty_blocks }
+        Self { next_iteration: first, filled_blocks, empty_blocks, thread }
     }
 }
 
