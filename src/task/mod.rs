@@ -343,6 +343,18 @@ impl RewardPart {
         }
         Ok(parts)
     }
+
+    /// Checks that a part has a positive weight; without one a reward of 0 would be the highest.
+    ///
+    /// # Errors
+    /// If none has one; the error quotes the list of them, `text`.
+    pub fn require_positive(parts: &[Self], text: &str) -> Result<(), TaskError> {
+        if parts.iter().any(|part| part.weight > 0.0) {
+            return Ok(());
+        }
+        let message = format!("the reward weights {text} leave no part with a positive weight");
+        Err(TaskError::Setting(message))
+    }
 }
 
 /// The rewards of a completion.

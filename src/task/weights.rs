@@ -21,9 +21,7 @@ pub fn reweight_parts(task: &dyn Task, weights: &str) -> Result<Vec<RewardPart>,
         };
         part.weight = weight;
     }
-    if parts.iter().all(|part| part.weight <= 0.0) {
-        return wrong(format!("the reward weights {weights} leave no part with a positive weight"));
-    }
+    RewardPart::require_positive(&parts, weights)?;
     Ok(parts)
 }
 

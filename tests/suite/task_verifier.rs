@@ -289,6 +289,7 @@ fn a_silent_command_is_an_error() {
         assert!(error.contains(said), "{error}");
     }
     let parts = |text: &str| VerifierOptions::new("cat").with_parts(text).unwrap_err().to_string();
+    assert!(parts("a=0,b=-1").contains("leave no part with a positive weight"));
     assert_eq!(parts("a=x"), "`a=x` is not a reward part; write name=weight");
     assert_eq!(parts("a,a"), "the reward part `a` is listed twice");
     assert_eq!(parts("a=inf"), "`a=inf` is not a reward part; write name=weight");

@@ -69,7 +69,9 @@ impl VerifierOptions {
     /// # Errors
     /// If the list is malformed; see [`RewardPart::parse_list`].
     pub fn with_parts(self, text: &str) -> Result<Self, TaskError> {
-        Ok(Self { parts: RewardPart::parse_list(text)?, ..self })
+        let parts = RewardPart::parse_list(text)?;
+        RewardPart::require_positive(&parts, text)?;
+        Ok(Self { parts, ..self })
     }
 
     /// Number of processes.
