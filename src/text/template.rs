@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 pub struct ChatTemplate {
     /// Source of the template.
     pub source: String,
+    /// Source of the template for conversations with tools, if it is another.
+    pub tool_source: Option<String>,
     /// Texts of the tokenizer's special tokens by the names of their variables, such as `bos_token`.
     pub special_tokens: BTreeMap<String, String>,
     /// Token that the template puts after an answer, if any.

@@ -26,6 +26,7 @@ pub(super) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 const ADDED_TOKENS: &str = "added_tokens.json";
 const SPECIAL_TOKENS: &str = "special_tokens_map.json";
 const CHAT_TEMPLATE: &str = "chat_template.jinja";
+const TOOL_TEMPLATE: &str = "additional_chat_templates/tool_use.jinja";
 /// Names of the embedding table and of the head among the weights.
 const EMBEDDINGS: &str = "model.embed_tokens.weight";
 const HEAD: &str = "lm_head.weight";
@@ -52,7 +53,34 @@ fn read_kept_files(folder: &Path) -> Result<Files, LanguageError> {
             files.insert(name.to_string(), read_file(&path)?);
         }
     }
+    let path = folder.join(TOOL_TEMPLATE);
+    if path.exists() {
+        move_templates_to_config(&mut files, folder, &read_file(&path)?)?;
+    }
     Ok(files)
+}
+
+/// Moves the chat template and that for tools, `tool_template`, to the list that `tokenizer_config.json` may have: a
+/// checkpoint has no folders.
+fn move_templates_to_config(
+    files: &mut Files,
+    folder: &Path,
+    tool_template: &[u8],
+) -> Result<(), LanguageError> {
+    let mut config = match parse_file(files, TOKENIZER_CONFIG, folder)? {
+        Value::Null => json!({}),
+        config => config,
+    };
+    let templates = find_template_sources(files, &config)
+        .map_err(|reason| unusable_error(&folder.join(TOKENIZER_CONFIG), reason))?;
+    let tool_template = String::from_utf8_lossy(tool_template);
+    config["chat_template"] = json!([
+        { "name": "default", "template": templates.source.unwrap_or_default() },
+        { "name": "tool_use", "template": tool_template },
+    ]);
+    files.remove(CHAT_TEMPLATE);
+    files.insert(TOKENIZER_CONFIG.to_string(), to_pretty_json(&config));
+    Ok(())
 }
 
 /// Replaces the tokenizer, the chat template and the `generation_config.json` of a model by those in the folder of its
@@ -195,9 +223,11 @@ pub(super) fn assemble(
     let wrong = |reason: String| unusable_error(&config_path, reason);
     let eos = find_special_token(&files, "eos_token", path)?;
     let mut stop_tokens = find_stop_tokens(&*tokenizer, &eos, &files, path, shape.num_actions)?;
-    let source = find_template_source(&files, &config).map_err(wrong)?;
+    let TemplateSources { source, tool_source } =
+        find_template_sources(&files, &config).map_err(wrong)?;
     let special_tokens = find_special_tokens(&files, &config, path)?;
-    let mut template = source.map(|source| ChatTemplate { source, special_tokens, turn_end: None });
+    let mut template =
+        source.map(|source| ChatTemplate { source, tool_source, special_tokens, turn_end: None });
     if let Some(template) = &mut template {
         template.turn_end = find_turn_end(template, &*tokenizer);
         stop_tokens.extend(template.turn_end.filter(|end| !stop_tokens.contains(end)));
@@ -257,31 +287,42 @@ fn parse_end_tokens(config: &Value) -> Result<Vec<u32>, String> {
     Ok(ids.iter().filter_map(|id| u32::try_from(id.as_u64()?).ok()).collect())
 }
 
-/// Finds the chat template of a folder: a separate file, or part of `tokenizer_config.json`.
+/// Sources of a model's chat templates.
+#[derive(Default)]
+struct TemplateSources {
+    source: Option<String>,
+    /// That for conversations with tools, if it is another.
+    tool_source: Option<String>,
+}
+
+/// Finds the sources of the chat templates, the default one in a file of its own or in `tokenizer_config.json`.
 ///
 /// # Errors
-/// A clause if it is not a string.
-fn find_template_source(files: &Files, config: &Value) -> Result<Option<String>, String> {
+/// A clause if one is not a string.
+fn find_template_sources(files: &Files, config: &Value) -> Result<TemplateSources, String> {
     if let Some(bytes) = files.get(CHAT_TEMPLATE) {
-        return Ok(Some(String::from_utf8_lossy(bytes).into_owned()));
+        let source = Some(String::from_utf8_lossy(bytes).into_owned());
+        return Ok(TemplateSources { source, tool_source: None });
     }
     let key = "chat_template";
-    let template = match &config[key] {
-        // Several templates by name.
-        Value::Array(templates) => {
-            let default = templates.iter().find(|template| template["name"] == "default");
-            default.map(|template| &template["template"])
-        }
-        Value::Null => None,
-        template => Some(template),
-    };
     let to_text = |template: &Value| {
         let text = template.as_str().map(str::to_string);
         text.ok_or_else(|| {
             wrong_type_reason(key, template, "a string, or a list of strings with a `name`")
         })
     };
-    template.map(to_text).transpose()
+    match &config[key] {
+        // Several templates by name.
+        Value::Array(templates) => {
+            let named = |name: &str| {
+                let template = templates.iter().find(|template| template["name"] == name);
+                template.map(|template| to_text(&template["template"])).transpose()
+            };
+            Ok(TemplateSources { source: named("default")?, tool_source: named("tool_use")? })
+        }
+        Value::Null => Ok(TemplateSources::default()),
+        template => Ok(TemplateSources { source: Some(to_text(template)?), tool_source: None }),
+    }
 }
 
 /// Parses a file as JSON; null if there is none.

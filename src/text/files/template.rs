@@ -68,8 +68,10 @@ impl ChatTemplate {
         ]);
         // The last value of a name counts, as in `transformers`.
         let values = merge_maps([tokens, absent, given, fixed]);
+        let has_tools = values.get_attr("tools").is_ok_and(|tools| !tools.is_none());
+        let source = self.tool_source.as_ref().filter(|_| has_tools).unwrap_or(&self.source);
         // As in Jinja; a template may have been saved with Windows line ends.
-        let source = self.source.replace("\r\n", "\n").replace('\r', "\n");
+        let source = source.replace("\r\n", "\n").replace('\r', "\n");
         let source = replace_generation_tags(&source).into_owned();
         let checked = limits::insert_checks(&source).map_err(LanguageError::Template)?;
         limits::run(move || {
@@ -170,7 +172,8 @@ mod tests {
         let special_tokens = [("bos_token", "<s>"), ("eos_token", "</s>")]
             .map(|(name, text)| (name.to_string(), text.to_string()))
             .into();
-        ChatTemplate { source: source.to_string(), special_tokens, turn_end: None }
+        let (source, tool_source) = (source.to_string(), None);
+        ChatTemplate { source, tool_source, special_tokens, turn_end: None }
     }
 
     #[test]

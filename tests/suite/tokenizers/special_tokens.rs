@@ -39,3 +39,36 @@ fn chat_templates_know_the_special_tokens_of_the_tokenizer() {
     let template = LanguageModel::load(folder.path()).unwrap().template.unwrap();
     assert_eq!(template.render(&[json!({})]).unwrap(), "<p><i>False");
 }
+
+#[test]
+fn conversations_with_tools_are_rendered_by_the_template_for_tools() {
+    let tokenizer = json!({ "version": "1.0", "model": { "type": "WordLevel", "vocab": { "a": 0, "b": 1 }, "unk_token": "a" } });
+    let [plain, with_tools] = ["a", "{% if tools %}b{% endif %}"];
+    let list = json!([{ "name": "default", "template": plain }, { "name": "tool_use", "template": with_tools }]);
+    let load =
+        |about: &Value| folder(2, tokenizer.to_string().as_bytes(), about.to_string().as_bytes());
+    let separate = load(&json!({ "chat_template": "unused" }));
+    fs::write(separate.path().join("chat_template.jinja"), plain).unwrap();
+    fs::create_dir(separate.path().join("additional_chat_templates")).unwrap();
+    fs::write(separate.path().join("additional_chat_templates/tool_use.jinja"), with_tools)
+        .unwrap();
+    for folder in [load(&json!({ "chat_template": list })), separate] {
+        let model = LanguageModel::load(folder.path()).unwrap();
+        let copy = tempfile::TempDir::new().unwrap();
+        model.save(copy.path()).unwrap();
+        for model in [model, LanguageModel::load(copy.path()).unwrap()] {
+            let tokens = |values: Value| {
+                model.tokenize_prompt_with(
+                    "",
+                    &[json!({ "role": "user", "content": "c" })],
+                    &values,
+                )
+            };
+            assert_eq!(tokens(json!({})).unwrap(), [0]);
+            assert_eq!(tokens(json!({ "tools": null })).unwrap(), [0]);
+            let template = model.template.as_ref().unwrap();
+            assert_eq!(template.tool_source.as_deref(), Some(with_tools));
+            assert_eq!(tokens(json!({ "tools": [{}] })).unwrap(), [1]);
+        }
+    }
+}

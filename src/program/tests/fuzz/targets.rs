@@ -158,6 +158,7 @@ fn chat_template() {
         let source = String::from_utf8_lossy(bytes).into_owned();
         let template = ChatTemplate {
             source,
+            tool_source: None,
             special_tokens: [("bos_token".to_string(), "<s>".to_string())].into(),
             turn_end: None,
         };
