@@ -206,11 +206,18 @@ struct Change {
     value: Value,
 }
 
-/// Finds the settings of the changes of one source: a file, or the command line.
+/// Finds the settings of the changes of one source, a file or the command line, up to the first that does not exist.
 fn resolve_changes(table: &Table, changes: Vec<(String, Value)>) -> Vec<Change> {
-    let resolve_change =
-        |(key, value): (String, Value)| Change { path: resolve(table, &key), key, value };
-    add_upper_bounds(changes).into_iter().map(resolve_change).collect()
+    let mut resolved = Vec::new();
+    for (key, value) in add_upper_bounds(changes) {
+        let path = resolve(table, &key);
+        let is_unknown = path.is_err();
+        resolved.push(Change { key, path, value });
+        if is_unknown {
+            break;
+        }
+    }
+    resolved
 }
 
 /// Adds an `epsilon_high` of the same value after each `epsilon` of the loss, unless the source sets the upper bound
