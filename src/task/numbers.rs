@@ -63,19 +63,21 @@ fn is_large(number: &[u8]) -> bool {
 
 /// Writes the integers that [`mark_large_integers`] has replaced as they were.
 pub fn unmark_large_integers(json: String) -> String {
-    let start = format!("\"{MARK}");
-    if !json.contains(&start) {
+    if !json.contains(MARK) {
         return json;
     }
-    let mut parts = json.split(&start);
-    let mut text = parts.next().unwrap_or_default().to_string();
-    for part in parts {
-        match part.split_once('"').filter(|(number, _)| is_large(number.as_bytes())) {
-            Some((number, rest)) => text.extend([number, rest]),
-            None => text.extend([&start, part]),
-        }
+    let (mut text, mut rest) = (String::new(), &json[..]);
+    while let Some(start) = rest.find('"') {
+        let (before, string) = rest.split_at(start);
+        let (string, after) = string.split_at(find_string_end(string.as_bytes(), 0));
+        let number = string.trim_matches('"').strip_prefix(MARK);
+        text.extend([
+            before,
+            number.filter(|digits| is_large(digits.as_bytes())).unwrap_or(string),
+        ]);
+        rest = after;
     }
-    text
+    text + rest
 }
 
 /// The text of a field: itself, or the digits of a number.
@@ -112,7 +114,13 @@ mod tests {
         ] {
             assert_eq!(mark_large_integers(json.as_bytes()), json.as_bytes(), "{json}");
         }
-        let text = "[\"\u{fdd0}12\",\"\u{fdd0}";
-        assert_eq!(unmark_large_integers(text.to_string()), text);
+        let large = "\u{fdd0}123456789012345678901234567890";
+        for text in [
+            "[\"\u{fdd0}12\",\"\u{fdd0}",
+            &format!("[\"x\\\"{large}\",\"{large}x\"]"),
+            &format!("[\"x{large}\", 1]"),
+        ] {
+            assert_eq!(unmark_large_integers(text.to_string()), text);
+        }
     }
 }

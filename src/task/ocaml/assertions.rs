@@ -158,8 +158,9 @@ fn split_equation(condition: &str) -> Option<(&str, &str)> {
             "=" if sides.is_none() => {
                 sides = Some((&condition[..offset], &condition[offset + 1..]));
             }
-            "=" | "==" | "!=" | "<>" | "<" | ">" | "<=" | ">=" | "&&" | "||" | "->" | ":="
-            | "," | ";" | "let" | "fun" | "function" | "match" | "if" | "try" | "not" => {
+            "=" | "==" | "!=" | "<>" | "<" | ">" | "<=" | ">=" | "&&" | "&" | "||" | "or"
+            | "->" | ":=" | "," | ";" | "begin" | "let" | "fun" | "function" | "match" | "if"
+            | "try" | "not" => {
                 return None;
             }
             _ => {}
@@ -210,6 +211,8 @@ mod tests {
             "f 1 = 1 && f 2 = 2",
             "f 1 = f 2",
             "not (f 1 = 2)",
+            "begin f 1 = 2 end",
+            "f 1 = true or f 2",
             "1 = 1",
         ] {
             let expected = pair(&format!("((\"mark\", ({condition})))"), "(\"mark\", true)");
