@@ -186,7 +186,8 @@ fn parse_modules(names: &[Value]) -> Option<Vec<String>> {
             path.is_some_and(|path| path.is_empty() || path.ends_with('.'))
         };
         let last = name.rsplit('.').next().filter(|_| Projection::ALL.iter().any(is_path));
-        let name = last.unwrap_or(name);
+        // Refused later, by itself: a file may name any number of others.
+        let Some(name) = last else { return Some(vec![name.to_string()]) };
         if !modules.iter().any(|known| known == name) {
             modules.push(name.to_string());
         }

@@ -32,7 +32,7 @@ const EMBEDDINGS: &str = "model.embed_tokens.weight";
 const HEAD: &str = "lm_head.weight";
 
 /// Files of a folder other than the weights that are kept and written again.
-const KEPT_FILES: [&str; 9] = [
+pub(super) const KEPT_FILES: [&str; 9] = [
     CONFIG,
     GENERATION_CONFIG,
     TOKENIZER,

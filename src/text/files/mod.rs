@@ -90,6 +90,8 @@ impl LanguageModel {
         params: impl FnOnce(&DecoderShape) -> Result<DecoderParams, E>,
     ) -> Result<Self, E> {
         let config = adapter::take_config(&mut files, folder)?;
+        // A checkpoint from elsewhere may have any others, which are not to reach a model's folder.
+        files.retain(|name, _| hugging_face::KEPT_FILES.contains(&&**name));
         let mut model = hugging_face::model_from_files(folder, files, params)?;
         model.base = PathBuf::new();
         model.adapters = config.map(|config| Adapters::zeros(&model.shape, &config));
