@@ -150,7 +150,12 @@ fn header_metadata(header: &Header) -> HashMap<String, String> {
 /// If the file is damaged, its tensors differ, or a number is not finite.
 pub fn read_params(bytes: &[u8], layout: &[Parameter]) -> Result<Vec<f32>, PolicyFileError> {
     let tensors = SafeTensors::deserialize(bytes).map_err(unreadable_error)?;
-    let found = tensors.names().into_iter().filter(|name| !name.ends_with(SCALES_SUFFIX)).count();
+    // A parameter of a user's module may be called `scales`, too.
+    let is_scales = |name: &&str| {
+        let scaled = name.strip_suffix(SCALES_SUFFIX).and_then(|name| tensors.tensor(name).ok());
+        scaled.is_some_and(|view| matches!(view.dtype(), Dtype::I8 | Dtype::U8))
+    };
+    let found = tensors.names().into_iter().filter(|name| !is_scales(name)).count();
     if found != layout.len() {
         let expected = layout.len();
         return Err(mismatch_error(format!("it holds {found} tensors instead of {expected}")));
@@ -257,6 +262,19 @@ mod tests {
         assert_eq!(read_params(&bare, &layout).unwrap(), values);
         assert_eq!(read_header(&bare).unwrap_err(), PolicyFileError::NoHeader);
         assert_eq!(replace_header(&bare, &header).unwrap(), bytes);
+    }
+
+    #[test]
+    fn a_parameter_may_be_called_scales() {
+        let shape = vec![2];
+        let layout = ["film.scale", "film.scales", "scales"]
+            .map(|name| Parameter { name: name.to_string(), shape: shape.clone() });
+        let values: Vec<f32> = (0..6).map(|i| i as f32).collect();
+        assert_eq!(read_params(&write_params(&layout, &values, None), &layout).unwrap(), values);
+        let (codes, scales) = ([127, 0, 0, 127, 127, 127], [127 << 7; 3]);
+        let quantized =
+            write_values(&layout, ParameterValues::I8 { codes: &codes, scales: &scales }, None);
+        assert_eq!(read_params(&quantized, &layout).unwrap(), [1.0, 0.0, 0.0, 1.0, 1.0, 1.0]);
     }
 
     #[test]
