@@ -8,6 +8,7 @@
 //! accepted too.
 
 mod checkpoint;
+mod conversion;
 mod data;
 mod defaults;
 mod file_schema;

@@ -3,11 +3,12 @@
 //! The defaults themselves, as a table, are the list of keys and types; other names of a setting come from
 //! its declaration.
 
+use super::conversion::convert;
 use super::foreign::{NEAREST_SETTINGS, VALUE_FUNCTION_SETTINGS};
 use super::{ConfigError, LanguageConfig, TrainConfig, narrowed_ranges};
 use crate::env::{self, Env};
 pub use crate::schema::table::get;
-use crate::schema::{Setting, Settings, Shape, flatten_sections, shape_at};
+use crate::schema::{Setting, Settings, Shape, flatten_sections};
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::HashSet;
 use toml::{Table, Value};
@@ -99,6 +100,11 @@ fn shorten(line: &str) -> String {
 /// A key that `table` does not have, an ambiguous short name, a setting that is given under two names, or a value of
 /// another type.
 pub fn lay_over(table: &mut Table, changes: Table) -> Result<(), ConfigError> {
+    // It has no setting by which it would be found to be unknown.
+    let is_empty = |key: &&String| changes[*key].as_table().is_some_and(Table::is_empty);
+    if let Some(key) = changes.keys().find(|key| is_empty(key) && !table.contains_key(*key)) {
+        resolve(table, key)?;
+    }
     let changes = flatten(&changes).map(|(key, value)| (key, value.clone())).collect();
     let changes = resolve_changes(table, changes);
     let mut paths = HashSet::new();
@@ -189,11 +195,13 @@ fn parse_assignment(text: &str) -> Result<(String, Value), ConfigError> {
     if key.is_empty() {
         return Err(malformed("names no setting"));
     }
-    let value = format!("value = {text}")
-        .parse::<Table>()
-        .ok()
-        .and_then(|mut t| if t.len() == 1 { t.remove("value") } else { None })
-        .unwrap_or_else(|| Value::String(text.to_string()));
+    let parse = |text: &str| {
+        let mut table = format!("value = {text}").parse::<Table>().ok()?;
+        if table.len() == 1 { table.remove("value") } else { None }
+    };
+    // Command lines of other programs take `.5` and `1.`, too, which TOML does not.
+    let decimal = || text.parse().ok().filter(|_| text.contains('.')).map(Value::Float);
+    let value = parse(text).or_else(decimal).unwrap_or_else(|| Value::String(text.to_string()));
     Ok((key.to_string(), value))
 }
 
@@ -382,76 +390,26 @@ fn nearest_path(table: &Table, key: &str, leaf: &str) -> Option<String> {
     paths.min().map(|(_, path)| path)
 }
 
-/// `value` in the type of `like`: integers serve as floats, nothing else is converted.
-fn convert(
-    key: &str,
-    narrowed_ranges: &[(&str, Shape)],
-    like: &Value,
-    value: Value,
-) -> Result<Value, ConfigError> {
-    let wrong_value = |value: &Value, expected: &str| match value.as_str() {
-        Some("") => ConfigError::Malformed(format!("`{key}` has no value, but must be {expected}")),
-        _ => ConfigError::WrongValue {
-            key: key.to_string(),
-            value: value.to_string(),
-            expected: format!("must be {expected}"),
-        },
-    };
-    match (like, value) {
-        (Value::Float(_), Value::Integer(i)) => Ok(Value::Float(i as f64)),
-        (Value::Float(_), value) if !value.is_float() => Err(wrong_value(&value, "a number")),
-        (Value::Integer(_), Value::Integer(i @ 0..)) => Ok(i.into()),
-        (Value::Integer(_), value) => match describe_range(narrowed_ranges, key) {
-            Some(range) => Err(wrong_value(&value, &format!("a whole number, {range}"))),
-            // The range of a game's or a task's own is checked where it is read.
-            None if value.is_integer() => Ok(value),
-            None => Err(wrong_value(&value, "a whole number")),
-        },
-        (Value::Boolean(_), value) if !value.is_bool() => Err(wrong_value(&value, "true or false")),
-        (Value::String(_), value) if !value.is_str() => Err(wrong_value(&value, "a name")),
-        (Value::Array(like), Value::Array(items)) => {
-            let (has_strings, has_integers) =
-                (are_strings(like), like.iter().all(Value::is_integer));
-            let fits = |item: &Value| match item {
-                Value::String(_) => has_strings,
-                Value::Integer(0..) => has_integers,
-                _ => false,
-            };
-            match items.iter().find(|item| !fits(item)) {
-                None => Ok(Value::Array(items)),
-                Some(item) if has_strings => Err(wrong_value(item, "a list of strings")),
-                Some(item) => Err(wrong_value(item, "a list of whole numbers")),
-            }
-        }
-        (Value::Array(like), Value::String(text)) if are_strings(like) => {
-            Ok(Value::Array(vec![text.into()]))
-        }
-        (Value::Array(like), value) if are_strings(like) => {
-            Err(wrong_value(&value, "a list of strings"))
-        }
-        (Value::Array(_), Value::Integer(i @ 0..)) => Ok(Value::Array(vec![i.into()])),
-        (Value::Array(_), value) => Err(wrong_value(&value, "a list such as [64, 64]")),
-        (_, value) => Ok(value),
-    }
-}
-
-/// The range of a setting of the run, in words; `None` for those of a game or task.
-fn describe_range(narrowed: &[(&str, Shape)], path: &str) -> Option<String> {
-    let narrowed_shape = narrowed.iter().find(|(key, _)| *key == path).map(|(_, shape)| *shape);
-    let mut all = [TrainConfig::SETTINGS, LanguageConfig::SETTINGS].into_iter();
-    narrowed_shape
-        .or_else(|| all.find_map(|settings| shape_at(settings, path)))
-        .map(|it| it.to_string())
-}
-
-/// Whether all items of a list are strings; true for an empty one.
-fn are_strings(list: &[Value]) -> bool {
-    list.iter().all(Value::is_str)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn decimals_are_written_as_on_other_command_lines() {
+        let value = |text: &str| parse_assignment(&format!("a={text}")).unwrap().1;
+        let read = [".5", "-1.", "1.5e3", "1e3"].map(value);
+        assert_eq!(read, [0.5, -1.0, 1500.0, 1000.0].map(Value::Float));
+        assert_eq!(["1.2.3", "run.1"].map(value), ["1.2.3", "run.1"].map(Value::from));
+    }
+
+    #[test]
+    fn an_unknown_section_is_refused_even_if_it_is_empty() {
+        let mut table = to_table(&TrainConfig::for_game("fruit"));
+        let empty = |name: &str| format!("[{name}]").parse::<Table>().unwrap();
+        lay_over(&mut table, empty("rollout")).unwrap();
+        let error = lay_over(&mut table, empty("rollouts")).unwrap_err();
+        assert!(matches!(error, ConfigError::UnknownKey { .. }), "{error}");
+    }
 
     #[test]
     fn an_assignment_names_a_setting_with_its_section_or_without() {
