@@ -132,6 +132,15 @@ mod tests {
     }
 
     #[test]
+    fn rare_targets_are_found() {
+        let task = Countdown { numbers: 4, largest: 1000, target: 40 };
+        for index in 0..50 {
+            let prompt = task.prompt(Split::Test, index).unwrap();
+            assert!(prompt.fields["target"].as_u64().unwrap() <= 40);
+        }
+    }
+
+    #[test]
     fn tricks_earn_no_reward() {
         for answer in [
             "",

@@ -60,7 +60,7 @@ impl RandomStream {
 
 /// Maximum number of attempts to generate a prompt of the requested split. At least one attempt in eight succeeds for
 /// the usual tasks, so that all fail only if there are hardly any valid prompts.
-const MAX_ATTEMPTS: u32 = 10_000;
+const MAX_ATTEMPTS: u32 = 1_000_000;
 
 /// Generates prompts with `make` until one belongs to `split`, and returns it. `make` returns the prompt's
 /// identity, which determines its split, and the prompt, or `None` if its draws give no valid prompt.
@@ -78,7 +78,9 @@ pub(super) fn generate_in_split<T>(
             return Ok(prompt);
         }
     }
-    let why = "there are too few distinct prompts to split; make them longer".to_string();
+    let why = format!(
+        "none of {MAX_ATTEMPTS} draws gives one, since valid prompts are rare or too few to split; allow more of them"
+    );
     Err(TaskError::NoPrompt { task: task.to_string(), split: split.name(), why })
 }
 

@@ -4,14 +4,17 @@ use super::{LanguageConfig, LanguageEngine, LanguageTrainError};
 use crate::task::{Prompt, Split, Task};
 use crate::text::LanguageModel;
 
+/// Number of prompts per split that are checked before a run where a task generates them.
+const NUM_CHECKED_PROMPTS: u64 = 32;
+
 impl LanguageEngine {
-    /// Checks that the model can process the task's prompts: all of them if it lists them, otherwise one
-    /// per split.
+    /// Checks that the model can process the task's prompts: all of them if it lists them, otherwise the
+    /// first ones of each split.
     pub(super) fn check_prompts(&self) -> Result<(), LanguageTrainError> {
         let LanguageConfig { fit, generation, checkpoint, .. } = &self.config;
         let is_sft_only = self.config.is_sft_only();
         for split in [Split::Train, Split::Test] {
-            for index in 0..self.task.num_prompts(split).unwrap_or(1).max(1) {
+            for index in 0..self.task.num_prompts(split).unwrap_or(NUM_CHECKED_PROMPTS).max(1) {
                 let prompt = self.task.prompt(split, index)?;
                 if !is_sft_only || checkpoint.eval_episodes > 0 {
                     self.tokenize_prompt(&prompt, generation.max_new_tokens)?;
