@@ -195,6 +195,18 @@ fn find_figure(record: &IterationRecord, name: &str) -> Option<f64> {
     name.split('.').try_fold(&fields, |fields, key| fields.get(key))?.as_f64()
 }
 
+/// Whether a record may have a number at a path of fields, which may be null in this one.
+fn is_number_field(record: &serde_json::Value, path: &str) -> bool {
+    let mut value = record;
+    for key in path.split('.') {
+        match value.get(key) {
+            Some(field) => value = field,
+            None => return value.is_null(),
+        }
+    }
+    value.is_null() || value.is_number()
+}
+
 /// Checks that some record, if there is any, has a figure of this name.
 fn check_figure_name<'a>(
     records: impl Iterator<Item = &'a IterationRecord>,
@@ -202,8 +214,7 @@ fn check_figure_name<'a>(
 ) -> Result<()> {
     let (mut known, mut is_field): (Vec<String>, bool) = (Vec::new(), false);
     for record in records {
-        let first = y.split('.').next().unwrap_or_default();
-        is_field = is_field || serde_json::to_value(record)?.get(first).is_some();
+        is_field = is_field || is_number_field(&serde_json::to_value(record)?, y);
         for (name, _) in list_figures(record) {
             if !known.contains(&name) {
                 known.push(name);

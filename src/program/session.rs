@@ -146,7 +146,9 @@ fn check_unfinished(run: &dyn Run, folder: &RunFolder) -> Result<()> {
         {
             Ok(())
         }
-        // It may have done more iterations than the command line requests.
+        Some(EndReason::Iterations) if iteration > schedule.iterations => {
+            bail!(RunError::BeyondEnd { path, iterations: iteration })
+        }
         Some(EndReason::Iterations) => bail!(RunError::Done { path, iterations: iteration }),
         Some(EndReason::Score) => {
             bail!(RunError::ScoreReached { path, score: schedule.stop.score })

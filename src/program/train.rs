@@ -58,11 +58,12 @@ pub fn run(games: &Games, args: TrainArgs) -> Result<()> {
 fn resume_any(games: &Games, mut args: TrainArgs) -> Result<()> {
     let folder = find_folder_to_resume(games, &args)?;
     let lock = session::lock_folder(&folder)?;
-    if args.run.device == "auto"
-        && let [device] = &folder.devices()[..]
-        && is_device_present(device)
-    {
-        args.run.device = device.clone();
+    // The ranks of a CPU give the same bytes as one.
+    let mut devices = folder.devices();
+    devices.dedup();
+    let is_usable = !devices.is_empty() && devices.iter().all(|device| is_device_present(device));
+    if args.run.device == "auto" && is_usable && (devices.len() == 1 || ranks::are_threads()) {
+        args.run.device = devices.join(",");
     }
     let TrainArgs { game: name, run, .. } = &args;
     let name = name.as_deref().filter(|name| !names_folder(&args, name));

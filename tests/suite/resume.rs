@@ -73,7 +73,7 @@ fn a_language_model_killed_in_its_final_evaluation_is_completed() {
     fs::write(folder.join("killed/model/model.safetensors"), "the last iteration's").unwrap();
     let resume = ["train", "--resume", "--run-dir", "killed", "--json"];
     let fewer = [&resume[..], &["--iterations", "1"]].concat();
-    assert!(refusal(folder, &fewer).contains("has finished all 2 iterations"));
+    assert!(refusal(folder, &fewer).contains("has done 2 iterations already"));
     let report = json(folder, &resume);
     assert_eq!((&report["iteration"], &report["interrupted"]), (&2.into(), &false.into()));
     assert!(report["mean_score"].is_number(), "{report}");

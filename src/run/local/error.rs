@@ -111,6 +111,16 @@ pub enum RunError {
         "the run in {0} is being trained, by this or another process; wait for it, or stop it, then use --resume"
     )]
     Locked(PathBuf),
+    /// The run has done more iterations than it is to do.
+    #[error(
+        "the run in {path} has done {iterations} iterations already; a larger --iterations continues it"
+    )]
+    BeyondEnd {
+        /// Path of the run directory.
+        path: PathBuf,
+        /// Number of iterations done.
+        iterations: u32,
+    },
     /// The run has done all its iterations.
     #[error(
         "the run in {path} has finished all {iterations} iterations; a larger --iterations continues it, and `grove eval {path}` prints \
