@@ -25,6 +25,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from ._settings import MAX_REWARD
 from ._spaces import NUMBERS, Encoding
 
 EnvFn = Callable[[], gymnasium.Env[Any, Any]]
@@ -141,13 +142,15 @@ class Batch:
                 self.terminated[i] = terminated if isinstance(terminated, _FLAG) else self._flag(i, terminated)
                 self.truncated[i] = truncated if isinstance(truncated, _FLAG) else self._flag(i, truncated)
                 self._keep(i, obs)
-        with np.errstate(over="ignore", invalid="ignore"):
+        with np.errstate(all="ignore"):
             np.add(self._returns, rewards, out=self._returns, where=self.actions >= 0)
-        if not np.isfinite(self._returns).all():
-            i = int(np.flatnonzero(~np.isfinite(self._returns))[0])
+        # Of a number that is NaN, neither is true.
+        is_usable = (np.abs(rewards) <= MAX_REWARD) & (np.abs(self._returns) <= MAX_REWARD)
+        if not is_usable.all():
+            i = int(np.argmin(is_usable))
             reward, total = rewards[i], self._returns[i]
-            what = f"the reward is {reward}" if not np.isfinite(reward) else f"the sum of the rewards is {total}"
-            raise ValueError(f"{self._place(i)}: {what}, but must be a finite number of 32 bits")
+            what = f"the sum of the rewards is {total:g}" if abs(reward) <= MAX_REWARD else f"the reward is {reward:g}"
+            raise ValueError(f"{self._place(i)}: {what}, but must be a finite number, at most {MAX_REWARD:g} in size")
         self._finish()
 
     def close(self) -> None:

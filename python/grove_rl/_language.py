@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _native
-from ._settings import check_integer, check_number
+from ._settings import MAX_REWARD, check_integer, check_number
 from ._threads import use_threads
 
 Messages = Sequence[Mapping[str, Any]]
@@ -341,10 +341,10 @@ def _number(name: str, reward: Any) -> float | None:
         number = math.nan if isinstance(reward, str | bytes) else float(reward)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
-    if not math.isfinite(number):
+    if not abs(number) <= MAX_REWARD:
         raise ValueError(
-            f"{name} returned the reward {reward!r}, but must return a finite number, or None for a completion that "
-            "it does not judge"
+            f"{name} returned the reward {reward!r}, but must return a finite number, at most {MAX_REWARD:g} in size, "
+            "or None for a completion that it does not judge"
         )
     return number
 
@@ -406,8 +406,8 @@ def text_request(
         raise ValueError(f"`reward_weights` is {given!r}, but must be a list of numbers")
     if len(weights) != len(functions):
         raise ValueError(f"{len(weights)} weights were given for {len(functions)} reward functions")
-    if not all(math.isfinite(weight) for weight in weights):
-        raise ValueError(f"`reward_weights` is {weights}, but must be finite numbers")
+    if not all(abs(weight) <= MAX_REWARD for weight in weights):
+        raise ValueError(f"`reward_weights` is {weights}, but must be finite numbers, at most {MAX_REWARD:g} in size")
     judge = Judge(functions)
     texts = [record["text"] + record["fields"].get("solution", "") for record in train + test]
     solutions = [record["fields"]["solution"] for record in train + test if "solution" in record["fields"]]

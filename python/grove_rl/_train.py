@@ -93,7 +93,7 @@ def train(
         task: Prompts of a language model: strings, conversations (lists of messages), or dicts with ``prompt`` and
             further columns.
         reward: Functions of ``(prompts, completions, **columns)`` that return a number for each completion, or
-            ``None`` for one that they do not judge. NaN and infinity are rejected.
+            ``None`` for one that they do not judge. NaN and numbers beyond 1e15 in size are rejected.
         model: Folder, file or run of a language model; ``tiny`` (the default) is a small new one.
         reward_weights: A weight for each of the reward functions.
         eval_task: Held-out prompts; by default the last tenth of ``task``, at least one.

@@ -80,6 +80,7 @@ class Tensor:
         ({"reward": np.inf}, "step 2 of environment 0: the reward is inf, but must be a finite number"),
         ({"reward": np.float64("nan")}, "the reward is nan"),
         ({"reward": 1e39}, "step 2 of environment 0: the reward is inf, but must be a finite number"),
+        ({"reward": -2e15}, "environment 0: the reward is -2e.15, but must be a finite number, at most 1e.15 in size"),
         ({"obs": [0, 1e39, 0]}, "step 2 of environment 0: the observation's number 1 is inf, but must be a finite"),
         ({"reward": Tensor()}, "the reward is .*, but must be a number .RuntimeError: it requires gradients"),
         ({"terminated": Tensor()}, "`terminated` or `truncated` is .*, but both .* .RuntimeError: it requires gradients"),
@@ -97,13 +98,20 @@ def test_environments_return_what_they_must(second: dict[str, Any], words: str) 
         grove_rl.train(lambda: Still(**second), **FEW)
 
 
-def test_a_sum_of_rewards_is_a_finite_number() -> None:
+def test_a_sum_of_rewards_can_be_learnt_from() -> None:
     class Rich(Still):
-        def step(self, action: Any) -> Any:
-            return super().step(action)[0], 2e38, False, False, {}
+        reward = 1e15 / 4
 
-    with pytest.raises(ValueError, match="step 2 of environment 0: the sum of the rewards is inf, but must be a finite"):
-        grove_rl.train(Rich, **FEW)
+        def step(self, action: Any) -> Any:
+            return super().step(action)[0], self.reward * float(action), False, False, {}
+
+    norms: list[float] = []
+    grove_rl.train(Rich, callback=lambda record: norms.append(record["grad_norm"]), **(FEW | {"group_size": 16}))
+    assert norms[0] > 0
+    Rich.reward = -8e14
+    words = "the sum of the rewards is -1.6e.15, but must be a finite number, at most 1e.15 in size"
+    with pytest.raises(ValueError, match=f"step [23] of environment .*: {words}"):
+        grove_rl.train(Rich, **(FEW | {"group_size": 16}))
 
 
 def spaced(observation: Any, action: Any) -> Still:
@@ -332,6 +340,7 @@ class Table:
         (None, {"task": [{"prompt": CHATS[0]["prompt"], "at": date(2000, 1, 2)}], "reward": len}, "the column `at` .* type date"),
         (None, {"task": [[{"role": "user", "content": b"a"}]], "reward": len}, "the message .* of a prompt is not JSON: .* bytes"),
         (None, {"task": TASK, "reward": len, "reward_weights": [np.nan]}, r"`reward_weights` is \[nan\]"),
+        (None, {"task": TASK, "reward": len, "reward_weights": [1e16]}, "but must be finite numbers, at most 1e.15"),
         (None, {"task": TASK, "reward": len, "reward_weights": 3}, "`reward_weights` is 3, but must be a list"),
         (None, {"task": TASK, "reward": len, "reward_weights": "1"}, "`reward_weights` is '1', but must be a list"),
         ("catch", {"callback": 3}, "`callback` is 3, but must be a function"),
@@ -389,12 +398,12 @@ def test_none_leaves_a_setting_at_its_default() -> None:
     assert len({Path(run, "config.toml").read_text() for run in runs}) == 1
 
 
-@pytest.mark.parametrize("reward", [np.nan, np.inf, "1", {}])
+@pytest.mark.parametrize("reward", [np.nan, np.inf, "1", {}, 1e16])
 def test_rewards_of_texts_are_finite_numbers(reward: Any) -> None:
     def judge(completions: list[str], **_: Any) -> list[Any]:
         return [reward] * len(completions)
 
-    with pytest.raises(RuntimeError, match="judge returned the reward .* but must return a finite number, or None"):
+    with pytest.raises(RuntimeError, match="judge returned the reward .* but must return a finite number, at most 1e.15"):
         grove_rl.train(task=TASK, reward=judge, **BRIEF)
 
 
