@@ -274,7 +274,8 @@ def _record(item: PromptLike) -> dict[str, Any]:
 class Judge:
     """Adapter through which native code calls the reward functions of a run."""
 
-    def __init__(self, functions: Sequence[RewardFn]) -> None:
+    def __init__(self, functions: Sequence[RewardFn], columns: Set[str]) -> None:
+        """Makes the adapter of some functions, which get these columns in every call, ``None`` where a prompt has none."""
         names = [getattr(function, "__name__", "reward") for function in functions]
         #: A name for each function, no two of them equal.
         self.names: list[str] = []
@@ -282,6 +283,7 @@ class Judge:
             free = (own for n in count(i) if (own := f"{name}_{n}") not in names + self.names)
             self.names.append(name if names.count(name) == 1 else next(free))
         self._functions = functions
+        self._columns = columns
         #: The exception that a function has raised.
         self.error: BaseException | None = None
 
@@ -297,7 +299,7 @@ class Judge:
         fields = [json.loads(prompt)["fields"] for prompt in prompts]
         given = [field["prompt"] for field in fields]
         rows = [json.loads(field["columns"]) for field in fields]
-        columns = {key: [row.get(key) for row in rows] for key in {key for row in rows for key in row}}
+        columns = {key: [row.get(key) for row in rows] for key in self._columns}
         # Completions of conversations are conversations as well, as in TRL.
         answers = [
             text if isinstance(prompt, str) else [{"role": "assistant", "content": text}]
@@ -364,12 +366,6 @@ def _records(name: str, task: Iterable[PromptLike]) -> list[dict[str, Any]]:
     return records
 
 
-def _columns(record: dict[str, Any]) -> Mapping[str, Any]:
-    """Returns the columns of an item besides the prompt."""
-    columns: dict[str, Any] = json.loads(record["fields"]["columns"])
-    return columns
-
-
 def text_request(
     task: Iterable[PromptLike],
     eval_task: Iterable[PromptLike] | None,
@@ -393,9 +389,10 @@ def text_request(
         test = test or train
     else:
         test = _records("eval_task", eval_task)
+    columns = {name for record in train + test for name in json.loads(record["fields"]["columns"])}
     for function in functions:
         for name in _NOT_PROVIDED:
-            if _requires(function, name) and not all(name in _columns(record) for record in train + test):
+            if _requires(function, name) and name not in columns:
                 raise ValueError(f"`reward` has {function!r}, which requires `{name}`, but nothing provides it")
     try:
         given = [1.0] * len(functions) if weights is None else weights
@@ -408,7 +405,7 @@ def text_request(
         raise ValueError(f"{len(weights)} weights were given for {len(functions)} reward functions")
     if not all(abs(weight) <= MAX_REWARD for weight in weights):
         raise ValueError(f"`reward_weights` is {weights}, but must be finite numbers, at most {MAX_REWARD:g} in size")
-    judge = Judge(functions)
+    judge = Judge(functions, columns)
     texts = [record["text"] + record["fields"].get("solution", "") for record in train + test]
     solutions = [record["fields"]["solution"] for record in train + test if "solution" in record["fields"]]
     has_solutions = bool(solutions) and len(solutions) == len(train + test)

@@ -421,6 +421,21 @@ def test_reward_functions_have_lists_of_their_own() -> None:
     assert grove_rl.train(task=TASK, reward=[clearing, one], **BRIEF).mean_score == 1.0
 
 
+@pytest.mark.filterwarnings("ignore:iteration:UserWarning")
+def test_reward_functions_get_the_columns_of_all_prompts_each_time() -> None:
+    seen: list[Any] = []
+
+    def judge(completions: list[str], answer: list[Any], hint: list[Any], **_: Any) -> list[float]:
+        seen.extend(answer)
+        assert hint == [None] * len(completions) or hint[-1] == "h"
+        return [1.0] * len(completions)
+
+    task = [TASK[0] | {"answer": 3}] + TASK[1:]
+    one = BRIEF | {"generation": BRIEF["generation"] | {"num_prompts": 1}, "iterations": 4}
+    grove_rl.train(task=task, eval_task=[TASK[0] | {"hint": "h"}], reward=judge, **one)
+    assert {3, None} == set(seen)
+
+
 def test_rewards_of_texts_are_a_list() -> None:
     def judge(completions: list[str], **_: Any) -> Any:
         return dict.fromkeys(range(len(completions)), 1.0)
