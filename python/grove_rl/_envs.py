@@ -18,6 +18,7 @@ from ._settings import as_json
 from ._threads import use_threads
 
 _MAX_SEED = 1 << 63
+_MAX_INT64 = (1 << 63) - 1
 
 #: Maximum number of games in a batch.
 _MAX_ENVS = 1 << 30
@@ -162,6 +163,8 @@ class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[A
                 )
             if not self._is_ready and not mask.all():
                 raise ResetNeeded("reset all environments before you reset some of them")
+        if isinstance(seed, np.ndarray) and seed.ndim == 0:
+            seed = _seed(seed)
         # An environment's seed and its episode of that seed; none to draw both.
         levels: list[tuple[int, int] | None]
         if isinstance(seed, list | tuple | np.ndarray):
@@ -205,6 +208,9 @@ class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[A
                 f"actions have shape {given.shape} and type {given.dtype}, but must be {self.num_envs} whole numbers, "
                 "one for each environment"
             )
+        if given.dtype == np.uint64 and (given > _MAX_INT64).any():
+            env = int(given.argmax())
+            raise ValueError(f"action {given[env]} of environment {env} is none of {self.game}'s")
         if self._is_large:
             use_threads()
         if self._copy:

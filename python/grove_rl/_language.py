@@ -276,7 +276,7 @@ class Judge:
 
     def __init__(self, functions: Sequence[RewardFn], columns: Set[str]) -> None:
         """Makes the adapter of some functions, which get these columns in every call, ``None`` where a prompt has none."""
-        names = [getattr(function, "__name__", "reward") for function in functions]
+        names = [own if isinstance(own := getattr(function, "__name__", None), str) else "reward" for function in functions]
         #: A name for each function, no two of them equal.
         self.names: list[str] = []
         for i, name in enumerate(names):

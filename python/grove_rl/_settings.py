@@ -120,6 +120,9 @@ def in_sections(
             raise ValueError(f"`{name}` is not a setting of `train`: {_NO_SETTINGS[name]}")
         if isinstance(value, Mapping):
             section, given = name, value
+        elif "." in name:
+            section, _, key = name.partition(".")
+            given = {key: value}
         elif name in names:
             section, given = names[name][0], {name: value}
         elif name in sections:
@@ -128,6 +131,8 @@ def in_sections(
             changes[name] = value
             continue
         inner = changes.setdefault(section, {})
+        if not isinstance(inner, dict):
+            raise ValueError(f"`{section}` cannot be {inner!r}: must be a dict of settings")
         for key, item in given.items():
             if item is None:
                 continue

@@ -320,6 +320,9 @@ class Table:
         (Still, {"max_episode_steps": 0}, "`max_episode_steps` is 0, but must be a whole number, 1 or more"),
         (Still, {"num_groups": "2"}, "`rollout.num_groups` is '2', but must be a whole number"),
         (Still, {"rollout": 3}, "`rollout` cannot be 3: must be a dict"),
+        (Still, {"num_generations": 4, "rollout.group_size": 4}, "`rollout.group_size` is given twice: 4 and 4"),
+        (Still, {"rollout.group_sise": 4}, "group_sise"),
+        ("catch", {"optimizer": "adam", "optimizer.learning_rate": 1e-3}, "`optimizer` cannot be 'adam': must be a dict"),
         (Still, {"num_generations": 4, "group_size": 4}, "`rollout.group_size` is given twice: 4 and 4"),
         (None, {"task": TASK, "reward": len, "num_processes": 2}, "`num_processes` is 2"),
         (None, {"task": TASK, "reward": []}, r"`reward` is \[\], but a language model needs a function"),
@@ -385,6 +388,9 @@ def test_settings_may_be_of_numpy_and_have_the_names_of_trl() -> None:
     )
     config = Path(report.run, "config.toml").read_text()
     assert "group_size = 4" in config and "update_epochs = 3" in config
+    few = {name: value for name, value in FEW.items() if name != "group_size"}
+    for more in ({"rollout.group_size": np.int64(8)}, {"rollout.num_generations": 8}):
+        assert grove_rl.train(Still, **few, **more).env_steps == 8 * 3
     assert grove_rl.make_vec("catch", 1, rows=np.int32(6)).reset(seed=0)
 
 
@@ -434,6 +440,16 @@ def test_reward_functions_get_the_columns_of_all_prompts_each_time() -> None:
     one = BRIEF | {"generation": BRIEF["generation"] | {"num_prompts": 1}, "iterations": 4}
     grove_rl.train(task=task, eval_task=[TASK[0] | {"hint": "h"}], reward=judge, **one)
     assert {3, None} == set(seen)
+
+
+def test_a_reward_function_may_have_no_name() -> None:
+    class One:
+        __name__ = 3
+
+        def __call__(self, completions: list[str], **_: Any) -> list[float]:
+            return [1.0] * len(completions)
+
+    assert grove_rl.train(task=TASK, reward=One(), **BRIEF).mean_score == 1.0
 
 
 def test_rewards_of_texts_are_a_list() -> None:
@@ -561,7 +577,7 @@ def test_games_take_whole_numbers_alone() -> None:
         env.step(1)
     with pytest.raises(ResetNeeded, match="reset all environments"):
         envs.reset(options={"reset_mask": np.array([True, False, False, False])})
-    for seed in (1.5, True, -1, "1", 1 << 64):
+    for seed in (1.5, True, -1, "1", 1 << 64, np.array(3)):
         with pytest.raises(ValueError, match="a seed is .* but must be a whole number"):
             envs.reset(seed=seed)
         with pytest.raises(ValueError, match="a seed is .* but must be a whole number"):
@@ -573,6 +589,8 @@ def test_games_take_whole_numbers_alone() -> None:
     for actions in ([0.5, 1, 1, 1], [1.0] * 4, ["1"] * 4, [np.nan] * 4, [True] * 4, [None] * 4, np.ones((4, 1), int)):
         with pytest.raises(ValueError, match="actions have shape .* but must be 4 whole numbers"):
             envs.step(actions)
+    with pytest.raises(ValueError, match="action 9223372036854775808 of environment 2 is none of catch's"):
+        envs.step(np.array([0, 1, 1 << 63, 2], np.uint64))
     for action in (0.5, "1", True, None, [1], 1 << 63):
         with pytest.raises(ValueError, match="the action is .* but must be a whole number"):
             env.step(action)
