@@ -224,14 +224,14 @@ class Batch:
             raise ValueError(f"{self._place(i)}: {error}") from error
         if flat.dtype.kind == "f" and flat.dtype.itemsize > 4:
             # What is beyond 32 bits becomes infinite, and is refused when the observations are scaled.
-            with np.errstate(over="ignore"):
+            with np.errstate(all="ignore"):
                 self._flat[i] = flat
         else:
             self._flat[i] = flat
 
     def _finish(self) -> None:
         """Scales the observations."""
-        with np.errstate(over="ignore", invalid="ignore"):
+        with np.errstate(all="ignore"):
             self.encoding.scaled(self._flat, out=self.obs)
         if not np.isfinite(self.obs).all():
             i, feature = (int(at) for at in np.argwhere(~np.isfinite(self.obs))[0])

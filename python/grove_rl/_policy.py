@@ -119,7 +119,7 @@ class Policy:
         if obs.dtype.kind not in NUMBERS:
             raise ValueError(f"observations have the type {obs.dtype}, but must be numbers")
         # What is beyond 32 bits becomes infinite.
-        with np.errstate(over="ignore"):
+        with np.errstate(all="ignore"):
             obs = np.ascontiguousarray(obs, np.float32)
         if not np.isfinite(obs).all():
             raise ValueError("an observation holds a number that is not finite")
