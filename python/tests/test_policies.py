@@ -160,6 +160,22 @@ def test_observations_of_another_form_are_refused() -> None:
         grove_rl.Policy.load(run, spaces.Box(0, 1, (1,)))
 
 
+def test_tiny_numbers_are_taken_where_numpy_raises() -> None:
+    class Tiny(Pair):
+        observation_space = spaces.Box(0, 1e-44, (2,), np.float64)
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            return np.array([1e-50, 0]), {}
+
+        def step(self, action: Any) -> Any:
+            return np.array([1e-50, 0]), 1e-50, False, False, {}
+
+    with np.errstate(all="raise"):
+        policies = [trained(Tiny).policy(), grove_rl.train("catch", device="cpu", iterations=1).policy()]
+        for policy in policies:
+            assert policy(np.full(policy.num_features, 1e-50)).shape == ()
+
+
 @pytest.mark.filterwarnings("error")
 def test_numbers_beyond_32_bits_are_refused_without_a_warning() -> None:
     game = grove_rl.train("catch", device="cpu", iterations=1).policy()
@@ -258,6 +274,39 @@ def test_batches_of_vector_environments_are_taken_apart() -> None:
             rows = list(gymnasium.vector.utils.iterate(envs.observation_space, batch))
             np.testing.assert_array_equal(policy.logits(batch), policy.logits(rows))
             assert policy(batch).shape == (count,) and policy(rows[0]) == policy(batch)[0]
+
+
+def test_a_space_with_other_parts_or_bounds_is_refused() -> None:
+    class Parts(Pair):
+        observation_space = spaces.Dict({"a": spaces.Box(-1, 1, (1,)), "b": spaces.Box(-1, 1, (2,)), "c": spaces.Discrete(2)})
+
+    class Vector(Pair):
+        observation_space = spaces.Box(0, 1, (3,))
+
+    class Own(spaces.Box):
+        pass
+
+    parts, vector = trained(Parts).run, trained(Vector).run
+    one, two, bit = Parts.observation_space.spaces.values()
+    for run, space, words in [
+        (parts, spaces.Dict({"a": two, "b": one, "c": bit}), "put together"),
+        (parts, spaces.Dict({"a": one, "d": two, "c": bit}), "put together"),
+        (parts, spaces.Dict({"a": one, "b": two, "c": spaces.Box(0, 1, (2,))}), "put together"),
+        (parts, spaces.Dict({"a": one, "b": two, "c": spaces.Discrete(2, start=1)}), "put together"),
+        (parts, spaces.Dict({"a": one, "b": spaces.Box(-9, 9, (2,)), "c": bit}), "scaled"),
+        (vector, spaces.Discrete(3), "put together"),
+        (vector, spaces.Dict({"a": spaces.Box(0, 1, (1,)), "b": spaces.Box(0, 1, (2,))}), "put together"),
+        (vector, spaces.Box(0, 255, (3,), np.uint8), "scaled"),
+    ]:
+        with pytest.raises(ValueError, match=f"an observation of .* is {words} otherwise than those of the policy: give"):
+            grove_rl.Policy.load(run, space)
+    same = spaces.Dict({"a": Own(-1, 1, (1,), np.float64), "b": two, "c": bit})
+    for space in (same, spaces.flatten_space(same)):
+        assert grove_rl.Policy.load(parts, space)(space.sample()) in (5, 6)
+    # An earlier run's file has no parts.
+    file = Path(parts, "spaces.json")
+    file.write_text(json.dumps({name: value for name, value in json.loads(file.read_text()).items() if name != "structure"}))
+    assert grove_rl.Policy.load(parts, same)(same.sample()) in (5, 6)
 
 
 def test_draws_repeat_with_their_seed() -> None:
