@@ -284,13 +284,18 @@ def _is_outside(space: spaces.Space[Any], obs: Any) -> bool:
 
 
 def _batch_size(space: spaces.Space[Any], obs: Any) -> int | None:
-    """Returns the number of observations in the arrays of a vector environment, or ``None`` if it is not one."""
+    """Returns the number of observations in a batch of a vector environment, or ``None`` if it is not one."""
     if isinstance(space, spaces.Dict):
         fits = isinstance(obs, Mapping) and space.spaces.keys() <= obs.keys()
         sizes = {_batch_size(part, obs[key]) for key, part in space.spaces.items()} if fits else set()
     elif isinstance(space, spaces.Tuple):
         fits = isinstance(obs, tuple) and len(obs) == len(space)
         sizes = set(map(_batch_size, space.spaces, obs)) if fits else set()
+    elif isinstance(space, spaces.Text | spaces.OneOf):
+        # There is no array of them.
+        kind = str if isinstance(space, spaces.Text) else tuple
+        fits = isinstance(obs, tuple) and all(isinstance(own, kind) for own in obs)
+        sizes = {len(obs)} if fits else set()
     else:
         fits = isinstance(obs, np.ndarray) and obs.ndim > 0 and obs.shape[1:] == space.shape
         sizes = {len(obs)} if fits else set()

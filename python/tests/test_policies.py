@@ -262,11 +262,18 @@ def test_one_observation_is_told_from_a_batch_by_its_form() -> None:
     np.testing.assert_array_equal(trained(Parts).policy()._encoding.flatten(parts), [1, 0.25, 0.5])
 
 
+@pytest.mark.filterwarnings("ignore:.*precision lowered")
 def test_batches_of_vector_environments_are_taken_apart() -> None:
     class Nested(Pair):
         observation_space = spaces.Tuple([spaces.Discrete(3), spaces.Dict({"a": spaces.Box(0, 1, (2, 1)), "b": BIT}), BIT])
 
-    for kind in (Named, Nested):
+    class Texts(Pair):
+        observation_space = spaces.Dict({"text": spaces.Text(4), "both": spaces.Tuple([spaces.Text(2), BIT])})
+
+    class Either(Pair):
+        observation_space = spaces.Tuple([spaces.OneOf([spaces.Box(0, 1, (2,)), BIT]), BIT])
+
+    for kind in (Named, Nested, Texts, Either):
         policy = trained(kind).policy()
         for count in (1, 3):
             envs = gymnasium.vector.SyncVectorEnv([kind] * count)
