@@ -25,7 +25,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from ._settings import MAX_REWARD
+from ._settings import MAX_REWARD, check_unmasked
 from ._spaces import NUMBERS, Encoding
 
 EnvFn = Callable[[], gymnasium.Env[Any, Any]]
@@ -134,7 +134,8 @@ class Batch:
                 self._times[i] += 1
                 answer = self._parts(i, envs[i].step(decode(action)), _STEP)
                 obs, reward, terminated, truncated, _ = answer
-                number = reward if isinstance(reward, _REAL) else self._number(i, reward)
+                is_number = isinstance(reward, _REAL) and not isinstance(reward, np.timedelta64)
+                number = reward if is_number else self._number(i, reward)
                 try:
                     quietly[i] = float(number)
                 except OverflowError:
@@ -195,6 +196,7 @@ class Batch:
     def _number(self, i: int, reward: Any) -> Any:
         """Returns a reward that is not a scalar of Python or NumPy."""
         wrong = f"{self._place(i)}: the reward is {reprlib.repr(reward)}, but must be a number"
+        check_unmasked(f"{self._place(i)}: the reward", reward)
         try:
             number = np.asarray(reward)
         except Exception as error:

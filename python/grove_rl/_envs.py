@@ -14,7 +14,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from . import _native
-from ._settings import as_json
+from ._settings import as_json, check_unmasked, is_integer
 from ._threads import use_threads
 
 _MAX_SEED = 1 << 63
@@ -51,7 +51,7 @@ def _settings(game: str, parameters: dict[str, Any]) -> str:
 
 def _seed(seed: Any) -> int:
     """Validates a seed and returns it as an ``int``."""
-    if isinstance(seed, bool | np.bool_) or not isinstance(seed, int | np.integer) or not 0 <= seed < 1 << 64:
+    if not is_integer(seed) or not 0 <= seed < 1 << 64:
         raise ValueError(f"a seed is {seed!r}, but must be a whole number, at least 0 and less than 2^64")
     return int(seed)
 
@@ -121,7 +121,7 @@ class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[A
         """
         _check_unrendered(render_mode)
         mode = AutoresetMode(autoreset_mode)
-        if isinstance(num_envs, bool) or not isinstance(num_envs, int | np.integer) or not 1 <= num_envs <= _MAX_ENVS:
+        if not is_integer(num_envs) or not 1 <= num_envs <= _MAX_ENVS:
             raise ValueError(f"num_envs is {num_envs!r}, but must be a whole number, 1 to {_MAX_ENVS}")
         num_envs = int(num_envs)
         self._games = _native.Games(game, num_envs, mode.value, 0, _settings(game, parameters))
@@ -156,6 +156,7 @@ class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[A
             raise ValueError(f"`options` is {options!r}, but must be a dict")
         mask = (options or {}).get("reset_mask")
         if mask is not None:
+            check_unmasked("`reset_mask`", mask)
             mask = np.asarray(mask)
             if mask.dtype != np.bool_ or mask.shape != (self.num_envs,):
                 raise ValueError(
@@ -202,6 +203,7 @@ class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[A
         """Takes an action in every environment."""
         if not self._is_ready:
             raise _not_ready(self.closed)
+        check_unmasked("the batch of actions", actions)
         given = np.asarray(actions)
         if given.dtype.kind not in "iu" or given.shape != (self.num_envs,):
             raise ValueError(
@@ -293,6 +295,7 @@ class GroveEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
             raise _not_ready(self._is_closed)
         if type(action) is not int:
             # NumPy has many types of whole numbers.
+            check_unmasked("the action", action)
             number = np.asarray(action)
             if number.dtype.kind not in "iu" or number.ndim > 0:
                 raise ValueError(f"the action is {action!r}, but must be a whole number")

@@ -204,7 +204,8 @@ def _listed(item: Any) -> Any:
     Raises:
         TypeError: If it is neither.
     """
-    if not hasattr(item, "tolist"):
+    is_time = isinstance(item, np.ndarray | np.generic) and item.dtype.kind in "mM"
+    if is_time or not hasattr(item, "tolist"):
         raise TypeError(f"there is no JSON for the type {type(item).__name__}")
     return item.tolist()
 
@@ -340,7 +341,7 @@ def _number(name: str, reward: Any) -> float | None:
     if reward is None:
         return None
     try:
-        number = math.nan if isinstance(reward, str | bytes) else float(reward)
+        number = math.nan if isinstance(reward, str | bytes | np.timedelta64) else float(reward)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not abs(number) <= MAX_REWARD:

@@ -14,7 +14,7 @@ from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 
 from . import _native
-from ._settings import check_integer
+from ._settings import check_integer, check_unmasked
 from ._spaces import NUMBERS, SPACES, Encoding
 
 
@@ -115,6 +115,7 @@ class Policy:
         """
         if self._encoding is not None:
             obs = self._encoding.encode_batch(obs)
+        check_unmasked("an observation", obs)
         obs = np.asarray(obs)
         if obs.dtype.kind not in NUMBERS:
             raise ValueError(f"observations have the type {obs.dtype}, but must be numbers")
@@ -147,6 +148,7 @@ class Policy:
         single = self._is_single(obs)
         logits: NDArray[Any] = self.logits([obs] if single else obs)
         if action_mask is not None:
+            check_unmasked("`action_mask`", action_mask)
             mask = np.atleast_2d(action_mask)
             if mask.shape != logits.shape:
                 raise ValueError(f"`action_mask` has shape {mask.shape}, but must have shape {logits.shape}")
@@ -176,6 +178,7 @@ class Policy:
         if started is None:
             self._memory = np.empty((0, self._fresh.size), np.float32)
             return
+        check_unmasked("`started`", started)
         started = np.asarray(started)
         if started.dtype != np.bool_ or started.ndim != 1 or len(self._memory) not in (0, len(started)):
             count = len(self._memory) or "as many as there are environments"

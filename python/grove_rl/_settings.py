@@ -51,7 +51,7 @@ def as_json(settings: Mapping[str, Any]) -> str:
 def _plain(name: str, value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): _plain(f"{name}.{key}", item) for key, item in value.items()}
-    if isinstance(value, np.ndarray | np.generic):
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in "mM":
         value = value.tolist()
     if isinstance(value, list | tuple):
         return [_plain(name, item) for item in value]
@@ -68,14 +68,28 @@ def _plain(name: str, value: Any) -> Any:
     )
 
 
+def is_integer(value: Any) -> bool:
+    """Whether a value is a whole number of Python or NumPy. Its durations, which NumPy counts as such, are none."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool | np.timedelta64)
+
+
+def check_unmasked(name: str, value: Any) -> None:
+    """Checks that no number of a value is masked, of which NumPy would take whatever is below the mask.
+
+    Raises:
+        ValueError: If one is.
+    """
+    if np.ma.is_masked(value):
+        raise ValueError(f"{name} has a masked number: fill it, for instance by `filled(0)`")
+
+
 def check_integer(name: str, value: Any, minimum: int, maximum: int | None = None) -> int:
     """Returns an argument that is a whole number in a range.
 
     Raises:
         ValueError: If it is not.
     """
-    is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not is_integer or value < minimum or maximum is not None and value > maximum:
+    if not is_integer(value) or value < minimum or maximum is not None and value > maximum:
         limits = f"{minimum} or more" if maximum is None else f"{minimum} to {maximum}"
         raise ValueError(f"`{name}` is {value!r}, but must be a whole number, {limits}")
     return int(value)
@@ -87,7 +101,7 @@ def check_number(name: str, value: Any) -> float:
     Raises:
         ValueError: If it is not.
     """
-    is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    is_number = isinstance(value, float | np.floating) or is_integer(value)
     try:
         number = float(value) if is_number else math.nan
     except OverflowError:

@@ -12,6 +12,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from ._settings import check_unmasked
+
 #: The file of a run's folder that describes the spaces of its environments.
 SPACES = "spaces.json"
 
@@ -100,6 +102,7 @@ class Encoding:
             ValueError: If its shape or type does not fit the space.
         """
         space = self.space
+        check_unmasked("the observation", obs)
         if space is not None and space.shape is not None and np.shape(obs) != space.shape:
             raise ValueError(f"the observation has shape {np.shape(obs)}, but must have shape {space.shape}")
         try:
@@ -261,6 +264,7 @@ def _flattened(space: spaces.Space[Any], obs: Any) -> NDArray[Any]:
     """
     if space.shape is not None and np.shape(obs) != space.shape:
         raise ValueError(f"a part has shape {np.shape(obs)}, but must have shape {space.shape}")
+    check_unmasked("a part", obs)
     if isinstance(space, spaces.Box | spaces.MultiBinary):
         return np.ravel(obs)
     if isinstance(space, spaces.Dict):

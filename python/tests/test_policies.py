@@ -151,6 +151,15 @@ def test_observations_of_another_form_are_refused() -> None:
         policy([0, 0], action_mask=np.ones(3))
     with pytest.raises(ValueError, match="`action_mask` allows no action"):
         policy([0, 0], action_mask=np.zeros(2))
+    hidden = np.ma.array([1, 0], mask=[True, False])
+    for words, act in [
+        ("the observation", lambda: policy(hidden)),
+        ("the observation", lambda: policy(np.ma.array(np.zeros((2, 2)), mask=[[0, 0], [0, 1]]))),
+        ("`action_mask`", lambda: policy([0, 0], action_mask=hidden)),
+        ("`started`", lambda: policy.reset(hidden > 0)),
+    ]:
+        with pytest.raises(ValueError, match=f"{words} has a masked number"):
+            act()
     policy(np.zeros((2, 2)))
     policy.reset(np.array([True, False]))
     for started in (np.ones(3, bool), [1, 0], True):

@@ -84,6 +84,12 @@ class Tensor:
         ({"obs": [0, 1e39, 0]}, "step 2 of environment 0: the observation's number 1 is inf, but must be a finite"),
         ({"reward": Tensor()}, "the reward is .*, but must be a number .RuntimeError: it requires gradients"),
         ({"terminated": Tensor()}, "`terminated` or `truncated` is .*, but both .* .RuntimeError: it requires gradients"),
+        ({"reward": np.ma.masked}, "step 2 of environment 0: the reward has a masked number"),
+        ({"reward": np.ma.array([1.0], mask=[True])}, "step 2 of environment 0: the reward has a masked number"),
+        ({"obs": np.ma.array([1.0, 2, 3], mask=[0, 1, 0])}, "step 2 of environment 0: the observation has a masked number"),
+        ({"terminated": np.ma.masked}, "`terminated` or `truncated` is masked, but both must be True or False"),
+        ({"reward": np.timedelta64(5, "ns")}, "step 2 of environment 0: the reward is .*5.*, but must be a number"),
+        ({"reward": np.timedelta64(1, "s")}, "step 2 of environment 0: the reward is .*1.*, but must be a number"),
         ({"reward": None}, "the reward is None, but must be a number"),
         ({"reward": "1"}, "the reward is '1', but must be a number"),
         ({"reward": [1, 2]}, r"the reward is \[1, 2\]"),
@@ -317,6 +323,9 @@ class Table:
         (Still, {"reward": len}, "`reward` is .* does not apply to an environment"),
         (Still, {"num_processes": -1}, "`num_processes` is -1, but must be a whole number, 0 or more"),
         (Still, {"num_processes": 1.5}, "`num_processes` is 1.5"),
+        (Still, {"num_groups": np.timedelta64(2)}, "`rollout.num_groups` is .*2.*, but must be a whole number"),
+        ("catch", {"iterations": np.timedelta64(2, "ns")}, "`iterations` cannot be .*2.*: must be a number"),
+        (None, {"task": [{"prompt": "a", "x": np.timedelta64(2, "ns")}], "reward": len}, "column `x` .* type timedelta64"),
         (Still, {"max_episode_steps": 0}, "`max_episode_steps` is 0, but must be a whole number, 1 or more"),
         (Still, {"num_groups": "2"}, "`rollout.num_groups` is '2', but must be a whole number"),
         (Still, {"rollout": 3}, "`rollout` cannot be 3: must be a dict"),
@@ -404,7 +413,7 @@ def test_none_leaves_a_setting_at_its_default() -> None:
     assert len({Path(run, "config.toml").read_text() for run in runs}) == 1
 
 
-@pytest.mark.parametrize("reward", [np.nan, np.inf, "1", {}, 1e16])
+@pytest.mark.parametrize("reward", [np.nan, np.inf, "1", {}, 1e16, np.timedelta64(5, "ns")])
 def test_rewards_of_texts_are_finite_numbers(reward: Any) -> None:
     def judge(completions: list[str], **_: Any) -> list[Any]:
         return [reward] * len(completions)
@@ -577,7 +586,7 @@ def test_games_take_whole_numbers_alone() -> None:
         env.step(1)
     with pytest.raises(ResetNeeded, match="reset all environments"):
         envs.reset(options={"reset_mask": np.array([True, False, False, False])})
-    for seed in (1.5, True, -1, "1", 1 << 64, np.array(3)):
+    for seed in (1.5, True, -1, "1", 1 << 64, np.array(3), np.timedelta64(3)):
         with pytest.raises(ValueError, match="a seed is .* but must be a whole number"):
             envs.reset(seed=seed)
         with pytest.raises(ValueError, match="a seed is .* but must be a whole number"):
@@ -591,6 +600,13 @@ def test_games_take_whole_numbers_alone() -> None:
             envs.step(actions)
     with pytest.raises(ValueError, match="action 9223372036854775808 of environment 2 is none of catch's"):
         envs.step(np.array([0, 1, 1 << 63, 2], np.uint64))
+    hidden = np.ma.array([0, 1, 2, 1], mask=[0, 0, 1, 0])
+    with pytest.raises(ValueError, match="the batch of actions has a masked number"):
+        envs.step(hidden)
+    with pytest.raises(ValueError, match="`reset_mask` has a masked number"):
+        envs.reset(options={"reset_mask": hidden > 0})
+    with pytest.raises(ValueError, match="the action has a masked number"):
+        env.step(np.ma.array(1, mask=True))
     for action in (0.5, "1", True, None, [1], 1 << 63):
         with pytest.raises(ValueError, match="the action is .* but must be a whole number"):
             env.step(action)
