@@ -272,7 +272,9 @@ def _train_envs(
     finally:
         try:
             batch.close()
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             # The run is over, and its result or its own exception matters more.
             _warn_of_close(error)
     report.observation_space = spaces[0]
