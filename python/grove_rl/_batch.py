@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from ._settings import MAX_REWARD, check_unmasked
 from ._spaces import NUMBERS, Encoding
+from ._threads import check_exit
 
 EnvFn = Callable[[], gymnasium.Env[Any, Any]]
 
@@ -115,6 +116,7 @@ class Batch:
 
     def reset(self) -> None:
         """Starts episodes."""
+        check_exit()
         for i, level in enumerate(self.levels.tolist()):
             if level >= 0:
                 self._times[i] = 0
@@ -125,6 +127,7 @@ class Batch:
 
     def step(self) -> None:
         """Takes actions."""
+        check_exit()
         decode, envs, rewards = self.encoding.decode, self._envs, self.rewards
         # Unlike the array itself, its memory takes numbers beyond 32 bits without a warning: they become infinite, and are
         # refused below.
@@ -410,6 +413,7 @@ class ProcessBatch:
             block.unlink()
 
     def _call(self, what: str) -> None:
+        check_exit()
         answers = []
         for pipe, (worker, envs) in zip(self._pipes, self._workers, strict=True):
             try:

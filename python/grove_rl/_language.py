@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from . import _native
 from ._settings import MAX_REWARD, check_integer, check_number
-from ._threads import use_threads
+from ._threads import called, use_threads
 
 Messages = Sequence[Mapping[str, Any]]
 PromptLike = str | Messages | Mapping[str, Any]
@@ -291,7 +291,8 @@ class Judge:
     def __call__(self, completions: list[str], prompts: list[str]) -> list[list[float | None]]:
         """Returns the parts of each completion's reward; prompts are JSON."""
         try:
-            return self._judge(completions, prompts)
+            with called():
+                return self._judge(completions, prompts)
         except BaseException as error:
             self.error = error
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import copy
 import json
 import os
@@ -23,7 +24,7 @@ from ._language import PromptLike, RewardFn, is_async, text_request
 from ._policy import Policy
 from ._settings import HOST_NAMES, TEXT_NAMES, as_json, check_integer, in_sections
 from ._spaces import Encoding
-from ._threads import use_threads
+from ._threads import called, end_runs, use_threads
 
 Callback = Callable[[dict[str, Any]], Any]
 
@@ -34,6 +35,9 @@ _MAX_STEPS = 1000
 #: several epochs, which cost little compared with the steps.
 _ROLLOUT = {"num_groups": 2, "group_size": 32}
 _UPDATE = {"update_epochs": 10}
+
+# Called before what multiprocessing, imported above, has registered, which ends the processes of environments.
+atexit.register(end_runs)
 
 
 @dataclass
@@ -122,7 +126,7 @@ def train(
             raise ValueError(f"`{name}` is {path!r}, but must name a folder")
     if is_async(callback):
         raise ValueError(f"`callback` is the async function {callback!r}, but nothing awaits it")
-    listener = None if callback is None else lambda record: callback(json.loads(record))
+    listener = None if callback is None else partial(_listen, callback)
     base = os.getcwd()
     of_text = {"reward": reward, "model": model, "reward_weights": reward_weights, "eval_task": eval_task}
     of_host = {"num_processes": num_processes or None, "max_episode_steps": max_episode_steps}
@@ -152,7 +156,14 @@ def train(
     changes = in_sections(settings, HOST_NAMES)
     device = "cpu" if device is None else device
     _prepare(device)
-    return _train_envs(what, changes, device, run_dir, listener, num_processes, max_episode_steps)
+    with called():
+        return _train_envs(what, changes, device, run_dir, listener, num_processes, max_episode_steps)
+
+
+def _listen(callback: Callback, record: str) -> Any:
+    """Gives a record, which is JSON, to a callback."""
+    with called():
+        return callback(json.loads(record))
 
 
 def _refuse(arguments: dict[str, Any], what: str) -> None:

@@ -329,6 +329,43 @@ def test_processes_end_with_the_one_that_trains(folder: Path, monkeypatch: pytes
     assert done.returncode == -signal.SIGKILL
 
 
+LEFT = """
+import threading, time, grove_rl, test_train
+
+begun = threading.Event()
+
+class Slow(test_train.Corridor):
+    def step(self, action):
+        time.sleep(0.01)
+        return super().step(action)
+
+def run(num_processes):
+    few = {"num_groups": 1, "group_size": 4, "max_episode_steps": 5}
+    grove_rl.train(Slow, num_processes=num_processes, callback=lambda _: begun.set(), **few)
+
+def judge(completions, **_):
+    begun.set()
+    time.sleep(0.01)
+    return [float(len(text)) for text in completions]
+
+def learn():
+    brief = {"fit": {"iterations": 0}, "generation": {"num_prompts": 2, "group_size": 2, "max_new_tokens": 2}}
+    grove_rl.train(task=[{"prompt": "1>", "solution": "ab"}] * 4, reward=judge, **brief)
+
+threading.Thread(target=WHAT, daemon=True).start()
+begun.wait()
+"""
+
+
+@pytest.mark.parametrize("what", ["lambda: run(0)", "lambda: run(2)", "learn"])
+def test_a_process_ends_while_a_daemon_thread_trains(folder: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=":")
+    monkeypatch.setenv("PYTHONWARNINGS", "ignore")
+    Path("script.py").write_text(LEFT.replace("WHAT", what))
+    done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_ctrl_c_leaves_none_of_the_processes_that_are_being_started(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
