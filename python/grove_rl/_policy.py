@@ -111,7 +111,8 @@ class Policy:
         """Returns logits, ``[num_envs, num_actions]``, of observations, ``[num_envs, num_features]``.
 
         Raises:
-            ValueError: If observations have another shape, or are not finite numbers.
+            ValueError: If observations have another shape, are not finite numbers, are so large that logits are not
+                finite, or are another number than the memory of the last call is of.
         """
         if self._encoding is not None:
             obs = self._encoding.encode_batch(obs)
@@ -126,10 +127,19 @@ class Policy:
             raise ValueError("an observation holds a number that is not finite")
         if obs.ndim != 2 or obs.shape[1] != self.num_features:
             raise ValueError(f"observations are {obs.shape}, but must be (n, {self.num_features})")
-        if len(self._memory) != len(obs):
-            self._memory = np.tile(self._fresh, (len(obs), 1))
+        memory = self._memory.copy()
+        if len(memory) != len(obs):
+            if memory.size > 0:
+                raise ValueError(
+                    f"the policy remembers {len(memory)} environments, but {len(obs)} observations were given; call "
+                    "`reset()` to forget them"
+                )
+            memory = np.tile(self._fresh, (len(obs), 1))
         logits = np.empty((len(obs), self.num_actions), np.float32)
-        self._native.compute_logits(obs, self._memory, logits)
+        self._native.compute_logits(obs, memory, logits)
+        if not np.isfinite(logits).all():
+            raise ValueError("an observation holds a number so large that the logits are not finite")
+        self._memory = memory
         return logits
 
     def __call__(

@@ -194,6 +194,21 @@ def test_numbers_beyond_32_bits_are_refused_without_a_warning() -> None:
                 policy(obs)
 
 
+def test_a_policy_forgets_and_remembers_nothing_unasked() -> None:
+    policy = grove_rl.train("recall", device="cpu", iterations=1).policy()
+    obs = np.zeros((3, policy.num_features))
+    policy(obs)
+    memory = policy._memory
+    for given in (obs[:2], obs[0]):
+        with pytest.raises(ValueError, match="the policy remembers 3 environments, but [12] observations were given; call"):
+            policy(given)
+    with pytest.raises(ValueError, match="an observation holds a number so large that the logits are not finite"):
+        policy(obs + 3e38)
+    assert policy._memory is memory and np.isfinite(memory).all()
+    policy.reset()
+    assert policy(obs[:2]).shape == (2,)
+
+
 def test_a_policy_without_its_space_asks_for_it() -> None:
     run = trained(Named).run
     obs = Named.observation_space.sample()
