@@ -128,7 +128,8 @@ class LanguageModel:
             top_p: Cumulative probability of the likeliest tokens to draw from; 1 for all.
             min_p: Least probability of the tokens to draw from, relative to the likeliest one's; 0 for all.
             num_completions: Completions of each prompt, 1 to 4096; if more than 1, each result is a list.
-            seed: Seed of the draws, at least 0 and less than 2^64.
+            seed: Seed of the draws, at least 0 and less than 2^64. Those of the first prompt are those of ``grove
+                generate``; the others have draws of their own, by their place in the list.
             stop: A text that ends a completion, or several; none by default.
             chat_template_kwargs: Values of the chat template's own variables, for conversations.
             tools: JSON schemas of tools for the chat template, for conversations.

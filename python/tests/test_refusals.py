@@ -1,6 +1,7 @@
 """Rejected arguments, and the messages about them."""
 
 import errno
+import json
 import os
 import signal
 import stat
@@ -540,6 +541,16 @@ def test_one_stop_text_is_no_list_of_letters(model: grove_rl.LanguageModel) -> N
     assert model.generate("1>", stop="ab>1", **options) == [text.split("ab>1")[0] for text in whole]
     assert model.generate("1>", stop=None, **options) == whole
     assert any("a" in text for text in whole)
+
+
+def test_the_first_completion_is_that_of_the_program(model: grove_rl.LanguageModel) -> None:
+    options: dict[str, Any] = {"max_new_tokens": 20, "temperature": 1.0, "seed": 3}
+    text = model.generate("1>", **options)
+    assert model.generate(["1>", "2>"], **options)[0] == text
+    program = [sys.executable, "-c", "import grove_rl._program as p; raise SystemExit(p.main())", "generate", model._path]
+    words = ["1>", "--temperature", "1", "--seed", "3", "--max-new-tokens", "20", "--json"]
+    done = subprocess.run([*program, *words], capture_output=True, check=True)
+    assert json.loads(done.stdout)["completions"][0]["text"] == text
 
 
 def test_ctrl_c_ends_a_generation(model: grove_rl.LanguageModel) -> None:
