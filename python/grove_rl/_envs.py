@@ -14,7 +14,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from . import _native
-from ._settings import as_json, check_unmasked, is_integer
+from ._settings import Integer, as_json, check_unmasked, is_integer
 from ._threads import use_threads
 
 _MAX_SEED = 1 << 63
@@ -102,7 +102,7 @@ class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[A
     def __init__(
         self,
         game: str,
-        num_envs: int | np.integer[Any] = 1,
+        num_envs: Integer = 1,
         *,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         copy: bool = True,
@@ -145,7 +145,7 @@ class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[A
     def reset(
         self,
         *,
-        seed: int | np.integer[Any] | list[int] | list[int | None] | tuple[int | None, ...] | NDArray[Any] | None = None,
+        seed: Integer | Sequence[Integer | None] | NDArray[Any] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """Starts new episodes, in all environments or in those of ``options["reset_mask"]``."""
@@ -177,12 +177,14 @@ class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[A
                 # Later levels follow from the seeds, as they do from a single one.
                 self.np_random = np.random.default_rng(np.array(seeds, np.uint64).view(np.uint32))
         elif seed is not None:
-            super().reset(seed=_seed(seed))
-            levels = [(int(seed), env) for env in envs]
+            seed = _seed(seed)
+            super().reset(seed=seed)
+            levels = [(seed, env) for env in envs]
         else:
             levels = [None] * self.num_envs
         if mask is None and not isinstance(seed, list | tuple | np.ndarray):
-            self._games.reset(self._draw() if seed is None else int(seed))
+            first = levels[0]
+            self._games.reset(self._draw() if first is None else first[0])
         else:
             for env in envs if mask is None else np.flatnonzero(mask).tolist():
                 self._games.reset_env(env, *(levels[env] or (self._draw(), 0)))
@@ -192,7 +194,7 @@ class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[A
         return obs, _masks(self._games, self.num_envs)
 
     def step(
-        self, actions: NDArray[np.integer[Any]] | Sequence[int]
+        self, actions: NDArray[np.integer[Any]] | Sequence[Integer]
     ) -> tuple[
         NDArray[np.float32],
         NDArray[np.float64],
@@ -273,7 +275,7 @@ class GroveEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         self._num_features, self._is_masked = self._games.num_features, self._games.masked
 
     def reset(
-        self, *, seed: int | np.integer[Any] | None = None, options: dict[str, Any] | None = None
+        self, *, seed: Integer | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """Starts an episode: that of ``seed``, or a new one."""
         if self._is_closed:
@@ -288,7 +290,7 @@ class GroveEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         return obs, _masks(self._games)
 
     def step(
-        self, action: np.integer[Any] | int
+        self, action: Integer
     ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """Takes an action."""
         if not self._is_ready:
@@ -317,7 +319,7 @@ class GroveEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
 
 def make_vec(
     game: str,
-    num_envs: int | np.integer[Any] = 1,
+    num_envs: Integer = 1,
     *,
     autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
     copy: bool = True,

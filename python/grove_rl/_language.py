@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _native
-from ._settings import MAX_REWARD, check_integer, check_number
+from ._settings import MAX_REWARD, Integer, Real, check_integer, check_number
 from ._threads import called, use_threads
 
 Messages = Sequence[Mapping[str, Any]]
@@ -31,12 +31,12 @@ _NOT_PROVIDED = ("completion_ids", "trainer_state", "log_extra", "log_metric", "
 class _Options(TypedDict, total=False):
     """The arguments of :meth:`LanguageModel.generate` that do not change the type of its result."""
 
-    max_new_tokens: int
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    seed: int
+    max_new_tokens: Integer
+    temperature: Real
+    top_k: Integer
+    top_p: Real
+    min_p: Real
+    seed: Integer
     stop: str | Sequence[str] | None
     chat_template_kwargs: Mapping[str, Any] | None
     tools: Sequence[Mapping[str, Any]] | None
@@ -87,7 +87,7 @@ class LanguageModel:
     @overload
     def generate(
         self,
-        prompts: Sequence[str] | Sequence[Messages],
+        prompts: Iterable[str] | Iterable[Messages],
         *,
         num_completions: Literal[1] = 1,
         **options: Unpack[_Options],
@@ -95,23 +95,23 @@ class LanguageModel:
     @overload
     def generate(
         self,
-        prompts: str | Messages | Sequence[str] | Sequence[Messages],
+        prompts: str | Messages | Iterable[str] | Iterable[Messages],
         *,
-        num_completions: int,
+        num_completions: Integer,
         **options: Unpack[_Options],
     ) -> Any: ...
 
     def generate(
         self,
-        prompts: str | Messages | Sequence[str] | Sequence[Messages],
+        prompts: str | Messages | Iterable[str] | Iterable[Messages],
         *,
-        max_new_tokens: int = 64,
-        temperature: float = 0.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        min_p: float = 0.0,
-        num_completions: int = 1,
-        seed: int = 0,
+        max_new_tokens: Integer = 64,
+        temperature: Real = 0.0,
+        top_k: Integer = 0,
+        top_p: Real = 1.0,
+        min_p: Real = 0.0,
+        num_completions: Integer = 1,
+        seed: Integer = 0,
         stop: str | Sequence[str] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
@@ -277,8 +277,9 @@ class Judge:
     """Adapter through which native code calls the reward functions of a run."""
 
     def __init__(self, functions: Sequence[RewardFn], columns: Set[str]) -> None:
-        """Makes the adapter of some functions, which get these columns in every call, ``None`` where a prompt has none."""
-        names = [own if isinstance(own := getattr(function, "__name__", None), str) else "reward" for function in functions]
+        """Makes the adapter of functions that get these columns in every call, ``None`` where a prompt has none."""
+        given = [getattr(function, "__name__", None) for function in functions]
+        names = [name if isinstance(name, str) else "reward" for name in given]
         #: A name for each function, no two of them equal.
         self.names: list[str] = []
         for i, name in enumerate(names):

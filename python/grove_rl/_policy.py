@@ -14,7 +14,7 @@ from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 
 from . import _native
-from ._settings import check_integer, check_unmasked
+from ._settings import Integer, check_integer, check_unmasked
 from ._spaces import NUMBERS, SPACES, Encoding
 
 
@@ -29,7 +29,7 @@ class Policy:
         self,
         path: str | os.PathLike[str],
         observation_space: spaces.Space[Any] | None = None,
-        seed: int | np.integer[Any] | None = None,
+        seed: Integer | None = None,
     ) -> None:
         """Loads the policy of a run, of a checkpoint or of a policy's file.
 
@@ -88,7 +88,7 @@ class Policy:
         cls,
         path: str | os.PathLike[str],
         observation_space: spaces.Space[Any] | None = None,
-        seed: int | np.integer[Any] | None = None,
+        seed: Integer | None = None,
     ) -> Policy:
         """Loads the policy of a run, of a checkpoint or of a policy's file; arguments as of the constructor."""
         return cls(path, observation_space, seed)

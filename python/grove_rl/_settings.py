@@ -10,8 +10,12 @@ from typing import Any
 
 import numpy as np
 
-#: Largest size of a reward, of the sum of an episode's, and of a reward's weight: squares of much larger ones overflow, so
-#: that nothing would be learnt.
+#: Numbers of Python and NumPy.
+Integer = int | np.integer[Any]
+Real = float | np.integer[Any] | np.floating[Any]
+
+#: Largest size of a reward, of the sum of an episode's, and of a reward's weight: squares of much larger ones
+#: overflow, so that nothing would be learnt.
 MAX_REWARD = 1e15
 
 #: Names of settings of Python environments, whose defaults differ, with their sections and Grove's own names.

@@ -191,7 +191,9 @@ class Encoding:
         if space is not None:
             own, widths = _scaling(space)
             if own.size != center.size:
-                raise ValueError(f"an observation of {space} has {own.size} numbers, but one of the policy has {center.size}")
+                raise ValueError(
+                    f"an observation of {space} has {own.size} numbers, but one of the policy has {center.size}"
+                )
             # Another computer may round otherwise.
             has_bounds = (np.abs(own - center) + np.abs(widths - scale) <= 1e-4 * scale).all()
             # A vector is what the policy takes without the space, too.
@@ -238,7 +240,7 @@ def _scaling(space: spaces.Space[Any]) -> tuple[NDArray[np.float32], NDArray[np.
 
 
 def _structure(space: spaces.Space[Any]) -> list[Any]:
-    """Returns as JSON how an observation is put together: the kinds and sizes of its parts, in the order of their numbers."""
+    """Returns as JSON how an observation is put together: the kinds and sizes of its parts, in their order."""
     # A class of one's own has the kind of Gymnasium's that it is derived from.
     kind = next(base.__name__ for base in type(space).__mro__ if base.__module__.startswith("gymnasium.spaces"))
     if isinstance(space, spaces.Dict):

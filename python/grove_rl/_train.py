@@ -22,7 +22,7 @@ from . import _native
 from ._batch import Batch, EnvFn, ProcessBatch, close_all, make_env
 from ._language import PromptLike, RewardFn, is_async, text_request
 from ._policy import Policy
-from ._settings import HOST_NAMES, TEXT_NAMES, as_json, check_integer, in_sections
+from ._settings import HOST_NAMES, TEXT_NAMES, Integer, as_json, check_integer, in_sections
 from ._spaces import Encoding
 from ._threads import called, end_runs, use_threads
 
@@ -76,8 +76,8 @@ def train(
     device: str | None = None,
     run_dir: str | os.PathLike[str] | None = None,
     callback: Callback | None = None,
-    num_processes: int = 0,
-    max_episode_steps: int | None = None,
+    num_processes: Integer = 0,
+    max_episode_steps: Integer | None = None,
     **settings: Any,
 ) -> Report:
     """Trains a policy by GRPO, or a language model if ``task`` is given.
@@ -216,8 +216,8 @@ def _train_envs(
     device: str,
     run_dir: str | os.PathLike[str] | None,
     listener: Callable[[str], Any] | None,
-    num_processes: int,
-    max_episode_steps: int | None,
+    num_processes: Integer,
+    max_episode_steps: Integer | None,
 ) -> Report:
     """Trains in the environments that `what` makes, after a look at the spaces of one of them."""
     num_processes = check_integer("num_processes", num_processes, 0)

@@ -309,7 +309,8 @@ def test_batches_of_vector_environments_are_taken_apart() -> None:
 
 def test_a_space_with_other_parts_or_bounds_is_refused() -> None:
     class Parts(Pair):
-        observation_space = spaces.Dict({"a": spaces.Box(-1, 1, (1,)), "b": spaces.Box(-1, 1, (2,)), "c": spaces.Discrete(2)})
+        one, two, bit = spaces.Box(-1, 1, (1,)), spaces.Box(-1, 1, (2,)), spaces.Discrete(2)
+        observation_space = spaces.Dict({"a": one, "b": two, "c": bit})
 
     class Vector(Pair):
         observation_space = spaces.Box(0, 1, (3,))
@@ -318,7 +319,7 @@ def test_a_space_with_other_parts_or_bounds_is_refused() -> None:
         pass
 
     parts, vector = trained(Parts).run, trained(Vector).run
-    one, two, bit = Parts.observation_space.spaces.values()
+    one, two, bit = Parts.one, Parts.two, Parts.bit
     for run, space, words in [
         (parts, spaces.Dict({"a": two, "b": one, "c": bit}), "put together"),
         (parts, spaces.Dict({"a": one, "d": two, "c": bit}), "put together"),
@@ -336,7 +337,9 @@ def test_a_space_with_other_parts_or_bounds_is_refused() -> None:
         assert grove_rl.Policy.load(parts, space)(space.sample()) in (5, 6)
     # An earlier run's file has no parts.
     file = Path(parts, "spaces.json")
-    file.write_text(json.dumps({name: value for name, value in json.loads(file.read_text()).items() if name != "structure"}))
+    saved = json.loads(file.read_text())
+    del saved["structure"]
+    file.write_text(json.dumps(saved))
     assert grove_rl.Policy.load(parts, same)(same.sample()) in (5, 6)
 
 
