@@ -298,7 +298,8 @@ def _start(process: Any) -> None:
 def _interrupts_deferred() -> Iterator[None]:
     """Defers Ctrl-C, and lets processes that are started begin with it blocked.
 
-    They would end in the midst of their imports, and this process would not know one that it has just started.
+    They would end in the midst of their imports, this process would not know one that it has just started, and leave those
+    that it is ending.
     """
     pressed: list[int] = []
     # Other threads than the main one have no handlers, and None is one that is not Python's.
@@ -386,7 +387,15 @@ class ProcessBatch:
         self._call("step")
 
     def close(self) -> None:
-        """Ends the processes."""
+        """Ends the processes.
+
+        Raises:
+            KeyboardInterrupt: If Ctrl-C is pressed meanwhile; processes and memory are gone nevertheless.
+        """
+        with _interrupts_deferred():
+            self._close()
+
+    def _close(self) -> None:
         for pipe in self._pipes:
             try:
                 pipe.send("close")

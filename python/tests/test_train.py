@@ -11,6 +11,7 @@ import sys
 import threading
 import tomllib
 from collections.abc import Callable
+from multiprocessing import shared_memory
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -306,6 +307,23 @@ def test_a_process_that_ignores_signals_is_killed(monkeypatch: pytest.MonkeyPatc
     [(worker, _)] = batch._workers
     batch.close()
     assert worker.exitcode == -signal.SIGKILL
+
+
+def test_ctrl_c_while_processes_are_ended_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = grove_rl._batch.ProcessBatch([Corridor] * 2, (Corridor.observation_space, Corridor.action_space), 2)
+    join, names = grove_rl._batch._join, [block.name for block in batch._memory]
+
+    def interrupted(workers: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        join(workers)
+
+    monkeypatch.setattr(grove_rl._batch, "_join", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        batch.close()
+    assert not any(worker.is_alive() for worker, _ in batch._workers)
+    for name in names:
+        with pytest.raises(FileNotFoundError):
+            shared_memory.SharedMemory(name=name)
 
 
 KILLED = """
