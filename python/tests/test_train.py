@@ -98,7 +98,7 @@ def test_a_tracker_that_fails_warns_once_and_stops_no_run(folder: Path) -> None:
     log = Broken()
     with pytest.warns(UserWarning) as warned, grove_rl.Tracker(log) as tracker:
         report = grove_rl.train("catch", iterations=3, device="cpu", callback=tracker)
-    assert report.details["iteration"] == 3 and len(log.logged) == 1
+    assert report.details["iteration"] == 3 and len(log.logged) == 1 and log.finished == 1
     assert [str(one.message).split(".")[0] for one in warned] == [
         "tracking stopped: ConnectionError('the server is gone')"
     ]
