@@ -126,6 +126,8 @@ def train(
             raise ValueError(f"`{name}` is {path!r}, but must name a folder")
     if is_async(callback):
         raise ValueError(f"`callback` is the async function {callback!r}, but nothing awaits it")
+    # Python shows a warning once, unless it forgets those of earlier runs.
+    globals().setdefault("__warningregistry__", {}).clear()
     listener = None if callback is None else partial(_listen, callback)
     base = os.getcwd()
     of_text = {"reward": reward, "model": model, "reward_weights": reward_weights, "eval_task": eval_task}

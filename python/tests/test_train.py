@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import tomllib
+import warnings
 from collections.abc import Callable
 from multiprocessing import shared_memory
 from pathlib import Path
@@ -400,6 +401,20 @@ def test_ctrl_c_leaves_none_of_the_processes_that_are_being_started(
     assert len(started) == 2 and not any(process.is_alive() for process in started)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()
+
+
+def test_each_run_warns_anew(folder: Path) -> None:
+    def one(completions: list[str], **_: Any) -> list[float]:
+        return [1.0] * len(completions)
+
+    brief = {"iterations": 2, "fit": {"iterations": 0}, "generation": {"num_prompts": 2, "group_size": 2, "max_new_tokens": 2}}
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("default")
+        counts = [0]
+        for _ in range(2):
+            grove_rl.train(task=[{"prompt": "1>", "solution": "ab"}] * 4, reward=one, **brief)
+            counts.append(len(seen) - sum(counts))
+    assert counts[1] == counts[2] > 0
 
 
 @pytest.mark.filterwarnings("ignore:iteration:UserWarning")
