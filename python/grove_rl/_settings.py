@@ -40,6 +40,9 @@ _NO_SETTINGS = {
     "output_dir": "the argument `run_dir` names the folder of the run",
     "logging_steps": "every iteration is recorded",
     "max_prompt_length": "prompts are never cut",
+    "reward_funcs": "the argument `reward` holds the reward functions",
+    "train_dataset": "the argument `task` holds the prompts",
+    "eval_dataset": "the argument `eval_task` holds the prompts for evaluation",
 }
 
 
@@ -62,7 +65,7 @@ def _plain(name: str, value: Any) -> Any:
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"`{name}` cannot be {value}: must be a finite number")
+        raise ValueError(f"`{name}` cannot be {value}: must be a finite number, or None for its default")
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
         raise ValueError(f"`{name}` cannot be {value}: must be at least -2^63 and less than 2^63")
     if isinstance(value, bool | int | float | str):

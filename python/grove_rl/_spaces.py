@@ -222,7 +222,12 @@ def _scaling(space: spaces.Space[Any]) -> tuple[NDArray[np.float32], NDArray[np.
     Raises:
         ValueError: If observations cannot be flattened, or are too many numbers or none.
     """
-    if not space.is_np_flattenable:
+    try:
+        is_flattenable = space.is_np_flattenable
+    except NotImplementedError:
+        # It is no kind of Gymnasium's.
+        is_flattenable = False
+    if not is_flattenable:
         raise ValueError(f"observations of {space} cannot be flattened to a vector")
     if not 1 <= spaces.flatdim(space) <= _MOST_FEATURES:
         raise ValueError(

@@ -124,6 +124,8 @@ def train(
     for name, path in (("run_dir", run_dir), ("model", model)):
         if path is not None and not os.fspath(path):
             raise ValueError(f"`{name}` is {path!r}, but must name a folder")
+        if path is not None and not _is_unicode(os.fspath(path)):
+            raise ValueError(f"`{name}` is {path!r}, but must be Unicode")
     if is_async(callback):
         raise ValueError(f"`callback` is the async function {callback!r}, but nothing awaits it")
     # Python shows a warning once, unless it forgets those of earlier runs.
@@ -134,8 +136,8 @@ def train(
     of_host = {"num_processes": num_processes or None, "max_episode_steps": max_episode_steps}
     if task is not None:
         _refuse({"what": what, **of_host}, "a language model, whose prompts are `task`")
-        request, judge = text_request(task, eval_task, reward, reward_weights)
         text = as_json(in_sections(settings, TEXT_NAMES))
+        request, judge = text_request(task, eval_task, reward, reward_weights)
         device = "cpu" if device is None else device
         _prepare(device)
         arguments = ("tiny" if model is None else os.fspath(model), text, device, run_dir, listener)
@@ -160,6 +162,13 @@ def train(
     _prepare(device)
     with called():
         return _train_envs(what, changes, device, run_dir, listener, num_processes, max_episode_steps)
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        return bool(text.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def _listen(callback: Callback, record: str) -> Any:

@@ -138,6 +138,7 @@ BOX, TWO = Still.observation_space, Still.action_space
         (BOX, spaces.MultiDiscrete([16] * 16), "has 18446744073709551616 actions"),
         (spaces.Box(0, 1, (0,)), TWO, "an observation of Box.* has 0 numbers, but must have 1 to 1048576"),
         (spaces.Dict(), TWO, r"an observation of Dict\(\) has 0 numbers"),
+        (spaces.Space((2,), np.float32), TWO, "observations of .*Space.* cannot be flattened to a vector"),
     ],
 )
 def test_spaces_have_a_size(observation: Any, action: Any, words: str) -> None:
@@ -376,6 +377,10 @@ class Table:
         (None, {"task": TASK, "reward": len, "output_dir": "out"}, "`output_dir` is not a setting .* `run_dir` names"),
         ("catch", {"optimizer": "adam"}, "`optimizer` cannot be \"adam\": it is a section of settings"),
         ("catch", {"run_dir": ""}, "`run_dir` is '', but must name a folder"),
+        ("catch", {"run_dir": "c\udcffd"}, r"`run_dir` is 'c.udcffd', but must be Unicode"),
+        ("catch", {"stop": {"score": np.inf}}, "`stop.score` cannot be inf: must be a finite number, or None for its default"),
+        (None, {"task": TASK, "reward_funcs": len}, "`reward_funcs` is not a setting of `train`: the argument `reward`"),
+        (Still, {"data": {"path": "nowhere"}}, "`grove fit` learns from datasets; `train` plays"),
     ],
 )
 def test_arguments_that_mean_nothing_are_refused(what: Any, arguments: dict[str, Any], words: str) -> None:

@@ -407,12 +407,13 @@ def test_each_run_warns_anew(folder: Path) -> None:
     def one(completions: list[str], **_: Any) -> list[float]:
         return [1.0] * len(completions)
 
-    brief = {"iterations": 2, "fit": {"iterations": 0}, "generation": {"num_prompts": 2, "group_size": 2, "max_new_tokens": 2}}
+    task = [{"prompt": f"{i}>", "solution": "ab"} for i in range(4)]
+    generation = {"num_prompts": 2, "group_size": 2, "max_new_tokens": 2}
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("default")
         counts = [0]
         for _ in range(2):
-            grove_rl.train(task=[{"prompt": "1>", "solution": "ab"}] * 4, reward=one, **brief)
+            grove_rl.train(task=task, reward=one, iterations=2, fit={"iterations": 0}, generation=generation)
             counts.append(len(seen) - sum(counts))
     assert counts[1] == counts[2] > 0
 
