@@ -25,7 +25,9 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from ._settings import MAX_REWARD, check_unmasked
 from ._spaces import NUMBERS, Encoding
+from ._threads import check_exit
 
 EnvFn = Callable[[], gymnasium.Env[Any, Any]]
 
@@ -114,6 +116,7 @@ class Batch:
 
     def reset(self) -> None:
         """Starts episodes."""
+        check_exit()
         for i, level in enumerate(self.levels.tolist()):
             if level >= 0:
                 self._times[i] = 0
@@ -124,6 +127,7 @@ class Batch:
 
     def step(self) -> None:
         """Takes actions."""
+        check_exit()
         decode, envs, rewards = self.encoding.decode, self._envs, self.rewards
         # Unlike the array itself, its memory takes numbers beyond 32 bits without a warning: they become infinite, and are
         # refused below.
@@ -133,7 +137,8 @@ class Batch:
                 self._times[i] += 1
                 answer = self._parts(i, envs[i].step(decode(action)), _STEP)
                 obs, reward, terminated, truncated, _ = answer
-                number = reward if isinstance(reward, _REAL) else self._number(i, reward)
+                is_number = isinstance(reward, _REAL) and not isinstance(reward, np.timedelta64)
+                number = reward if is_number else self._number(i, reward)
                 try:
                     quietly[i] = float(number)
                 except OverflowError:
@@ -141,13 +146,15 @@ class Batch:
                 self.terminated[i] = terminated if isinstance(terminated, _FLAG) else self._flag(i, terminated)
                 self.truncated[i] = truncated if isinstance(truncated, _FLAG) else self._flag(i, truncated)
                 self._keep(i, obs)
-        with np.errstate(over="ignore", invalid="ignore"):
+        with np.errstate(all="ignore"):
             np.add(self._returns, rewards, out=self._returns, where=self.actions >= 0)
-        if not np.isfinite(self._returns).all():
-            i = int(np.flatnonzero(~np.isfinite(self._returns))[0])
+        # Of a number that is NaN, neither is true.
+        is_usable = (np.abs(rewards) <= MAX_REWARD) & (np.abs(self._returns) <= MAX_REWARD)
+        if not is_usable.all():
+            i = int(np.argmin(is_usable))
             reward, total = rewards[i], self._returns[i]
-            what = f"the reward is {reward}" if not np.isfinite(reward) else f"the sum of the rewards is {total}"
-            raise ValueError(f"{self._place(i)}: {what}, but must be a finite number of 32 bits")
+            what = f"the sum of the rewards is {total:g}" if abs(reward) <= MAX_REWARD else f"the reward is {reward:g}"
+            raise ValueError(f"{self._place(i)}: {what}, but must be a finite number, at most {MAX_REWARD:g} in size")
         self._finish()
 
     def close(self) -> None:
@@ -192,6 +199,7 @@ class Batch:
     def _number(self, i: int, reward: Any) -> Any:
         """Returns a reward that is not a scalar of Python or NumPy."""
         wrong = f"{self._place(i)}: the reward is {reprlib.repr(reward)}, but must be a number"
+        check_unmasked(f"{self._place(i)}: the reward", reward)
         try:
             number = np.asarray(reward)
         except Exception as error:
@@ -221,14 +229,14 @@ class Batch:
             raise ValueError(f"{self._place(i)}: {error}") from error
         if flat.dtype.kind == "f" and flat.dtype.itemsize > 4:
             # What is beyond 32 bits becomes infinite, and is refused when the observations are scaled.
-            with np.errstate(over="ignore"):
+            with np.errstate(all="ignore"):
                 self._flat[i] = flat
         else:
             self._flat[i] = flat
 
     def _finish(self) -> None:
         """Scales the observations."""
-        with np.errstate(over="ignore", invalid="ignore"):
+        with np.errstate(all="ignore"):
             self.encoding.scaled(self._flat, out=self.obs)
         if not np.isfinite(self.obs).all():
             i, feature = (int(at) for at in np.argwhere(~np.isfinite(self.obs))[0])
@@ -290,7 +298,8 @@ def _start(process: Any) -> None:
 def _interrupts_deferred() -> Iterator[None]:
     """Defers Ctrl-C, and lets processes that are started begin with it blocked.
 
-    They would end in the midst of their imports, and this process would not know one that it has just started.
+    They would end in the midst of their imports, this process would not know one that it has just started, and leave those
+    that it is ending.
     """
     pressed: list[int] = []
     # Other threads than the main one have no handlers, and None is one that is not Python's.
@@ -378,7 +387,15 @@ class ProcessBatch:
         self._call("step")
 
     def close(self) -> None:
-        """Ends the processes."""
+        """Ends the processes.
+
+        Raises:
+            KeyboardInterrupt: If Ctrl-C is pressed meanwhile; processes and memory are gone nevertheless.
+        """
+        with _interrupts_deferred():
+            self._close()
+
+    def _close(self) -> None:
         for pipe in self._pipes:
             try:
                 pipe.send("close")
@@ -405,6 +422,7 @@ class ProcessBatch:
             block.unlink()
 
     def _call(self, what: str) -> None:
+        check_exit()
         answers = []
         for pipe, (worker, envs) in zip(self._pipes, self._workers, strict=True):
             try:

@@ -14,10 +14,11 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from . import _native
-from ._settings import as_json
+from ._settings import Integer, as_json, check_unmasked, is_integer
 from ._threads import use_threads
 
 _MAX_SEED = 1 << 63
+_MAX_INT64 = (1 << 63) - 1
 
 #: Maximum number of games in a batch.
 _MAX_ENVS = 1 << 30
@@ -50,7 +51,7 @@ def _settings(game: str, parameters: dict[str, Any]) -> str:
 
 def _seed(seed: Any) -> int:
     """Validates a seed and returns it as an ``int``."""
-    if isinstance(seed, bool | np.bool_) or not isinstance(seed, int | np.integer) or not 0 <= seed < 1 << 64:
+    if not is_integer(seed) or not 0 <= seed < 1 << 64:
         raise ValueError(f"a seed is {seed!r}, but must be a whole number, at least 0 and less than 2^64")
     return int(seed)
 
@@ -101,7 +102,7 @@ class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[A
     def __init__(
         self,
         game: str,
-        num_envs: int | np.integer[Any] = 1,
+        num_envs: Integer = 1,
         *,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         copy: bool = True,
@@ -120,7 +121,7 @@ class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[A
         """
         _check_unrendered(render_mode)
         mode = AutoresetMode(autoreset_mode)
-        if isinstance(num_envs, bool) or not isinstance(num_envs, int | np.integer) or not 1 <= num_envs <= _MAX_ENVS:
+        if not is_integer(num_envs) or not 1 <= num_envs <= _MAX_ENVS:
             raise ValueError(f"num_envs is {num_envs!r}, but must be a whole number, 1 to {_MAX_ENVS}")
         num_envs = int(num_envs)
         self._games = _native.Games(game, num_envs, mode.value, 0, _settings(game, parameters))
@@ -144,7 +145,7 @@ class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[A
     def reset(
         self,
         *,
-        seed: int | np.integer[Any] | list[int] | list[int | None] | tuple[int | None, ...] | NDArray[Any] | None = None,
+        seed: Integer | Sequence[Integer | None] | NDArray[Any] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """Starts new episodes, in all environments or in those of ``options["reset_mask"]``."""
@@ -155,6 +156,7 @@ class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[A
             raise ValueError(f"`options` is {options!r}, but must be a dict")
         mask = (options or {}).get("reset_mask")
         if mask is not None:
+            check_unmasked("`reset_mask`", mask)
             mask = np.asarray(mask)
             if mask.dtype != np.bool_ or mask.shape != (self.num_envs,):
                 raise ValueError(
@@ -162,6 +164,8 @@ class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[A
                 )
             if not self._is_ready and not mask.all():
                 raise ResetNeeded("reset all environments before you reset some of them")
+        if isinstance(seed, np.ndarray) and seed.ndim == 0:
+            seed = _seed(seed)
         # An environment's seed and its episode of that seed; none to draw both.
         levels: list[tuple[int, int] | None]
         if isinstance(seed, list | tuple | np.ndarray):
@@ -173,12 +177,14 @@ class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[A
                 # Later levels follow from the seeds, as they do from a single one.
                 self.np_random = np.random.default_rng(np.array(seeds, np.uint64).view(np.uint32))
         elif seed is not None:
-            super().reset(seed=_seed(seed))
-            levels = [(int(seed), env) for env in envs]
+            seed = _seed(seed)
+            super().reset(seed=seed)
+            levels = [(seed, env) for env in envs]
         else:
             levels = [None] * self.num_envs
         if mask is None and not isinstance(seed, list | tuple | np.ndarray):
-            self._games.reset(self._draw() if seed is None else int(seed))
+            first = levels[0]
+            self._games.reset(self._draw() if first is None else first[0])
         else:
             for env in envs if mask is None else np.flatnonzero(mask).tolist():
                 self._games.reset_env(env, *(levels[env] or (self._draw(), 0)))
@@ -188,7 +194,7 @@ class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[A
         return obs, _masks(self._games, self.num_envs)
 
     def step(
-        self, actions: NDArray[np.integer[Any]] | Sequence[int]
+        self, actions: NDArray[np.integer[Any]] | Sequence[Integer]
     ) -> tuple[
         NDArray[np.float32],
         NDArray[np.float64],
@@ -199,12 +205,16 @@ class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[A
         """Takes an action in every environment."""
         if not self._is_ready:
             raise _not_ready(self.closed)
+        check_unmasked("the batch of actions", actions)
         given = np.asarray(actions)
         if given.dtype.kind not in "iu" or given.shape != (self.num_envs,):
             raise ValueError(
                 f"actions have shape {given.shape} and type {given.dtype}, but must be {self.num_envs} whole numbers, "
                 "one for each environment"
             )
+        if given.dtype == np.uint64 and (given > _MAX_INT64).any():
+            env = int(given.argmax())
+            raise ValueError(f"action {given[env]} of environment {env} is none of {self.game}'s")
         if self._is_large:
             use_threads()
         if self._copy:
@@ -265,7 +275,7 @@ class GroveEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         self._num_features, self._is_masked = self._games.num_features, self._games.masked
 
     def reset(
-        self, *, seed: int | np.integer[Any] | None = None, options: dict[str, Any] | None = None
+        self, *, seed: Integer | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """Starts an episode: that of ``seed``, or a new one."""
         if self._is_closed:
@@ -280,13 +290,14 @@ class GroveEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         return obs, _masks(self._games)
 
     def step(
-        self, action: np.integer[Any] | int
+        self, action: Integer
     ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """Takes an action."""
         if not self._is_ready:
             raise _not_ready(self._is_closed)
         if type(action) is not int:
             # NumPy has many types of whole numbers.
+            check_unmasked("the action", action)
             number = np.asarray(action)
             if number.dtype.kind not in "iu" or number.ndim > 0:
                 raise ValueError(f"the action is {action!r}, but must be a whole number")
@@ -308,7 +319,7 @@ class GroveEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
 
 def make_vec(
     game: str,
-    num_envs: int | np.integer[Any] = 1,
+    num_envs: Integer = 1,
     *,
     autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
     copy: bool = True,

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _native
-from ._settings import check_integer, check_number
-from ._threads import use_threads
+from ._settings import MAX_REWARD, Integer, Real, check_integer, check_number
+from ._threads import called, use_threads
 
 Messages = Sequence[Mapping[str, Any]]
 PromptLike = str | Messages | Mapping[str, Any]
@@ -31,12 +31,12 @@ _NOT_PROVIDED = ("completion_ids", "trainer_state", "log_extra", "log_metric", "
 class _Options(TypedDict, total=False):
     """The arguments of :meth:`LanguageModel.generate` that do not change the type of its result."""
 
-    max_new_tokens: int
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    seed: int
+    max_new_tokens: Integer
+    temperature: Real
+    top_k: Integer
+    top_p: Real
+    min_p: Real
+    seed: Integer
     stop: str | Sequence[str] | None
     chat_template_kwargs: Mapping[str, Any] | None
     tools: Sequence[Mapping[str, Any]] | None
@@ -87,7 +87,7 @@ class LanguageModel:
     @overload
     def generate(
         self,
-        prompts: Sequence[str] | Sequence[Messages],
+        prompts: Iterable[str] | Iterable[Messages],
         *,
         num_completions: Literal[1] = 1,
         **options: Unpack[_Options],
@@ -95,23 +95,23 @@ class LanguageModel:
     @overload
     def generate(
         self,
-        prompts: str | Messages | Sequence[str] | Sequence[Messages],
+        prompts: str | Messages | Iterable[str] | Iterable[Messages],
         *,
-        num_completions: int,
+        num_completions: Integer,
         **options: Unpack[_Options],
     ) -> Any: ...
 
     def generate(
         self,
-        prompts: str | Messages | Sequence[str] | Sequence[Messages],
+        prompts: str | Messages | Iterable[str] | Iterable[Messages],
         *,
-        max_new_tokens: int = 64,
-        temperature: float = 0.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        min_p: float = 0.0,
-        num_completions: int = 1,
-        seed: int = 0,
+        max_new_tokens: Integer = 64,
+        temperature: Real = 0.0,
+        top_k: Integer = 0,
+        top_p: Real = 1.0,
+        min_p: Real = 0.0,
+        num_completions: Integer = 1,
+        seed: Integer = 0,
         stop: str | Sequence[str] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
@@ -128,7 +128,8 @@ class LanguageModel:
             top_p: Cumulative probability of the likeliest tokens to draw from; 1 for all.
             min_p: Least probability of the tokens to draw from, relative to the likeliest one's; 0 for all.
             num_completions: Completions of each prompt, 1 to 4096; if more than 1, each result is a list.
-            seed: Seed of the draws, at least 0 and less than 2^64.
+            seed: Seed of the draws, at least 0 and less than 2^64. Those of the first prompt are those of ``grove
+                generate``; the others have draws of their own, by their place in the list.
             stop: A text that ends a completion, or several; none by default.
             chat_template_kwargs: Values of the chat template's own variables, for conversations.
             tools: JSON schemas of tools for the chat template, for conversations.
@@ -204,7 +205,8 @@ def _listed(item: Any) -> Any:
     Raises:
         TypeError: If it is neither.
     """
-    if not hasattr(item, "tolist"):
+    is_time = isinstance(item, np.ndarray | np.generic) and item.dtype.kind in "mM"
+    if is_time or not hasattr(item, "tolist"):
         raise TypeError(f"there is no JSON for the type {type(item).__name__}")
     return item.tolist()
 
@@ -274,21 +276,25 @@ def _record(item: PromptLike) -> dict[str, Any]:
 class Judge:
     """Adapter through which native code calls the reward functions of a run."""
 
-    def __init__(self, functions: Sequence[RewardFn]) -> None:
-        names = [getattr(function, "__name__", "reward") for function in functions]
+    def __init__(self, functions: Sequence[RewardFn], columns: Set[str]) -> None:
+        """Makes the adapter of functions that get these columns in every call, ``None`` where a prompt has none."""
+        given = [getattr(function, "__name__", None) for function in functions]
+        names = [name if isinstance(name, str) else "reward" for name in given]
         #: A name for each function, no two of them equal.
         self.names: list[str] = []
         for i, name in enumerate(names):
             free = (own for n in count(i) if (own := f"{name}_{n}") not in names + self.names)
             self.names.append(name if names.count(name) == 1 else next(free))
         self._functions = functions
+        self._columns = columns
         #: The exception that a function has raised.
         self.error: BaseException | None = None
 
     def __call__(self, completions: list[str], prompts: list[str]) -> list[list[float | None]]:
         """Returns the parts of each completion's reward; prompts are JSON."""
         try:
-            return self._judge(completions, prompts)
+            with called():
+                return self._judge(completions, prompts)
         except BaseException as error:
             self.error = error
             raise
@@ -297,7 +303,7 @@ class Judge:
         fields = [json.loads(prompt)["fields"] for prompt in prompts]
         given = [field["prompt"] for field in fields]
         rows = [json.loads(field["columns"]) for field in fields]
-        columns = {key: [row.get(key) for row in rows] for key in {key for row in rows for key in row}}
+        columns = {key: [row.get(key) for row in rows] for key in self._columns}
         # Completions of conversations are conversations as well, as in TRL.
         answers = [
             text if isinstance(prompt, str) else [{"role": "assistant", "content": text}]
@@ -338,13 +344,13 @@ def _number(name: str, reward: Any) -> float | None:
     if reward is None:
         return None
     try:
-        number = math.nan if isinstance(reward, str | bytes) else float(reward)
+        number = math.nan if isinstance(reward, str | bytes | np.timedelta64) else float(reward)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
-    if not math.isfinite(number):
+    if not abs(number) <= MAX_REWARD:
         raise ValueError(
-            f"{name} returned the reward {reward!r}, but must return a finite number, or None for a completion that "
-            "it does not judge"
+            f"{name} returned the reward {reward!r}, but must return a finite number, at most {MAX_REWARD:g} in size, "
+            "or None for a completion that it does not judge"
         )
     return number
 
@@ -362,12 +368,6 @@ def _records(name: str, task: Iterable[PromptLike]) -> list[dict[str, Any]]:
     if not records:
         raise ValueError(f"`{name}` is empty, but must have a prompt or more")
     return records
-
-
-def _columns(record: dict[str, Any]) -> Mapping[str, Any]:
-    """Returns the columns of an item besides the prompt."""
-    columns: dict[str, Any] = json.loads(record["fields"]["columns"])
-    return columns
 
 
 def text_request(
@@ -393,9 +393,10 @@ def text_request(
         test = test or train
     else:
         test = _records("eval_task", eval_task)
+    columns = {name for record in train + test for name in json.loads(record["fields"]["columns"])}
     for function in functions:
         for name in _NOT_PROVIDED:
-            if _requires(function, name) and not all(name in _columns(record) for record in train + test):
+            if _requires(function, name) and name not in columns:
                 raise ValueError(f"`reward` has {function!r}, which requires `{name}`, but nothing provides it")
     try:
         given = [1.0] * len(functions) if weights is None else weights
@@ -406,9 +407,9 @@ def text_request(
         raise ValueError(f"`reward_weights` is {given!r}, but must be a list of numbers")
     if len(weights) != len(functions):
         raise ValueError(f"{len(weights)} weights were given for {len(functions)} reward functions")
-    if not all(math.isfinite(weight) for weight in weights):
-        raise ValueError(f"`reward_weights` is {weights}, but must be finite numbers")
-    judge = Judge(functions)
+    if not all(abs(weight) <= MAX_REWARD for weight in weights):
+        raise ValueError(f"`reward_weights` is {weights}, but must be finite numbers, at most {MAX_REWARD:g} in size")
+    judge = Judge(functions, columns)
     texts = [record["text"] + record["fields"].get("solution", "") for record in train + test]
     solutions = [record["fields"]["solution"] for record in train + test if "solution" in record["fields"]]
     has_solutions = bool(solutions) and len(solutions) == len(train + test)

@@ -14,7 +14,7 @@ from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 
 from . import _native
-from ._settings import check_integer
+from ._settings import Integer, check_integer, check_unmasked
 from ._spaces import NUMBERS, SPACES, Encoding
 
 
@@ -29,7 +29,7 @@ class Policy:
         self,
         path: str | os.PathLike[str],
         observation_space: spaces.Space[Any] | None = None,
-        seed: int | np.integer[Any] | None = None,
+        seed: Integer | None = None,
     ) -> None:
         """Loads the policy of a run, of a checkpoint or of a policy's file.
 
@@ -88,7 +88,7 @@ class Policy:
         cls,
         path: str | os.PathLike[str],
         observation_space: spaces.Space[Any] | None = None,
-        seed: int | np.integer[Any] | None = None,
+        seed: Integer | None = None,
     ) -> Policy:
         """Loads the policy of a run, of a checkpoint or of a policy's file; arguments as of the constructor."""
         return cls(path, observation_space, seed)
@@ -111,24 +111,35 @@ class Policy:
         """Returns logits, ``[num_envs, num_actions]``, of observations, ``[num_envs, num_features]``.
 
         Raises:
-            ValueError: If observations have another shape, or are not finite numbers.
+            ValueError: If observations have another shape, are not finite numbers, are so large that logits are not
+                finite, or are another number than the memory of the last call is of.
         """
         if self._encoding is not None:
             obs = self._encoding.encode_batch(obs)
+        check_unmasked("an observation", obs)
         obs = np.asarray(obs)
         if obs.dtype.kind not in NUMBERS:
             raise ValueError(f"observations have the type {obs.dtype}, but must be numbers")
         # What is beyond 32 bits becomes infinite.
-        with np.errstate(over="ignore"):
+        with np.errstate(all="ignore"):
             obs = np.ascontiguousarray(obs, np.float32)
         if not np.isfinite(obs).all():
             raise ValueError("an observation holds a number that is not finite")
         if obs.ndim != 2 or obs.shape[1] != self.num_features:
             raise ValueError(f"observations are {obs.shape}, but must be (n, {self.num_features})")
-        if len(self._memory) != len(obs):
-            self._memory = np.tile(self._fresh, (len(obs), 1))
+        memory = self._memory.copy()
+        if len(memory) != len(obs):
+            if memory.size > 0:
+                raise ValueError(
+                    f"the policy remembers {len(memory)} environments, but {len(obs)} observations were given; call "
+                    "`reset()` to forget them"
+                )
+            memory = np.tile(self._fresh, (len(obs), 1))
         logits = np.empty((len(obs), self.num_actions), np.float32)
-        self._native.compute_logits(obs, self._memory, logits)
+        self._native.compute_logits(obs, memory, logits)
+        if not np.isfinite(logits).all():
+            raise ValueError("an observation holds a number so large that the logits are not finite")
+        self._memory = memory
         return logits
 
     def __call__(
@@ -147,6 +158,7 @@ class Policy:
         single = self._is_single(obs)
         logits: NDArray[Any] = self.logits([obs] if single else obs)
         if action_mask is not None:
+            check_unmasked("`action_mask`", action_mask)
             mask = np.atleast_2d(action_mask)
             if mask.shape != logits.shape:
                 raise ValueError(f"`action_mask` has shape {mask.shape}, but must have shape {logits.shape}")
@@ -176,6 +188,7 @@ class Policy:
         if started is None:
             self._memory = np.empty((0, self._fresh.size), np.float32)
             return
+        check_unmasked("`started`", started)
         started = np.asarray(started)
         if started.dtype != np.bool_ or started.ndim != 1 or len(self._memory) not in (0, len(started)):
             count = len(self._memory) or "as many as there are environments"

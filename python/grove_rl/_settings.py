@@ -10,6 +10,14 @@ from typing import Any
 
 import numpy as np
 
+#: Numbers of Python and NumPy.
+Integer = int | np.integer[Any]
+Real = float | np.integer[Any] | np.floating[Any]
+
+#: Largest size of a reward, of the sum of an episode's, and of a reward's weight: squares of much larger ones
+#: overflow, so that nothing would be learnt.
+MAX_REWARD = 1e15
+
 #: Names of settings of Python environments, whose defaults differ, with their sections and Grove's own names.
 HOST_NAMES = {
     **{
@@ -32,6 +40,9 @@ _NO_SETTINGS = {
     "output_dir": "the argument `run_dir` names the folder of the run",
     "logging_steps": "every iteration is recorded",
     "max_prompt_length": "prompts are never cut",
+    "reward_funcs": "the argument `reward` holds the reward functions",
+    "train_dataset": "the argument `task` holds the prompts",
+    "eval_dataset": "the argument `eval_task` holds the prompts for evaluation",
 }
 
 
@@ -47,14 +58,14 @@ def as_json(settings: Mapping[str, Any]) -> str:
 def _plain(name: str, value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): _plain(f"{name}.{key}", item) for key, item in value.items()}
-    if isinstance(value, np.ndarray | np.generic):
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in "mM":
         value = value.tolist()
     if isinstance(value, list | tuple):
         return [_plain(name, item) for item in value]
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"`{name}` cannot be {value}: must be a finite number")
+        raise ValueError(f"`{name}` cannot be {value}: must be a finite number, or None for its default")
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
         raise ValueError(f"`{name}` cannot be {value}: must be at least -2^63 and less than 2^63")
     if isinstance(value, bool | int | float | str):
@@ -64,14 +75,28 @@ def _plain(name: str, value: Any) -> Any:
     )
 
 
+def is_integer(value: Any) -> bool:
+    """Whether a value is a whole number of Python or NumPy. Its durations, which NumPy counts as such, are none."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool | np.timedelta64)
+
+
+def check_unmasked(name: str, value: Any) -> None:
+    """Checks that no number of a value is masked, of which NumPy would take whatever is below the mask.
+
+    Raises:
+        ValueError: If one is.
+    """
+    if np.ma.is_masked(value):
+        raise ValueError(f"{name} has a masked number: fill it, for instance by `filled(0)`")
+
+
 def check_integer(name: str, value: Any, minimum: int, maximum: int | None = None) -> int:
     """Returns an argument that is a whole number in a range.
 
     Raises:
         ValueError: If it is not.
     """
-    is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not is_integer or value < minimum or maximum is not None and value > maximum:
+    if not is_integer(value) or value < minimum or maximum is not None and value > maximum:
         limits = f"{minimum} or more" if maximum is None else f"{minimum} to {maximum}"
         raise ValueError(f"`{name}` is {value!r}, but must be a whole number, {limits}")
     return int(value)
@@ -83,7 +108,7 @@ def check_number(name: str, value: Any) -> float:
     Raises:
         ValueError: If it is not.
     """
-    is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    is_number = isinstance(value, float | np.floating) or is_integer(value)
     try:
         number = float(value) if is_number else math.nan
     except OverflowError:
@@ -116,6 +141,9 @@ def in_sections(
             raise ValueError(f"`{name}` is not a setting of `train`: {_NO_SETTINGS[name]}")
         if isinstance(value, Mapping):
             section, given = name, value
+        elif "." in name:
+            section, _, key = name.partition(".")
+            given = {key: value}
         elif name in names:
             section, given = names[name][0], {name: value}
         elif name in sections:
@@ -124,6 +152,8 @@ def in_sections(
             changes[name] = value
             continue
         inner = changes.setdefault(section, {})
+        if not isinstance(inner, dict):
+            raise ValueError(f"`{section}` cannot be {inner!r}: must be a dict of settings")
         for key, item in given.items():
             if item is None:
                 continue

@@ -12,6 +12,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from ._settings import check_unmasked
+
 #: The file of a run's folder that describes the spaces of its environments.
 SPACES = "spaces.json"
 
@@ -64,21 +66,7 @@ class Encoding:
             ValueError: If observations cannot be flattened, actions are neither ``Discrete`` nor ``MultiDiscrete``,
                 or an observation or the actions are too many numbers or too few.
         """
-        if not space.is_np_flattenable:
-            raise ValueError(f"observations of {space} cannot be flattened to a vector")
-        if not 1 <= spaces.flatdim(space) <= _MOST_FEATURES:
-            raise ValueError(
-                f"an observation of {space} has {spaces.flatdim(space)} numbers, but must have 1 to {_MOST_FEATURES}"
-            )
-        flat: Any = spaces.flatten_space(space)
-        low, high = np.float64(flat.low).ravel(), np.float64(flat.high).ravel()
-        bounded = (np.abs(low) < _WIDEST) & (np.abs(high) < _WIDEST)
-        low, high = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
-        largest = np.maximum(np.abs(low), np.abs(high)).astype(np.float32)
-        bounded = high - low > _NARROWEST * np.spacing(largest)
-        low, high = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
-        center = ((high + low) / 2).astype(np.float32)
-        scale = ((high - low) / 2).astype(np.float32)
+        center, scale = _scaling(space)
         sizes: tuple[int, ...]
         first: tuple[int, ...]
         dtype = np.dtype(action.dtype or np.int64)
@@ -114,6 +102,7 @@ class Encoding:
             ValueError: If its shape or type does not fit the space.
         """
         space = self.space
+        check_unmasked("the observation", obs)
         if space is not None and space.shape is not None and np.shape(obs) != space.shape:
             raise ValueError(f"the observation has shape {np.shape(obs)}, but must have shape {space.shape}")
         try:
@@ -154,7 +143,7 @@ class Encoding:
             obs = [_row(space, obs, i) for i in range(size)]
         flat = np.empty((len(obs), self.num_features), np.float32)
         # What is beyond 32 bits becomes infinite, for which callers look.
-        with np.errstate(over="ignore", invalid="ignore"):
+        with np.errstate(all="ignore"):
             for row, one in zip(flat, obs, strict=True):
                 row[:] = self.flatten(one)
             return self.scaled(flat)
@@ -188,6 +177,7 @@ class Encoding:
             "multi": self.multi,
             "dtype": self.dtype,
             "vectors": self.space is None,
+            "structure": None if self.space is None else _structure(self.space),
         }
 
     @classmethod
@@ -195,16 +185,28 @@ class Encoding:
         """Makes the encoding that :meth:`save` has written; without their ``space`` observations must be flat.
 
         Raises:
-            ValueError: If the space has another number of features.
+            ValueError: If the observations of the space are others than those of the encoding.
         """
-        if space is not None and spaces.flatdim(space) != len(saved["center"]):
-            raise ValueError(
-                f"an observation of {space} has {spaces.flatdim(space)} numbers, but one of the policy has "
-                f"{len(saved['center'])}"
-            )
+        center, scale = np.array(saved["center"], np.float32), np.array(saved["scale"], np.float32)
+        if space is not None:
+            own, widths = _scaling(space)
+            if own.size != center.size:
+                raise ValueError(
+                    f"an observation of {space} has {own.size} numbers, but one of the policy has {center.size}"
+                )
+            # Another computer may round otherwise.
+            has_bounds = (np.abs(own - center) + np.abs(widths - scale) <= 1e-4 * scale).all()
+            # A vector is what the policy takes without the space, too.
+            has_parts = is_vector(space) or _structure(space) == saved.get("structure", _structure(space))
+            if not (has_bounds and has_parts):
+                what = "scaled" if has_parts else "put together"
+                raise ValueError(
+                    f"an observation of {space} is {what} otherwise than those of the policy: give the "
+                    "`observation_space` of the environment in which it was trained"
+                )
         return cls(
-            np.array(saved["center"], np.float32),
-            np.array(saved["scale"], np.float32),
+            center,
+            scale,
             tuple(saved["actions"]),
             tuple(saved["first"]),
             saved["multi"],
@@ -212,6 +214,46 @@ class Encoding:
             None if space is None or is_vector(space) else space,
             space is None and not saved.get("vectors", True),
         )
+
+
+def _scaling(space: spaces.Space[Any]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Returns what is subtracted from the numbers of an observation, and by what they are divided then.
+
+    Raises:
+        ValueError: If observations cannot be flattened, or are too many numbers or none.
+    """
+    try:
+        is_flattenable = space.is_np_flattenable
+    except NotImplementedError:
+        # It is no kind of Gymnasium's.
+        is_flattenable = False
+    if not is_flattenable:
+        raise ValueError(f"observations of {space} cannot be flattened to a vector")
+    if not 1 <= spaces.flatdim(space) <= _MOST_FEATURES:
+        raise ValueError(
+            f"an observation of {space} has {spaces.flatdim(space)} numbers, but must have 1 to {_MOST_FEATURES}"
+        )
+    flat: Any = spaces.flatten_space(space)
+    with np.errstate(all="ignore"):
+        low, high = np.float64(flat.low).ravel(), np.float64(flat.high).ravel()
+        bounded = (np.abs(low) < _WIDEST) & (np.abs(high) < _WIDEST)
+        low, high = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
+        largest = np.maximum(np.abs(low), np.abs(high)).astype(np.float32)
+        bounded = high - low > _NARROWEST * np.spacing(largest)
+        low, high = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
+        return ((high + low) / 2).astype(np.float32), ((high - low) / 2).astype(np.float32)
+
+
+def _structure(space: spaces.Space[Any]) -> list[Any]:
+    """Returns as JSON how an observation is put together: the kinds and sizes of its parts, in their order."""
+    # A class of one's own has the kind of Gymnasium's that it is derived from.
+    kind = next(base.__name__ for base in type(space).__mro__ if base.__module__.startswith("gymnasium.spaces"))
+    if isinstance(space, spaces.Dict):
+        return [kind, *([str(key), _structure(part)] for key, part in space.spaces.items())]
+    if isinstance(space, spaces.Tuple | spaces.OneOf):
+        return [kind, *map(_structure, space.spaces)]
+    own = (getattr(space, name, None) for name in ("shape", "n", "nvec", "start", "max_length", "characters"))
+    return [kind, *(np.asarray(value).tolist() for value in own if value is not None)]
 
 
 def is_vector(space: spaces.Space[Any]) -> bool:
@@ -229,6 +271,7 @@ def _flattened(space: spaces.Space[Any], obs: Any) -> NDArray[Any]:
     """
     if space.shape is not None and np.shape(obs) != space.shape:
         raise ValueError(f"a part has shape {np.shape(obs)}, but must have shape {space.shape}")
+    check_unmasked("a part", obs)
     if isinstance(space, spaces.Box | spaces.MultiBinary):
         return np.ravel(obs)
     if isinstance(space, spaces.Dict):
@@ -252,13 +295,18 @@ def _is_outside(space: spaces.Space[Any], obs: Any) -> bool:
 
 
 def _batch_size(space: spaces.Space[Any], obs: Any) -> int | None:
-    """Returns the number of observations in the arrays of a vector environment, or ``None`` if it is not one."""
+    """Returns the number of observations in a batch of a vector environment, or ``None`` if it is not one."""
     if isinstance(space, spaces.Dict):
         fits = isinstance(obs, Mapping) and space.spaces.keys() <= obs.keys()
         sizes = {_batch_size(part, obs[key]) for key, part in space.spaces.items()} if fits else set()
     elif isinstance(space, spaces.Tuple):
         fits = isinstance(obs, tuple) and len(obs) == len(space)
         sizes = set(map(_batch_size, space.spaces, obs)) if fits else set()
+    elif isinstance(space, spaces.Text | spaces.OneOf):
+        # There is no array of them.
+        kind = str if isinstance(space, spaces.Text) else tuple
+        fits = isinstance(obs, tuple) and all(isinstance(own, kind) for own in obs)
+        sizes = {len(obs)} if fits else set()
     else:
         fits = isinstance(obs, np.ndarray) and obs.ndim > 0 and obs.shape[1:] == space.shape
         sizes = {len(obs)} if fits else set()

@@ -39,19 +39,21 @@ class Tracker:
 
     def __call__(self, record: dict[str, Any]) -> None:
         """Logs the record of an iteration."""
+        if self._has_failed:
+            return
         figures = _native.scalars(json.dumps(record))
         self._attempt(lambda: self._module.log(figures, step=record["env_steps"]))
 
     def finish(self) -> None:
-        """Ends the tracker's run."""
+        """Ends the tracker's run, also after a failure."""
         self._attempt(self._module.finish)
 
     def _attempt(self, work: Callable[[], Any]) -> None:
-        if self._has_failed:
-            return
         try:
             work()
         except Exception as error:
+            if self._has_failed:
+                return
             self._has_failed = True
             warnings.warn(
                 f"tracking stopped: {error!r}. The run continues, and metrics.jsonl stays complete", stacklevel=3

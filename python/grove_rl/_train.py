@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import copy
 import json
 import os
@@ -21,9 +22,9 @@ from . import _native
 from ._batch import Batch, EnvFn, ProcessBatch, close_all, make_env
 from ._language import PromptLike, RewardFn, is_async, text_request
 from ._policy import Policy
-from ._settings import HOST_NAMES, TEXT_NAMES, as_json, check_integer, in_sections
+from ._settings import HOST_NAMES, TEXT_NAMES, Integer, as_json, check_integer, in_sections
 from ._spaces import Encoding
-from ._threads import use_threads
+from ._threads import called, end_runs, use_threads
 
 Callback = Callable[[dict[str, Any]], Any]
 
@@ -34,6 +35,9 @@ _MAX_STEPS = 1000
 #: several epochs, which cost little compared with the steps.
 _ROLLOUT = {"num_groups": 2, "group_size": 32}
 _UPDATE = {"update_epochs": 10}
+
+# Called before what multiprocessing, imported above, has registered, which ends the processes of environments.
+atexit.register(end_runs)
 
 
 @dataclass
@@ -72,8 +76,8 @@ def train(
     device: str | None = None,
     run_dir: str | os.PathLike[str] | None = None,
     callback: Callback | None = None,
-    num_processes: int = 0,
-    max_episode_steps: int | None = None,
+    num_processes: Integer = 0,
+    max_episode_steps: Integer | None = None,
     **settings: Any,
 ) -> Report:
     """Trains a policy by GRPO, or a language model if ``task`` is given.
@@ -93,7 +97,7 @@ def train(
         task: Prompts of a language model: strings, conversations (lists of messages), or dicts with ``prompt`` and
             further columns.
         reward: Functions of ``(prompts, completions, **columns)`` that return a number for each completion, or
-            ``None`` for one that they do not judge. NaN and infinity are rejected.
+            ``None`` for one that they do not judge. NaN and numbers beyond 1e15 in size are rejected.
         model: Folder, file or run of a language model; ``tiny`` (the default) is a small new one.
         reward_weights: A weight for each of the reward functions.
         eval_task: Held-out prompts; by default the last tenth of ``task``, at least one.
@@ -120,16 +124,20 @@ def train(
     for name, path in (("run_dir", run_dir), ("model", model)):
         if path is not None and not os.fspath(path):
             raise ValueError(f"`{name}` is {path!r}, but must name a folder")
+        if path is not None and not _is_unicode(os.fspath(path)):
+            raise ValueError(f"`{name}` is {path!r}, but must be Unicode")
     if is_async(callback):
         raise ValueError(f"`callback` is the async function {callback!r}, but nothing awaits it")
-    listener = None if callback is None else lambda record: callback(json.loads(record))
+    # Python shows a warning once, unless it forgets those of earlier runs.
+    globals().setdefault("__warningregistry__", {}).clear()
+    listener = None if callback is None else partial(_listen, callback)
     base = os.getcwd()
     of_text = {"reward": reward, "model": model, "reward_weights": reward_weights, "eval_task": eval_task}
     of_host = {"num_processes": num_processes or None, "max_episode_steps": max_episode_steps}
     if task is not None:
         _refuse({"what": what, **of_host}, "a language model, whose prompts are `task`")
-        request, judge = text_request(task, eval_task, reward, reward_weights)
         text = as_json(in_sections(settings, TEXT_NAMES))
+        request, judge = text_request(task, eval_task, reward, reward_weights)
         device = "cpu" if device is None else device
         _prepare(device)
         arguments = ("tiny" if model is None else os.fspath(model), text, device, run_dir, listener)
@@ -152,7 +160,21 @@ def train(
     changes = in_sections(settings, HOST_NAMES)
     device = "cpu" if device is None else device
     _prepare(device)
-    return _train_envs(what, changes, device, run_dir, listener, num_processes, max_episode_steps)
+    with called():
+        return _train_envs(what, changes, device, run_dir, listener, num_processes, max_episode_steps)
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        return bool(text.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def _listen(callback: Callback, record: str) -> Any:
+    """Gives a record, which is JSON, to a callback."""
+    with called():
+        return callback(json.loads(record))
 
 
 def _refuse(arguments: dict[str, Any], what: str) -> None:
@@ -205,8 +227,8 @@ def _train_envs(
     device: str,
     run_dir: str | os.PathLike[str] | None,
     listener: Callable[[str], Any] | None,
-    num_processes: int,
-    max_episode_steps: int | None,
+    num_processes: Integer,
+    max_episode_steps: Integer | None,
 ) -> Report:
     """Trains in the environments that `what` makes, after a look at the spaces of one of them."""
     num_processes = check_integer("num_processes", num_processes, 0)
@@ -272,7 +294,9 @@ def _train_envs(
     finally:
         try:
             batch.close()
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             # The run is over, and its result or its own exception matters more.
             _warn_of_close(error)
     report.observation_space = spaces[0]

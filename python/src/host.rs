@@ -5,7 +5,7 @@
 
 use super::buffers::{slice, slice_mut};
 use super::games::settings;
-use super::session::{Session, detached};
+use super::session::{Session, check_plays, detached};
 use super::value_error;
 use grove::env::{HostEnvError, HostEnvs, HostGame, HostStepResult, HostVecEnv};
 use grove::trainer::GameTrainer;
@@ -115,7 +115,7 @@ impl HostVecEnv for PythonEnvs {
 /// Checks the settings of a run in Python environments, a JSON object of changes to the defaults.
 #[pyfunction]
 pub fn check_settings(changes: &str) -> PyResult<()> {
-    settings::<HostGame>(changes).map(drop)
+    check_plays(&settings::<HostGame>(changes)?.1)
 }
 
 /// Trains a policy in a batch of Python environments, whose name (`environment`) and `spaces`, which are JSON, the

@@ -247,6 +247,14 @@ impl RunObserver for Listener<'_> {
     }
 }
 
+/// Checks that a run plays, rather than learns from a dataset.
+pub fn check_plays(config: &TrainConfig) -> PyResult<()> {
+    if config.data.is_on() {
+        return Err(value_error("`grove fit` learns from datasets; `train` plays"));
+    }
+    Ok(())
+}
+
 /// Checks that a rollout on the CPU fits in memory.
 fn check_rollout<G: ConfigurableGame>(game: G, config: &TrainConfig) -> PyResult<()> {
     let (envs, steps) = (config.rollout.num_envs(), config.rollout.num_steps);
@@ -271,9 +279,7 @@ impl Visitor for TrainGame<'_> {
     fn visit<G: ConfigurableGame>(self) -> PyResult<String> {
         let Self { settings: changes, mut session } = self;
         let (game, config) = settings::<G>(changes)?;
-        if config.data.is_on() {
-            return Err(value_error("`grove fit` learns from datasets; `train` plays"));
-        }
+        check_plays(&config)?;
         if session.chosen.info.is_cpu() {
             check_rollout(game, &config)?;
         }

@@ -130,7 +130,8 @@ impl LanguageModel {
                     self.model.shape.context
                 )));
             }
-            let key = grove::rng::draw(key, at as u32);
+            // The first has the draws of `grove generate`.
+            let key = if at == 0 { key } else { grove::rng::draw(key, at as u32) };
             batch.push(generate::CompletionRequest {
                 tokens,
                 num_completions: options.completions,

@@ -151,6 +151,15 @@ def test_observations_of_another_form_are_refused() -> None:
         policy([0, 0], action_mask=np.ones(3))
     with pytest.raises(ValueError, match="`action_mask` allows no action"):
         policy([0, 0], action_mask=np.zeros(2))
+    hidden = np.ma.array([1, 0], mask=[True, False])
+    for words, act in [
+        ("the observation", lambda: policy(hidden)),
+        ("the observation", lambda: policy(np.ma.array(np.zeros((2, 2)), mask=[[0, 0], [0, 1]]))),
+        ("`action_mask`", lambda: policy([0, 0], action_mask=hidden)),
+        ("`started`", lambda: policy.reset(hidden > 0)),
+    ]:
+        with pytest.raises(ValueError, match=f"{words} has a masked number"):
+            act()
     policy(np.zeros((2, 2)))
     policy.reset(np.array([True, False]))
     for started in (np.ones(3, bool), [1, 0], True):
@@ -160,6 +169,22 @@ def test_observations_of_another_form_are_refused() -> None:
         grove_rl.Policy.load(run, spaces.Box(0, 1, (1,)))
 
 
+def test_tiny_numbers_are_taken_where_numpy_raises() -> None:
+    class Tiny(Pair):
+        observation_space = spaces.Box(0, 1e-44, (2,), np.float64)
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            return np.array([1e-50, 0]), {}
+
+        def step(self, action: Any) -> Any:
+            return np.array([1e-50, 0]), 1e-50, False, False, {}
+
+    with np.errstate(all="raise"):
+        policies = [trained(Tiny).policy(), grove_rl.train("catch", device="cpu", iterations=1).policy()]
+        for policy in policies:
+            assert policy(np.full(policy.num_features, 1e-50)).shape == ()
+
+
 @pytest.mark.filterwarnings("error")
 def test_numbers_beyond_32_bits_are_refused_without_a_warning() -> None:
     game = grove_rl.train("catch", device="cpu", iterations=1).policy()
@@ -167,6 +192,21 @@ def test_numbers_beyond_32_bits_are_refused_without_a_warning() -> None:
         for obs in ([1e39] * policy.num_features, np.full((2, policy.num_features), -1e39)):
             with pytest.raises(ValueError, match="an observation holds a number that is not finite"):
                 policy(obs)
+
+
+def test_a_policy_forgets_and_remembers_nothing_unasked() -> None:
+    policy = grove_rl.train("recall", device="cpu", iterations=1).policy()
+    obs = np.zeros((3, policy.num_features))
+    policy(obs)
+    memory = policy._memory
+    for given in (obs[:2], obs[0]):
+        with pytest.raises(ValueError, match="the policy remembers 3 environments, but [12] observations were given; call"):
+            policy(given)
+    with pytest.raises(ValueError, match="an observation holds a number so large that the logits are not finite"):
+        policy(obs + 3e38)
+    assert policy._memory is memory and np.isfinite(memory).all()
+    policy.reset()
+    assert policy(obs[:2]).shape == (2,)
 
 
 def test_a_policy_without_its_space_asks_for_it() -> None:
@@ -246,11 +286,18 @@ def test_one_observation_is_told_from_a_batch_by_its_form() -> None:
     np.testing.assert_array_equal(trained(Parts).policy()._encoding.flatten(parts), [1, 0.25, 0.5])
 
 
+@pytest.mark.filterwarnings("ignore:.*precision lowered")
 def test_batches_of_vector_environments_are_taken_apart() -> None:
     class Nested(Pair):
         observation_space = spaces.Tuple([spaces.Discrete(3), spaces.Dict({"a": spaces.Box(0, 1, (2, 1)), "b": BIT}), BIT])
 
-    for kind in (Named, Nested):
+    class Texts(Pair):
+        observation_space = spaces.Dict({"text": spaces.Text(4), "both": spaces.Tuple([spaces.Text(2), BIT])})
+
+    class Either(Pair):
+        observation_space = spaces.Tuple([spaces.OneOf([spaces.Box(0, 1, (2,)), BIT]), BIT])
+
+    for kind in (Named, Nested, Texts, Either):
         policy = trained(kind).policy()
         for count in (1, 3):
             envs = gymnasium.vector.SyncVectorEnv([kind] * count)
@@ -258,6 +305,42 @@ def test_batches_of_vector_environments_are_taken_apart() -> None:
             rows = list(gymnasium.vector.utils.iterate(envs.observation_space, batch))
             np.testing.assert_array_equal(policy.logits(batch), policy.logits(rows))
             assert policy(batch).shape == (count,) and policy(rows[0]) == policy(batch)[0]
+
+
+def test_a_space_with_other_parts_or_bounds_is_refused() -> None:
+    class Parts(Pair):
+        one, two, bit = spaces.Box(-1, 1, (1,)), spaces.Box(-1, 1, (2,)), spaces.Discrete(2)
+        observation_space = spaces.Dict({"a": one, "b": two, "c": bit})
+
+    class Vector(Pair):
+        observation_space = spaces.Box(0, 1, (3,))
+
+    class Own(spaces.Box):
+        pass
+
+    parts, vector = trained(Parts).run, trained(Vector).run
+    one, two, bit = Parts.one, Parts.two, Parts.bit
+    for run, space, words in [
+        (parts, spaces.Dict({"a": two, "b": one, "c": bit}), "put together"),
+        (parts, spaces.Dict({"a": one, "d": two, "c": bit}), "put together"),
+        (parts, spaces.Dict({"a": one, "b": two, "c": spaces.Box(0, 1, (2,))}), "put together"),
+        (parts, spaces.Dict({"a": one, "b": two, "c": spaces.Discrete(2, start=1)}), "put together"),
+        (parts, spaces.Dict({"a": one, "b": spaces.Box(-9, 9, (2,)), "c": bit}), "scaled"),
+        (vector, spaces.Discrete(3), "put together"),
+        (vector, spaces.Dict({"a": spaces.Box(0, 1, (1,)), "b": spaces.Box(0, 1, (2,))}), "put together"),
+        (vector, spaces.Box(0, 255, (3,), np.uint8), "scaled"),
+    ]:
+        with pytest.raises(ValueError, match=f"an observation of .* is {words} otherwise than those of the policy: give"):
+            grove_rl.Policy.load(run, space)
+    same = spaces.Dict({"a": Own(-1, 1, (1,), np.float64), "b": two, "c": bit})
+    for space in (same, spaces.flatten_space(same)):
+        assert grove_rl.Policy.load(parts, space)(space.sample()) in (5, 6)
+    # An earlier run's file has no parts.
+    file = Path(parts, "spaces.json")
+    saved = json.loads(file.read_text())
+    del saved["structure"]
+    file.write_text(json.dumps(saved))
+    assert grove_rl.Policy.load(parts, same)(same.sample()) in (5, 6)
 
 
 def test_draws_repeat_with_their_seed() -> None:

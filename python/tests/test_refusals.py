@@ -1,6 +1,7 @@
 """Rejected arguments, and the messages about them."""
 
 import errno
+import json
 import os
 import signal
 import stat
@@ -80,9 +81,16 @@ class Tensor:
         ({"reward": np.inf}, "step 2 of environment 0: the reward is inf, but must be a finite number"),
         ({"reward": np.float64("nan")}, "the reward is nan"),
         ({"reward": 1e39}, "step 2 of environment 0: the reward is inf, but must be a finite number"),
+        ({"reward": -2e15}, "environment 0: the reward is -2e.15, but must be a finite number, at most 1e.15 in size"),
         ({"obs": [0, 1e39, 0]}, "step 2 of environment 0: the observation's number 1 is inf, but must be a finite"),
         ({"reward": Tensor()}, "the reward is .*, but must be a number .RuntimeError: it requires gradients"),
         ({"terminated": Tensor()}, "`terminated` or `truncated` is .*, but both .* .RuntimeError: it requires gradients"),
+        ({"reward": np.ma.masked}, "step 2 of environment 0: the reward has a masked number"),
+        ({"reward": np.ma.array([1.0], mask=[True])}, "step 2 of environment 0: the reward has a masked number"),
+        ({"obs": np.ma.array([1.0, 2, 3], mask=[0, 1, 0])}, "step 2 of environment 0: the observation has a masked number"),
+        ({"terminated": np.ma.masked}, "`terminated` or `truncated` is masked, but both must be True or False"),
+        ({"reward": np.timedelta64(5, "ns")}, "step 2 of environment 0: the reward is .*5.*, but must be a number"),
+        ({"reward": np.timedelta64(1, "s")}, "step 2 of environment 0: the reward is .*1.*, but must be a number"),
         ({"reward": None}, "the reward is None, but must be a number"),
         ({"reward": "1"}, "the reward is '1', but must be a number"),
         ({"reward": [1, 2]}, r"the reward is \[1, 2\]"),
@@ -97,13 +105,20 @@ def test_environments_return_what_they_must(second: dict[str, Any], words: str) 
         grove_rl.train(lambda: Still(**second), **FEW)
 
 
-def test_a_sum_of_rewards_is_a_finite_number() -> None:
+def test_a_sum_of_rewards_can_be_learnt_from() -> None:
     class Rich(Still):
-        def step(self, action: Any) -> Any:
-            return super().step(action)[0], 2e38, False, False, {}
+        reward = 1e15 / 4
 
-    with pytest.raises(ValueError, match="step 2 of environment 0: the sum of the rewards is inf, but must be a finite"):
-        grove_rl.train(Rich, **FEW)
+        def step(self, action: Any) -> Any:
+            return super().step(action)[0], self.reward * float(action), False, False, {}
+
+    norms: list[float] = []
+    grove_rl.train(Rich, callback=lambda record: norms.append(record["grad_norm"]), **(FEW | {"group_size": 16}))
+    assert norms[0] > 0
+    Rich.reward = -8e14
+    words = "the sum of the rewards is -1.6e.15, but must be a finite number, at most 1e.15 in size"
+    with pytest.raises(ValueError, match=f"step [23] of environment .*: {words}"):
+        grove_rl.train(Rich, **(FEW | {"group_size": 16}))
 
 
 def spaced(observation: Any, action: Any) -> Still:
@@ -123,6 +138,7 @@ BOX, TWO = Still.observation_space, Still.action_space
         (BOX, spaces.MultiDiscrete([16] * 16), "has 18446744073709551616 actions"),
         (spaces.Box(0, 1, (0,)), TWO, "an observation of Box.* has 0 numbers, but must have 1 to 1048576"),
         (spaces.Dict(), TWO, r"an observation of Dict\(\) has 0 numbers"),
+        (spaces.Space((2,), np.float32), TWO, "observations of .*Space.* cannot be flattened to a vector"),
     ],
 )
 def test_spaces_have_a_size(observation: Any, action: Any, words: str) -> None:
@@ -309,9 +325,15 @@ class Table:
         (Still, {"reward": len}, "`reward` is .* does not apply to an environment"),
         (Still, {"num_processes": -1}, "`num_processes` is -1, but must be a whole number, 0 or more"),
         (Still, {"num_processes": 1.5}, "`num_processes` is 1.5"),
+        (Still, {"num_groups": np.timedelta64(2)}, "`rollout.num_groups` is .*2.*, but must be a whole number"),
+        ("catch", {"iterations": np.timedelta64(2, "ns")}, "`iterations` cannot be .*2.*: must be a number"),
+        (None, {"task": [{"prompt": "a", "x": np.timedelta64(2, "ns")}], "reward": len}, "column `x` .* type timedelta64"),
         (Still, {"max_episode_steps": 0}, "`max_episode_steps` is 0, but must be a whole number, 1 or more"),
         (Still, {"num_groups": "2"}, "`rollout.num_groups` is '2', but must be a whole number"),
         (Still, {"rollout": 3}, "`rollout` cannot be 3: must be a dict"),
+        (Still, {"num_generations": 4, "rollout.group_size": 4}, "`rollout.group_size` is given twice: 4 and 4"),
+        (Still, {"rollout.group_sise": 4}, "group_sise"),
+        ("catch", {"optimizer": "adam", "optimizer.learning_rate": 1e-3}, "`optimizer` cannot be 'adam': must be a dict"),
         (Still, {"num_generations": 4, "group_size": 4}, "`rollout.group_size` is given twice: 4 and 4"),
         (None, {"task": TASK, "reward": len, "num_processes": 2}, "`num_processes` is 2"),
         (None, {"task": TASK, "reward": []}, r"`reward` is \[\], but a language model needs a function"),
@@ -332,6 +354,7 @@ class Table:
         (None, {"task": [{"prompt": CHATS[0]["prompt"], "at": date(2000, 1, 2)}], "reward": len}, "the column `at` .* type date"),
         (None, {"task": [[{"role": "user", "content": b"a"}]], "reward": len}, "the message .* of a prompt is not JSON: .* bytes"),
         (None, {"task": TASK, "reward": len, "reward_weights": [np.nan]}, r"`reward_weights` is \[nan\]"),
+        (None, {"task": TASK, "reward": len, "reward_weights": [1e16]}, "but must be finite numbers, at most 1e.15"),
         (None, {"task": TASK, "reward": len, "reward_weights": 3}, "`reward_weights` is 3, but must be a list"),
         (None, {"task": TASK, "reward": len, "reward_weights": "1"}, "`reward_weights` is '1', but must be a list"),
         ("catch", {"callback": 3}, "`callback` is 3, but must be a function"),
@@ -354,6 +377,10 @@ class Table:
         (None, {"task": TASK, "reward": len, "output_dir": "out"}, "`output_dir` is not a setting .* `run_dir` names"),
         ("catch", {"optimizer": "adam"}, "`optimizer` cannot be \"adam\": it is a section of settings"),
         ("catch", {"run_dir": ""}, "`run_dir` is '', but must name a folder"),
+        ("catch", {"run_dir": "c\udcffd"}, r"`run_dir` is 'c.udcffd', but must be Unicode"),
+        ("catch", {"stop": {"score": np.inf}}, "`stop.score` cannot be inf: must be a finite number, or None for its default"),
+        (None, {"task": TASK, "reward_funcs": len}, "`reward_funcs` is not a setting of `train`: the argument `reward`"),
+        (Still, {"data": {"path": "nowhere"}}, "`grove fit` learns from datasets; `train` plays"),
     ],
 )
 def test_arguments_that_mean_nothing_are_refused(what: Any, arguments: dict[str, Any], words: str) -> None:
@@ -376,6 +403,9 @@ def test_settings_may_be_of_numpy_and_have_the_names_of_trl() -> None:
     )
     config = Path(report.run, "config.toml").read_text()
     assert "group_size = 4" in config and "update_epochs = 3" in config
+    few = {name: value for name, value in FEW.items() if name != "group_size"}
+    for more in ({"rollout.group_size": np.int64(8)}, {"rollout.num_generations": 8}):
+        assert grove_rl.train(Still, **few, **more).env_steps == 8 * 3
     assert grove_rl.make_vec("catch", 1, rows=np.int32(6)).reset(seed=0)
 
 
@@ -389,12 +419,12 @@ def test_none_leaves_a_setting_at_its_default() -> None:
     assert len({Path(run, "config.toml").read_text() for run in runs}) == 1
 
 
-@pytest.mark.parametrize("reward", [np.nan, np.inf, "1", {}])
+@pytest.mark.parametrize("reward", [np.nan, np.inf, "1", {}, 1e16, np.timedelta64(5, "ns")])
 def test_rewards_of_texts_are_finite_numbers(reward: Any) -> None:
     def judge(completions: list[str], **_: Any) -> list[Any]:
         return [reward] * len(completions)
 
-    with pytest.raises(RuntimeError, match="judge returned the reward .* but must return a finite number, or None"):
+    with pytest.raises(RuntimeError, match="judge returned the reward .* but must return a finite number, at most 1e.15"):
         grove_rl.train(task=TASK, reward=judge, **BRIEF)
 
 
@@ -410,6 +440,31 @@ def test_reward_functions_have_lists_of_their_own() -> None:
         return [1.0 for _ in zip(completions, solution, strict=True)]
 
     assert grove_rl.train(task=TASK, reward=[clearing, one], **BRIEF).mean_score == 1.0
+
+
+@pytest.mark.filterwarnings("ignore:iteration:UserWarning")
+def test_reward_functions_get_the_columns_of_all_prompts_each_time() -> None:
+    seen: list[Any] = []
+
+    def judge(completions: list[str], answer: list[Any], hint: list[Any], **_: Any) -> list[float]:
+        seen.extend(answer)
+        assert hint == [None] * len(completions) or hint[-1] == "h"
+        return [1.0] * len(completions)
+
+    task = [TASK[0] | {"answer": 3}] + TASK[1:]
+    one = BRIEF | {"generation": BRIEF["generation"] | {"num_prompts": 1}, "iterations": 4}
+    grove_rl.train(task=task, eval_task=[TASK[0] | {"hint": "h"}], reward=judge, **one)
+    assert {3, None} == set(seen)
+
+
+def test_a_reward_function_may_have_no_name() -> None:
+    class One:
+        __name__ = 3
+
+        def __call__(self, completions: list[str], **_: Any) -> list[float]:
+            return [1.0] * len(completions)
+
+    assert grove_rl.train(task=TASK, reward=One(), **BRIEF).mean_score == 1.0
 
 
 def test_rewards_of_texts_are_a_list() -> None:
@@ -493,6 +548,16 @@ def test_one_stop_text_is_no_list_of_letters(model: grove_rl.LanguageModel) -> N
     assert any("a" in text for text in whole)
 
 
+def test_the_first_completion_is_that_of_the_program(model: grove_rl.LanguageModel) -> None:
+    options: dict[str, Any] = {"max_new_tokens": 20, "temperature": 1.0, "seed": 3}
+    text = model.generate("1>", **options)
+    assert model.generate(["1>", "2>"], **options)[0] == text
+    program = [sys.executable, "-c", "import grove_rl._program as p; raise SystemExit(p.main())", "generate", model._path]
+    words = ["1>", "--temperature", "1", "--seed", "3", "--max-new-tokens", "20", "--json"]
+    done = subprocess.run([*program, *words], capture_output=True, check=True)
+    assert json.loads(done.stdout)["completions"][0]["text"] == text
+
+
 def test_ctrl_c_ends_a_generation(model: grove_rl.LanguageModel) -> None:
     native, begins = model._native, threading.Event()
 
@@ -537,7 +602,7 @@ def test_games_take_whole_numbers_alone() -> None:
         env.step(1)
     with pytest.raises(ResetNeeded, match="reset all environments"):
         envs.reset(options={"reset_mask": np.array([True, False, False, False])})
-    for seed in (1.5, True, -1, "1", 1 << 64):
+    for seed in (1.5, True, -1, "1", 1 << 64, np.array(3), np.timedelta64(3)):
         with pytest.raises(ValueError, match="a seed is .* but must be a whole number"):
             envs.reset(seed=seed)
         with pytest.raises(ValueError, match="a seed is .* but must be a whole number"):
@@ -549,6 +614,15 @@ def test_games_take_whole_numbers_alone() -> None:
     for actions in ([0.5, 1, 1, 1], [1.0] * 4, ["1"] * 4, [np.nan] * 4, [True] * 4, [None] * 4, np.ones((4, 1), int)):
         with pytest.raises(ValueError, match="actions have shape .* but must be 4 whole numbers"):
             envs.step(actions)
+    with pytest.raises(ValueError, match="action 9223372036854775808 of environment 2 is none of catch's"):
+        envs.step(np.array([0, 1, 1 << 63, 2], np.uint64))
+    hidden = np.ma.array([0, 1, 2, 1], mask=[0, 0, 1, 0])
+    with pytest.raises(ValueError, match="the batch of actions has a masked number"):
+        envs.step(hidden)
+    with pytest.raises(ValueError, match="`reset_mask` has a masked number"):
+        envs.reset(options={"reset_mask": hidden > 0})
+    with pytest.raises(ValueError, match="the action has a masked number"):
+        env.step(np.ma.array(1, mask=True))
     for action in (0.5, "1", True, None, [1], 1 << 63):
         with pytest.raises(ValueError, match="the action is .* but must be a whole number"):
             env.step(action)

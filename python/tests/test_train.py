@@ -1,5 +1,6 @@
 """Training from Python."""
 
+import asyncio
 import copy
 import json
 import pickle
@@ -9,7 +10,9 @@ import subprocess
 import sys
 import threading
 import tomllib
+import warnings
 from collections.abc import Callable
+from multiprocessing import shared_memory
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -96,7 +99,7 @@ def test_a_tracker_that_fails_warns_once_and_stops_no_run(folder: Path) -> None:
     log = Broken()
     with pytest.warns(UserWarning) as warned, grove_rl.Tracker(log) as tracker:
         report = grove_rl.train("catch", iterations=3, device="cpu", callback=tracker)
-    assert report.details["iteration"] == 3 and len(log.logged) == 1
+    assert report.details["iteration"] == 3 and len(log.logged) == 1 and log.finished == 1
     assert [str(one.message).split(".")[0] for one in warned] == [
         "tracking stopped: ConnectionError('the server is gone')"
     ]
@@ -307,6 +310,23 @@ def test_a_process_that_ignores_signals_is_killed(monkeypatch: pytest.MonkeyPatc
     assert worker.exitcode == -signal.SIGKILL
 
 
+def test_ctrl_c_while_processes_are_ended_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = grove_rl._batch.ProcessBatch([Corridor] * 2, (Corridor.observation_space, Corridor.action_space), 2)
+    join, names = grove_rl._batch._join, [block.name for block in batch._memory]
+
+    def interrupted(workers: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        join(workers)
+
+    monkeypatch.setattr(grove_rl._batch, "_join", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        batch.close()
+    assert not any(worker.is_alive() for worker, _ in batch._workers)
+    for name in names:
+        with pytest.raises(FileNotFoundError):
+            shared_memory.SharedMemory(name=name)
+
+
 KILLED = """
 import os, signal, grove_rl, test_train
 
@@ -328,6 +348,43 @@ def test_processes_end_with_the_one_that_trains(folder: Path, monkeypatch: pytes
     assert done.returncode == -signal.SIGKILL
 
 
+LEFT = """
+import threading, time, grove_rl, test_train
+
+begun = threading.Event()
+
+class Slow(test_train.Corridor):
+    def step(self, action):
+        time.sleep(0.01)
+        return super().step(action)
+
+def run(num_processes):
+    few = {"num_groups": 1, "group_size": 4, "max_episode_steps": 5}
+    grove_rl.train(Slow, num_processes=num_processes, callback=lambda _: begun.set(), **few)
+
+def judge(completions, **_):
+    begun.set()
+    time.sleep(0.01)
+    return [float(len(text)) for text in completions]
+
+def learn():
+    brief = {"fit": {"iterations": 0}, "generation": {"num_prompts": 2, "group_size": 2, "max_new_tokens": 2}}
+    grove_rl.train(task=[{"prompt": "1>", "solution": "ab"}] * 4, reward=judge, **brief)
+
+threading.Thread(target=WHAT, daemon=True).start()
+begun.wait()
+"""
+
+
+@pytest.mark.parametrize("what", ["lambda: run(0)", "lambda: run(2)", "learn"])
+def test_a_process_ends_while_a_daemon_thread_trains(folder: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=":")
+    monkeypatch.setenv("PYTHONWARNINGS", "ignore")
+    Path("script.py").write_text(LEFT.replace("WHAT", what))
+    done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_ctrl_c_leaves_none_of_the_processes_that_are_being_started(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -344,6 +401,21 @@ def test_ctrl_c_leaves_none_of_the_processes_that_are_being_started(
     assert len(started) == 2 and not any(process.is_alive() for process in started)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()
+
+
+def test_each_run_warns_anew(folder: Path) -> None:
+    def one(completions: list[str], **_: Any) -> list[float]:
+        return [1.0] * len(completions)
+
+    task = [{"prompt": f"{i}>", "solution": "ab"} for i in range(4)]
+    generation = {"num_prompts": 2, "group_size": 2, "max_new_tokens": 2}
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("default")
+        counts = [0]
+        for _ in range(2):
+            grove_rl.train(task=task, reward=one, iterations=2, fit={"iterations": 0}, generation=generation)
+            counts.append(len(seen) - sum(counts))
+    assert counts[1] == counts[2] > 0
 
 
 @pytest.mark.filterwarnings("ignore:iteration:UserWarning")
@@ -455,10 +527,11 @@ def test_an_exit_in_close_leaves_no_environment_open(folder: Path) -> None:
                 raise self.error
 
     few = {"iterations": 1, "max_episode_steps": 5, **SHORT}
-    with pytest.warns(UserWarning, match="an environment failed when it was closed: SystemExit"):
-        assert grove_rl.train(Leaving, **few).env_steps > 0
-    assert len(closed) == 33
-    closed.clear()
+    for Leaving.error in (SystemExit, asyncio.CancelledError):
+        with pytest.warns(UserWarning, match=f"an environment failed when it was closed: {Leaving.error.__name__}"):
+            assert grove_rl.train(Leaving, **few).env_steps > 0
+        assert len(closed) == 33
+        closed.clear()
     Leaving.error = KeyboardInterrupt
     with pytest.raises(KeyboardInterrupt):
         grove_rl.train(Leaving, **few)

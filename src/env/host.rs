@@ -62,10 +62,14 @@ pub trait HostEnv: Send {
     fn step(&mut self, action: u32, obs: &mut [f32]) -> HostStepResult;
 }
 
+/// Largest size of a reward, and of the sum of an episode's. Squares of much larger ones overflow 32 bits, so that nothing
+/// would be learnt.
+pub(crate) const MAX_REWARD: f32 = 1e15;
+
 /// Result of one step of an environment on the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct HostStepResult {
-    /// Finite reward of the step; an episode's score is their sum.
+    /// Reward of the step. An episode's score is their sum. Neither may be beyond 1e15 in size.
     pub reward: f32,
     /// Whether the episode ended by the environment's own rules.
     pub terminated: bool,

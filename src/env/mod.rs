@@ -26,10 +26,10 @@ pub use check::{Aspect, CheckOptions, CheckReport, Finding, check};
 pub use episode::{
     Episode, StepResult, advance, new_game, next_level, play_step, start_next_level,
 };
-pub(crate) use host::impl_placeholder_rules;
 pub use host::{
     HostEnv, HostEnvError, HostEnvs, HostGame, HostState, HostStepResult, HostVecEnv, ThreadedEnvs,
 };
+pub(crate) use host::{MAX_REWARD, impl_placeholder_rules};
 pub use registry::*;
 pub use scripted::ScriptedPlayer;
 #[doc(hidden)]

@@ -2,7 +2,7 @@
 
 use super::{ActionSelection, EpisodeKeys, EpisodeResult, RolloutKeys, action_key};
 use crate::data::{EpisodeStatus, GameSums, HostTrajectory, Trajectory};
-use crate::env::{HostEnvError, HostEnvs, HostStepResult, HostVecEnv, next_level};
+use crate::env::{HostEnvError, HostEnvs, HostStepResult, HostVecEnv, MAX_REWARD, next_level};
 use crate::model::{Actor, LANES, Lanes, NativePolicy, Network, set_lane, splat};
 use crate::rng::draw;
 use crate::settings::RolloutConfig;
@@ -245,12 +245,16 @@ impl Episodes {
                 *result = HostStepResult::default();
                 continue;
             }
-            if !result.reward.is_finite() {
-                let reward = result.reward;
-                return Err(env_error(format!("environment {env} gave a reward of {reward}")));
-            }
             self.times[env] += 1;
             self.scores[env] += result.reward;
+            let numbers =
+                [("a reward of", result.reward), ("rewards with the sum", self.scores[env])];
+            let is_usable = |x: f32| x.abs() <= MAX_REWARD;
+            if let Some((what, x)) = numbers.into_iter().find(|(_, x)| !is_usable(*x)) {
+                return Err(env_error(format!(
+                    "environment {env} gave {what} {x:e}, but it must be a finite number, at most {MAX_REWARD:e} in size"
+                )));
+            }
             result.truncated |= self.times[env] >= self.max_steps;
             result.truncated &= !result.terminated;
         }

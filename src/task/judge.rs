@@ -1,9 +1,9 @@
 //! Verification with a check of what the task returns, so that a mistake in a task does not reach the learner.
 
-use super::{Completion, Rewards, Task, TaskError};
+use super::{Completion, MAX_REWARD, Rewards, Task, TaskError};
 
-/// Computes the rewards of completions, in their order. A reward with a part that is not finite becomes one that could
-/// not be judged.
+/// Computes the rewards of completions, in their order. A reward with a part that is not finite, or beyond
+/// 1e15 in size, becomes one that could not be judged.
 ///
 /// # Errors
 /// The errors of [`Task::verify`], and one if the task returns another number of rewards than there are completions, or
@@ -24,9 +24,13 @@ pub fn judge(task: &dyn Task, completions: &[Completion]) -> Result<Vec<Rewards>
                 "the task `{name}` has rewards of {expected} parts, but it returned one of {found}"
             )));
         }
-        let wrong = rewards.parts.iter().zip(parts).find(|(reward, _)| !reward.is_finite());
+        let is_usable = |reward: f64| reward.abs() <= MAX_REWARD;
+        let wrong = rewards.parts.iter().zip(parts).find(|(reward, _)| !is_usable(**reward));
         if let Some((reward, part)) = wrong {
-            let problem = format!("the reward `{}` is {reward}, which is not finite", part.name);
+            let problem = format!(
+                "the reward `{}` is {reward:e}, but must be a finite number, at most {MAX_REWARD:e} in size",
+                part.name
+            );
             *rewards = Rewards::unjudged(expected, problem);
         }
     }
@@ -75,11 +79,13 @@ mod tests {
     }
 
     #[test]
-    fn rewards_that_are_not_finite_are_problems_and_leave_the_others() {
-        for wrong in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
-            let rewards = judge_two(&[&[1.0, 0.25], &[0.0, wrong]]).unwrap();
-            assert_eq!(rewards[0], Rewards::new(vec![1.0, 0.25]));
-            let problem = format!("the reward `format` is {wrong}, which is not finite");
+    fn rewards_that_cannot_be_learnt_from_are_problems_and_leave_the_others() {
+        for wrong in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1e300, -2e15] {
+            let rewards = judge_two(&[&[1e15, 0.25], &[0.0, wrong]]).unwrap();
+            assert_eq!(rewards[0], Rewards::new(vec![1e15, 0.25]));
+            let problem = format!(
+                "the reward `format` is {wrong:e}, but must be a finite number, at most 1e15 in size"
+            );
             assert_eq!(rewards[1], Rewards::unjudged(2, problem));
         }
     }

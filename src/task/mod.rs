@@ -297,6 +297,9 @@ impl<'a> Completion<'a> {
 /// Largest difference of equal scores and rewards, by rounding.
 pub(crate) const SCORE_TOLERANCE: f64 = 1e-9;
 
+/// Largest size of a part of a reward. Squares of much larger ones overflow, so that nothing would be learnt.
+pub(crate) const MAX_REWARD: f64 = 1e15;
+
 /// A part of a reward (TRL: a reward function).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RewardPart {
@@ -360,9 +363,9 @@ impl RewardPart {
 /// The rewards of a completion.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rewards {
-    /// One finite number for each of [`Task::reward_parts`], unweighted; the maximum is 1 unless a task
+    /// One number for each of [`Task::reward_parts`], unweighted; the maximum is 1 unless a task
     /// documents otherwise. Another number of them is an error of the task, and a number that is not
-    /// finite counts as a [`problem`](Rewards::problem) ([`judge()`]).
+    /// finite, or beyond 1e15 in size, counts as a [`problem`](Rewards::problem) ([`judge()`]).
     pub parts: Vec<f64>,
     /// The reason why the completion could not be judged, as one sentence. All parts are 0 then.
     #[serde(default)]

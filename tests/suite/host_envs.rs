@@ -194,17 +194,23 @@ impl HostEnv for Numbers {
 }
 
 #[test]
-fn numbers_that_are_not_finite_are_those_of_their_environment() {
+fn numbers_that_cannot_be_learnt_from_are_those_of_their_environment() {
     let fine = Numbers { first: 0.0, last: 1.0, reward: 1.0, time: 0 };
     let run = |numbers: Numbers, config: &TrainConfig| {
         let envs = HostEnvs::new(ThreadedEnvs::new(config.rollout.num_envs(), || numbers));
         GameTrainer::with_envs(GAME, envs, config, &Device::flex()).unwrap()
     };
     let nothing = "an environment failed: environment 0 gave NaN as feature 0 of its observation";
-    let infinite = "an environment failed: environment 0 gave a reward of inf";
+    let rewards = |what: &str| {
+        format!(
+            "an environment failed: environment 0 gave {what}, but it must be a finite number, at most 1e15 in size"
+        )
+    };
     for (numbers, expected) in [
-        (Numbers { first: f32::NAN, ..fine }, nothing),
-        (Numbers { reward: f32::INFINITY, ..fine }, infinite),
+        (Numbers { first: f32::NAN, ..fine }, nothing.to_string()),
+        (Numbers { reward: f32::INFINITY, ..fine }, rewards("a reward of inf")),
+        (Numbers { reward: 2e15, ..fine }, rewards("a reward of 2e15")),
+        (Numbers { reward: -8e14, ..fine }, rewards("rewards with the sum -1.6e15")),
     ] {
         let mut trainer = run(numbers, &config());
         let errors = [
