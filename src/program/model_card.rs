@@ -3,6 +3,7 @@
 use super::games::Games;
 use super::recorded_run::{RecordedRun, flatten};
 use crate::checkpoint::Checkpoint;
+use crate::metrics::pluralize;
 use crate::run::{FinalEvaluation, Run, RunFiles, format_with_prefix};
 use crate::text::LanguageModel;
 use crate::trainer::text::TINY;
@@ -107,11 +108,8 @@ fn format_overview(run: &RecordedRun, model: &LanguageModel, base: String) -> St
     if let Some((iteration, best, score)) =
         best.and_then(|(iteration, best)| Some((iteration, best, best.score()?)))
     {
-        let prompts = best.episodes;
-        row(
-            "Best evaluation",
-            format!("{score:.3} on {prompts} held-out prompts, after iteration {iteration}"),
-        );
+        let prompts = pluralize(best.episodes, "held-out prompt");
+        row("Best evaluation", format!("{score:.3} on {prompts}, after iteration {iteration}"));
     }
     text
 }
