@@ -14,6 +14,7 @@ use crate::run::RunFolder;
 use crate::track::list_figures;
 use anyhow::{Result, bail};
 use serde::Serialize;
+use serde_json::Value as Json;
 use toml::Value;
 
 /// Settings that do not separate groups: the seed, and those that do not affect training.
@@ -191,11 +192,15 @@ fn find_figure(record: &IterationRecord, name: &str) -> Option<f64> {
     if name.contains('/') {
         return list_figures(record).into_iter().find(|(tracked, _)| tracked == name)?.1;
     }
-    let fields = serde_json::to_value(record).ok()?;
-    name.split('.').try_fold(&fields, |fields, key| fields.get(key))?.as_f64()
+    find_field(&serde_json::to_value(record).ok()?, name)?.as_f64()
 }
 
-/// Checks that some record, if there is any, has a figure of this name.
+/// Finds a field of a record by its name, or one inside another by both names with a dot between them.
+fn find_field<'a>(record: &'a Json, name: &str) -> Option<&'a Json> {
+    name.split('.').try_fold(record, |fields, key| fields.get(key))
+}
+
+/// Checks that some record, if there is any, has a figure of this name, which is a number.
 fn check_figure_name<'a>(
     records: impl Iterator<Item = &'a IterationRecord>,
     y: &str,
@@ -203,7 +208,18 @@ fn check_figure_name<'a>(
     let (mut known, mut is_field): (Vec<String>, bool) = (Vec::new(), false);
     for record in records {
         let first = y.split('.').next().unwrap_or_default();
-        is_field = is_field || serde_json::to_value(record)?.get(first).is_some();
+        let fields = serde_json::to_value(record)?;
+        is_field = is_field || fields.get(first).is_some();
+        let what = match find_field(&fields, y) {
+            Some(Json::Bool(_)) => Some("true or false"),
+            Some(Json::String(_)) => Some("a text"),
+            Some(Json::Array(_)) => Some("a list"),
+            Some(Json::Object(_)) => Some("a group of fields, each named after a dot"),
+            None | Some(Json::Null | Json::Number(_)) => None,
+        };
+        if let Some(what) = what {
+            bail!("`{y}` of metrics.jsonl is not a number, but {what}");
+        }
         for (name, _) in list_figures(record) {
             if !known.contains(&name) {
                 known.push(name);
@@ -290,11 +306,15 @@ mod tests {
             ("seconds.total", 2),
             ("utilization", 0),
             ("seconds", 0),
+            ("is_sft", 0),
             ("none", 0),
         ];
         for (name, points) in fields {
             assert_eq!(collect_points(&records, Axis::Iterations, name).len(), points, "{name}");
-            assert_eq!(check_figure_name(records.iter(), name).is_ok(), name != "none", "{name}");
+            let is_known = !["seconds", "is_sft", "none"].contains(&name);
+            assert_eq!(check_figure_name(records.iter(), name).is_ok(), is_known, "{name}");
         }
+        let error = check_figure_name(records.iter(), "is_sft").unwrap_err().to_string();
+        assert_eq!(error, "`is_sft` of metrics.jsonl is not a number, but true or false");
     }
 }
