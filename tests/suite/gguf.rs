@@ -178,6 +178,7 @@ fn runs_are_exported_with_a_card() {
     train("run", "tiny", &[]);
     let card = fs::read_to_string(folder.join("run/model/README.md")).unwrap();
     for words in [
+        "\ntags: [grove, grpo]\n",
         "# A model for `sort`\n",
         "task `sort`",
         "Qwen2ForCausalLM",

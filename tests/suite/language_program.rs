@@ -158,6 +158,11 @@ fn grpo_continues_from_a_fitted_model() {
     let last = report["held_out"]["loss"].as_f64().unwrap();
     assert!(last > 0.0 && (last - best).abs() > 1e-9, "{report}");
     assert!(metrics.iter().all(|record| record["is_sft"] == true && record["num_tokens"] == 0));
+    let card = fs::read_to_string(folder.join("fitted/model/README.md")).unwrap();
+    assert!(
+        card.contains("\ntags: [grove, sft]\n") && card.contains("fine-tuning (SFT)"),
+        "{card}"
+    );
 
     // A task has its own solutions; what was fitted knows its characters only.
     let start = ["fit", "sort", "--model", "tiny", "--json", "--run-dir", "sorts"];
