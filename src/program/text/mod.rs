@@ -23,7 +23,7 @@ use crate::disk;
 use crate::parallel::Team;
 use crate::run::{LanguageRun, RunFolder};
 use crate::settings::{change_saved_settings, overlay};
-use crate::task::{self, DataTask, Split, Task};
+use crate::task::{self, DataTask, Message, Prompt, Split, Task};
 use crate::text::LanguageModel;
 use crate::trainer::text::{
     LanguageConfig, LanguageSettings, LanguageTrainer, join_language_settings, load_language_model,
@@ -185,24 +185,45 @@ impl LanguageRequest<'_> {
     }
 
     /// Command to suggest at the end of the run in `folder`: GRPO after SFT alone, if that needs no further settings.
-    fn next_command(&self, task: &dyn Task, args: &RunArgs, folder: &str) -> String {
+    fn next_command(
+        &self,
+        task: &dyn Task,
+        has_template: bool,
+        args: &RunArgs,
+        folder: &str,
+    ) -> String {
         let is_default = args.set.is_empty() && args.config.is_none();
         match (&self.task_data, self.is_sft && is_default) {
             (Some(data), true) => {
                 format!("grove train --task-data {} --from {folder}", quote_path(data))
             }
             (None, true) => format!("grove train {} --from {folder}", task.name()),
-            _ => inspection_command(task, folder),
+            _ => inspection_command(task, has_template, folder),
         }
     }
 }
 
-/// Command to look at the model of the run in `folder`.
-fn inspection_command(task: &dyn Task, folder: &str) -> String {
+/// Command to look at the model of the run in `folder`, which may have a chat template.
+fn inspection_command(task: &dyn Task, has_template: bool, folder: &str) -> String {
     // A prompt over few characters fits on a command line.
-    match task.prompt(Split::Test, 0).ok().filter(|_| task.alphabet().is_some()) {
-        Some(prompt) => format!("grove generate {folder} {}", quote_word(&prompt.text)),
+    let prompt = task.prompt(Split::Test, 0).ok().filter(|_| task.alphabet().is_some());
+    match prompt.and_then(|prompt| prompt_words(&prompt, has_template)) {
+        Some(words) => format!("grove generate {folder} {words}"),
         None => format!("grove watch {folder}"),
+    }
+}
+
+/// Words by which `grove generate` gives a model the same prompt as its training; `None` for conversations that are
+/// more than a message of the user.
+fn prompt_words(prompt: &Prompt, has_template: bool) -> Option<String> {
+    match &prompt.messages[..] {
+        _ if !has_template => Some(quote_word(&prompt.text)),
+        [] => Some(format!("{} --raw", quote_word(&prompt.text))),
+        [message] if prompt.template_values.0.is_empty() => {
+            let content = message.content.text();
+            (*message == Message::user(content.to_string())).then(|| quote_word(content))
+        }
+        _ => None,
     }
 }
 
@@ -272,6 +293,7 @@ fn train_new(games: &Games, request: &LanguageRequest, args: &RunArgs) -> Result
     let path = resolve_model_path(&task_name, request.model.as_deref(), &file, &args.set)?;
     let model = load_initial_model(&path)?;
     let num_params = model.as_ref().map(|model| model.shape.num_params());
+    let has_template = model.as_ref().is_some_and(|model| model.template.is_some());
     let precision = default_precision(&args.device);
     let defaults = if request.is_sft {
         LanguageConfig::for_sft(&path, num_params, precision)
@@ -310,7 +332,7 @@ fn train_new(games: &Games, request: &LanguageRequest, args: &RunArgs) -> Result
         task: task.clone(),
         model: Mutex::new(model),
     };
-    setup.train(&session, |folder| request.next_command(&*task, args, folder))
+    setup.train(&session, |folder| request.next_command(&*task, has_template, args, folder))
 }
 
 /// Resumes a run from a checkpoint.
@@ -325,10 +347,38 @@ pub fn resume(games: &Games, args: &TrainArgs, run: SavedRun) -> Result<()> {
     let task = reopen_task(&task_name, &mut task_settings, task_data.as_deref(), verifier)?;
     let load = || load_language_model(run.checkpoint, model.as_deref());
     let model = with_note(READING_MODEL, load)?;
+    let has_template = model.template.is_some();
     let (origin, iterations_of_epochs) =
         (Origin::Saved(run), count_iterations_of_epochs(&*task, &config));
     let session = Session { args, games, origin, iterations_of_epochs, started: Instant::now() };
     let model = Mutex::new(Some(model));
     let setup = LanguageSetup { task_name, task_settings, config, task: task.clone(), model };
-    setup.train(&session, |folder| inspection_command(&*task, folder))
+    setup.train(&session, |folder| inspection_command(&*task, has_template, folder))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_command_gives_the_prompt_of_the_training() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let path = folder.path().join("prompts.jsonl");
+        let user = r#"{"role": "user", "content": "2 + 2"}"#;
+        let system = r#"{"role": "system", "content": "Add."}"#;
+        let command = |prompt: &str, has_template: bool| {
+            let line = format!(r#"{{"prompt": {prompt}, "solution": "4", "split": "test"}}"#);
+            std::fs::write(&path, line).unwrap();
+            inspection_command(&DataTask::open(&path, None).unwrap(), has_template, "run")
+        };
+        for (prompt, plain, with_template) in [
+            (r#""2 + 2""#.to_string(), "generate run '2 + 2'", "generate run '2 + 2' --raw"),
+            (format!("[{user}]"), "generate run '2 + 2\n\n'", "generate run '2 + 2'"),
+            (format!("[{system}, {user}]"), "generate run 'Add.\n\n2 + 2\n\n'", "watch run"),
+            (format!("[{system}]"), "generate run 'Add.\n\n'", "watch run"),
+        ] {
+            let found = [false, true].map(|has_template| command(&prompt, has_template));
+            assert_eq!(found, [plain, with_template].map(|words| format!("grove {words}")));
+        }
+    }
 }
