@@ -4,7 +4,7 @@ mod jsonl;
 mod memory_leak;
 mod text;
 
-#[cfg(feature = "program")]
+#[cfg(on_disk)]
 pub(crate) use jsonl::parse_iteration;
 pub use jsonl::{JsonLines, RecordsError};
 pub use memory_leak::MemoryLeakDetector;
