@@ -5,12 +5,13 @@ mod models;
 mod settings;
 mod tasks;
 
-pub use models::{READING_MODEL, load_initial_model, load_model};
+pub use models::{READING_MODEL, load_initial_model, load_model, load_saved_model};
 pub use settings::{LanguageOverrides, resolve_model_path, resolve_settings, validate};
 pub use tasks::{open_requested_task, open_task, reopen_task};
 
 use super::args::{FitArgs, RunArgs, TrainArgs, VerifierArgs};
 use super::games::{Games, SavedRun};
+use super::output::eprint_line;
 use super::paths::{canonical_path, quote_path, quote_word, utf8_path};
 use super::progress_note::with_note;
 use super::ranks;
@@ -107,6 +108,13 @@ fn find_exported_model(run: PathBuf) -> Result<PathBuf> {
     if !folder.has_language_model() {
         let path = folder.path().display();
         bail!("the run in {path} has no language model; --from needs a run of one here");
+    }
+    if !folder.exports_best_model() {
+        let path = quote_path(folder.path());
+        eprint_line!(
+            "warning: the run in {path} has not ended, so that its model may be that of its last checkpoint instead of the \
+             best; `grove train --resume {path}` completes it"
+        );
     }
     Ok(folder.model_path())
 }
