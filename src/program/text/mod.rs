@@ -55,7 +55,8 @@ pub fn is_requested(args: &TrainArgs) -> bool {
 
 /// Whether `fit` learns from texts, in a file or from a task.
 pub fn fits_texts(args: &FitArgs) -> bool {
-    let is_jsonl = args.data.is_file() || disk::has_extension(&args.data, "jsonl");
+    let is_file = args.data.exists() && !args.data.is_dir();
+    let is_jsonl = is_file || disk::has_extension(&args.data, "jsonl");
     args.model.is_some() || is_jsonl || find_task_name(&args.data).is_some()
 }
 
