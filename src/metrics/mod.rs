@@ -4,7 +4,7 @@ mod jsonl;
 mod memory_leak;
 mod text;
 
-#[cfg(feature = "program")]
+#[cfg(on_disk)]
 pub(crate) use jsonl::parse_iteration;
 pub use jsonl::{JsonLines, RecordsError};
 pub use memory_leak::MemoryLeakDetector;
@@ -140,7 +140,7 @@ pub struct EvaluationRecord {
     /// Mean score; without a game, the accuracy on the held-out steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mean_score: Option<f64>,
-    /// Standard error of the mean over levels or prompts.
+    /// Standard error of the mean over levels or prompts; `None` for a single one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub std_error: Option<f64>,
     /// Lowest score.
@@ -180,10 +180,16 @@ impl EvaluationRecord {
     /// A warning if completions were generated, but none could be judged.
     pub fn warning(&self) -> Option<String> {
         let text = self.text.as_ref().filter(|_| self.episodes > 0 && self.score().is_none())?;
-        Some(format!(
-            "no score: none of the {} of held-out prompts could be scored",
-            pluralize(text.num_unjudged, "completion")
-        ))
+        Some(match text.num_unjudged {
+            1 => {
+                "no score: the only completion of held-out prompts could not be scored".to_string()
+            }
+            count => {
+                format!(
+                    "no score: none of the {count} completions of held-out prompts could be scored"
+                )
+            }
+        })
     }
 }
 

@@ -37,7 +37,7 @@ struct Report<'a> {
     steps: u64,
     seed: u64,
     mean_score: f64,
-    std_error: f64,
+    std_error: Option<f64>,
 }
 
 /// The player that demonstrates.
@@ -77,12 +77,12 @@ pub fn demonstrate<G: ConfigurableGame>(models: &Models, args: &DemoArgs) -> Res
         return print_json(&report);
     }
     print_result(format_args!(
-        "Wrote {} of {} ({} steps) by `{}` to {out}; mean score {mean_score:.3} ± {std_error:.3} \
-         (standard error).",
+        "Wrote {} of {} ({} steps) by `{}` to {out}; mean score {mean_score:.3}{}.",
         pluralize(episodes as usize, "episode"),
         G::NAME,
         format_with_prefix(steps as f64),
-        args.player
+        args.player,
+        std_error.map_or(String::new(), |error| format!(" ± {error:.3} (standard error)"))
     ))
 }
 

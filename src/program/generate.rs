@@ -2,8 +2,6 @@
 
 use super::args::GenerateArgs;
 use super::output::{eprint_line, escape_for_terminal, print_json, print_result};
-use super::progress_note::with_note;
-use super::session::load_policy_checkpoint;
 use super::{ranks, text, trust};
 use crate::disk::input;
 use crate::rng::Stream;
@@ -12,7 +10,7 @@ use crate::settings::{GenerationConfig, overlay};
 use crate::task::{DataTask, Split};
 use crate::text::generate::{Completion, CompletionRequest, Generator, Sampling, stop};
 use crate::text::{Arithmetic, CompletionIndex, LanguageModel};
-use crate::trainer::text::{LanguageSettings, TINY, load_language_model, split_language_settings};
+use crate::trainer::text::{LanguageSettings, TINY, split_language_settings};
 use anyhow::{Result, anyhow, bail};
 use serde_json::{Value, json};
 use std::io::{Write, stdout};
@@ -108,19 +106,9 @@ fn load_named_model(path: &Path) -> Result<LanguageModel> {
     let has = |name: &str| path.join(name).is_file();
     let is_checkpoint = has("manifest.json") && !has("config.json");
     match RunFolder::find(path) {
-        Ok(run) if run.model_path().is_dir() => text::load_model(&run.model_path()),
+        Ok(run) if run.exports_best_model() => text::load_model(&run.model_path()),
         Err(_) if !is_checkpoint => text::load_model(path),
-        _ => {
-            let checkpoint = load_policy_checkpoint(path)?;
-            if !text::is_language_checkpoint(&checkpoint) {
-                bail!(
-                    "{} is of a game; `grove generate` needs the run or the files of a language model",
-                    path.display()
-                );
-            }
-            let load = || load_language_model(&checkpoint, None);
-            Ok(with_note(text::READING_MODEL, load)?)
-        }
+        _ => text::load_saved_model(path),
     }
 }
 

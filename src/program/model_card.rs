@@ -3,6 +3,7 @@
 use super::games::Games;
 use super::recorded_run::{RecordedRun, flatten};
 use crate::checkpoint::Checkpoint;
+use crate::metrics::pluralize;
 use crate::run::{FinalEvaluation, Run, RunFiles, format_with_prefix};
 use crate::text::LanguageModel;
 use crate::trainer::text::TINY;
@@ -61,7 +62,7 @@ pub fn format_card(
     let path = Some(run.model_path())
         .filter(|path| *path != Path::new(TINY) && !path.as_os_str().is_empty());
     let hub = path.and_then(|path| hub_id(path, &model.files));
-    let header = format_header(model, hub.as_deref(), run.subject());
+    let header = format_header(run, model, hub.as_deref());
     let base =
         hub.or(path.map(|_| run.describe_model())).unwrap_or("none: fresh weights".to_string());
     let overview = format_overview(run, model, base);
@@ -71,10 +72,11 @@ pub fn format_card(
 }
 
 /// Formats the card's metadata for the Hub, and its title. `base` is the base model's identifier there.
-fn format_header(model: &LanguageModel, base: Option<&str>, task: &str) -> String {
+fn format_header(run: &RecordedRun, model: &LanguageModel, base: Option<&str>) -> String {
+    let (task, algorithm) = (run.subject(), if run.is_fit() { "sft" } else { "grpo" });
     let (library, relation) =
         if model.adapters.is_some() { ("peft", "adapter") } else { ("transformers", "finetune") };
-    let mut text = "---\npipeline_tag: text-generation\ntags: [grove, grpo]\n".to_string();
+    let mut text = format!("---\npipeline_tag: text-generation\ntags: [grove, {algorithm}]\n");
     // Writing to a string cannot fail.
     if let Some(base) = base {
         let _ = write!(text, "base_model: {base}\nbase_model_relation: {relation}\n");
@@ -102,16 +104,14 @@ fn format_overview(run: &RecordedRun, model: &LanguageModel, base: String) -> St
         row("Adapters", format!("LoRA of rank {rank}, {count} parameters"));
     }
     let (iterations, tokens) = (run.iteration(), format_with_prefix(run.env_steps() as f64));
-    row("Training", format!("{iterations} iterations, {tokens} tokens"));
+    let algorithm = if run.is_fit() { " of supervised fine-tuning (SFT)" } else { "" };
+    row("Training", format!("{iterations} iterations{algorithm}, {tokens} tokens"));
     let best = run.best();
     if let Some((iteration, best, score)) =
         best.and_then(|(iteration, best)| Some((iteration, best, best.score()?)))
     {
-        let prompts = best.episodes;
-        row(
-            "Best evaluation",
-            format!("{score:.3} on {prompts} held-out prompts, after iteration {iteration}"),
-        );
+        let prompts = pluralize(best.episodes, "held-out prompt");
+        row("Best evaluation", format!("{score:.3} on {prompts}, after iteration {iteration}"));
     }
     text
 }
@@ -151,8 +151,18 @@ fn hub_id(path: &Path, files: &BTreeMap<String, Vec<u8>>) -> Option<String> {
     });
     cached.or_else(|| {
         let config: serde_json::Value = serde_json::from_slice(files.get("config.json")?).ok()?;
-        config["_name_or_path"].as_str().filter(|id| is_hub_id(id)).map(str::to_string)
+        let name = config["_name_or_path"].as_str();
+        name.filter(|id| is_hub_id(id) && !is_folder_of_trainer(id)).map(str::to_string)
     })
+}
+
+/// Whether `OWNER/NAME` is rather a folder into which programs write what they have trained. Files keep the name of the
+/// folder from which a model was loaded.
+fn is_folder_of_trainer(id: &str) -> bool {
+    const FOLDERS: [&str; 9] =
+        ["checkpoints", "ckpts", "model", "models", "output", "outputs", "results", "runs", "tmp"];
+    let (folder, name) = id.split_once('/').unwrap_or_default();
+    FOLDERS.contains(&folder.to_lowercase().as_str()) || name.starts_with("checkpoint-")
 }
 
 /// Whether a string has the form of an identifier on the Hub, `OWNER/NAME`.
@@ -171,6 +181,12 @@ fn is_hub_id(text: &str) -> bool {
 
 /// Formats the section of commands that load the model.
 fn format_usage(model: &LanguageModel) -> String {
+    if model.adapters.is_some() && model.base.is_file() {
+        return "\n## Use\n\n```console\n$ grove generate FOLDER 'PROMPT'\n\
+                $ grove export FOLDER --merge --format safetensors --out MERGED\n```\n\n\
+                The base model is a GGUF file, to which PEFT adds no adapters; `transformers` loads MERGED.\n"
+            .to_string();
+    }
     let python = if model.adapters.is_some() {
         "from peft import AutoPeftModelForCausalLM\nmodel = AutoPeftModelForCausalLM.from_pretrained(\"FOLDER\")"
     } else {
@@ -186,6 +202,9 @@ fn format_usage(model: &LanguageModel) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::DecoderShape;
+    use crate::settings::LoraConfig;
+    use crate::text::Adapters;
 
     #[test]
     fn a_base_model_is_known_by_its_place_in_the_cache_or_by_its_configuration() {
@@ -210,11 +229,44 @@ mod tests {
             "acme/a--b",
             "acme/a..b",
             "acme/model\\nlicense: mit",
+            "output/checkpoint-100",
+            "sorter/checkpoint-100",
+            "runs/sort-1",
         ] {
             assert_eq!(found("models/mine", name), None, "{name}");
         }
+        assert_eq!(found("models--runs--sorter", "runs/sort-1"), Some("runs/sorter".to_string()));
         assert_eq!(hub_id(Path::new("model.gguf"), &BTreeMap::new()), None);
         let long = "a".repeat(97);
         assert_eq!(found("model", &format!("acme/{long}")), None);
+    }
+
+    #[test]
+    fn adapters_for_a_file_are_merged_for_other_tools() {
+        let sizes = DecoderShape {
+            hidden_size: 8,
+            num_layers: 1,
+            num_heads: 1,
+            num_kv_heads: 1,
+            head_dim: 8,
+            intermediate_size: 8,
+            ..DecoderShape::default()
+        };
+        let mut model = LanguageModel::tiny(&sizes, "ab", 0);
+        model.adapters = Some(Adapters::zeros(&model.shape, &LoraConfig::new(1)));
+        let folder = tempfile::TempDir::new().unwrap();
+        model.base = folder.path().to_path_buf();
+        let usage = format_usage(&model);
+        assert!(
+            usage.contains("AutoPeftModelForCausalLM") && !usage.contains("--merge"),
+            "{usage}"
+        );
+        model.base = folder.path().join("model.gguf");
+        std::fs::write(&model.base, "").unwrap();
+        let usage = format_usage(&model);
+        assert!(
+            usage.contains("--merge") && !usage.contains("AutoPeftModelForCausalLM"),
+            "{usage}"
+        );
     }
 }

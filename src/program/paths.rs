@@ -1,6 +1,6 @@
 //! Paths as settings and shells write them.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use std::path::Path;
 
 /// A path as a string for settings.
@@ -18,7 +18,16 @@ pub fn utf8_path(path: &Path) -> Result<String> {
 }
 
 /// Canonical path of an existing file or folder, as a string for settings.
+///
+/// # Errors
+/// If there is none, or it is a pipe or a device, which cannot be read twice; or if its path is not UTF-8.
 pub fn canonical_path(path: &Path) -> Result<String> {
+    if path.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir()) {
+        bail!(
+            "{} is a pipe or a device, which cannot be read again as a run does: write its content to a file first",
+            path.display()
+        );
+    }
     utf8_path(&path.canonicalize().with_context(|| format!("cannot find {}", path.display()))?)
 }
 
@@ -46,6 +55,21 @@ pub fn quote_word(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn a_pipe_is_no_file_to_read_again() {
+        use std::os::fd::AsRawFd;
+        let (reader, _writer) = std::io::pipe().unwrap();
+        let path = format!("/dev/fd/{}", reader.as_raw_fd());
+        for path in [path.as_str(), "/dev/null"] {
+            let error = canonical_path(Path::new(path)).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("{path} is a pipe or a device")), "{error}");
+        }
+        assert!(
+            canonical_path(Path::new("none")).unwrap_err().to_string().contains("cannot find none")
+        );
+    }
 
     #[test]
     fn paths_are_quoted_where_a_shell_would_take_them_apart() {

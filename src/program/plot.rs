@@ -14,6 +14,7 @@ use crate::run::RunFolder;
 use crate::track::list_figures;
 use anyhow::{Result, bail};
 use serde::Serialize;
+use serde_json::Value as Json;
 use toml::Value;
 
 /// Settings that do not separate groups: the seed, and those that do not affect training.
@@ -191,30 +192,42 @@ fn find_figure(record: &IterationRecord, name: &str) -> Option<f64> {
     if name.contains('/') {
         return list_figures(record).into_iter().find(|(tracked, _)| tracked == name)?.1;
     }
-    let fields = serde_json::to_value(record).ok()?;
-    name.split('.').try_fold(&fields, |fields, key| fields.get(key))?.as_f64()
+    find_field(&serde_json::to_value(record).ok()?, name)?.as_f64()
 }
 
-/// Whether a record may have a number at a path of fields, which may be null in this one.
-fn is_number_field(record: &serde_json::Value, path: &str) -> bool {
-    let mut value = record;
-    for key in path.split('.') {
-        match value.get(key) {
-            Some(field) => value = field,
-            None => return value.is_null(),
-        }
-    }
-    value.is_null() || value.is_number()
+/// Finds a field of a record by its name, or one inside another by both names with a dot between them.
+fn find_field<'a>(record: &'a Json, name: &str) -> Option<&'a Json> {
+    name.split('.').try_fold(record, |fields, key| fields.get(key))
 }
 
-/// Checks that some record, if there is any, has a figure of this name.
+/// Whether records may have a field of this name: one that is null in this record may have any fields.
+fn may_have_field(record: &Json, name: &str) -> bool {
+    let outer = name.match_indices('.').map(|(end, _)| &name[..end]);
+    outer.chain([name]).any(|part| match find_field(record, part) {
+        Some(field) => part == name || field.is_null(),
+        None => false,
+    })
+}
+
+/// Checks that some record, if there is any, has a figure of this name, which is a number.
 fn check_figure_name<'a>(
     records: impl Iterator<Item = &'a IterationRecord>,
     y: &str,
 ) -> Result<()> {
     let (mut known, mut is_field): (Vec<String>, bool) = (Vec::new(), false);
     for record in records {
-        is_field = is_field || is_number_field(&serde_json::to_value(record)?, y);
+        let fields = serde_json::to_value(record)?;
+        is_field = is_field || may_have_field(&fields, y);
+        let what = match find_field(&fields, y) {
+            Some(Json::Bool(_)) => Some("true or false"),
+            Some(Json::String(_)) => Some("a text"),
+            Some(Json::Array(_)) => Some("a list"),
+            Some(Json::Object(_)) => Some("a group of fields, each named after a dot"),
+            None | Some(Json::Null | Json::Number(_)) => None,
+        };
+        if let Some(what) = what {
+            bail!("`{y}` of metrics.jsonl is not a number, but {what}");
+        }
         for (name, _) in list_figures(record) {
             if !known.contains(&name) {
                 known.push(name);
@@ -292,6 +305,9 @@ mod tests {
         assert_eq!(collect_points(&records, Axis::Iterations, "rewards/exact"), [(2.0, 0.5)]);
         assert_eq!(collect_points(&records, Axis::Iterations, "rewards/none"), []);
         assert!(check_figure_name(records.iter(), "rewards/exact").is_ok());
+        assert!(check_figure_name(records.iter(), "seconds.rollout").is_err());
+        assert!(check_figure_name(records.iter(), "seconds.phases.rollout").is_ok());
+        assert!(check_figure_name(records.iter(), "evaluation.mean_score").is_ok());
         let error = check_figure_name(records.iter(), "rewards/none").unwrap_err().to_string();
         assert!(error.ends_with("rewards/exact"), "{error}");
         assert!(check_figure_name(records[..0].iter(), "rewards/none").is_ok());
@@ -301,11 +317,15 @@ mod tests {
             ("seconds.total", 2),
             ("utilization", 0),
             ("seconds", 0),
+            ("is_sft", 0),
             ("none", 0),
         ];
         for (name, points) in fields {
             assert_eq!(collect_points(&records, Axis::Iterations, name).len(), points, "{name}");
-            assert_eq!(check_figure_name(records.iter(), name).is_ok(), name != "none", "{name}");
+            let is_known = !["seconds", "is_sft", "none"].contains(&name);
+            assert_eq!(check_figure_name(records.iter(), name).is_ok(), is_known, "{name}");
         }
+        let error = check_figure_name(records.iter(), "is_sft").unwrap_err().to_string();
+        assert_eq!(error, "`is_sft` of metrics.jsonl is not a number, but true or false");
     }
 }

@@ -58,6 +58,12 @@ fn check_consent(
     let [command, folder] = ["verifier", "folder"].map(|key| overlay::text_at(task_settings, key));
     let is_set = |key: &str| overlay::assigns(assignments, &format!("{name}.{key}"));
     if let Some(given) = args.verifier.as_deref().filter(|given| *given != command) {
+        if command.is_empty() {
+            bail!(
+                "the run compares completions with solutions and has no verifier; leave --verifier out, or start a new run \
+                 with it"
+            );
+        }
         bail!(
             "the run's verifier is `{command}`, not `{given}`; start a new run to use another verifier"
         );
@@ -179,6 +185,17 @@ mod tests {
         assert_ne!(text("", "/mine"), text("", "/theirs"));
         assert_ne!(text("sub", "/mine"), text("sub", "/theirs"));
         assert_eq!(text("/mine", "/mine"), text("/mine", "/theirs"));
+    }
+
+    #[test]
+    fn a_run_without_a_verifier_is_said_to_have_none() {
+        let args = VerifierArgs { verifier: Some("cat".to_string()), ..VerifierArgs::default() };
+        let of_run = |command: &str| {
+            let settings = Table::from_iter([("verifier".to_string(), command.into())]);
+            check("data", &settings, &args, &[]).unwrap_err().to_string()
+        };
+        assert!(of_run("").contains("has no verifier"), "{}", of_run(""));
+        assert!(of_run("tac").starts_with("the run's verifier is `tac`, not `cat`"));
     }
 
     #[test]

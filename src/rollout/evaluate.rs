@@ -18,8 +18,8 @@ pub struct Evaluation {
     pub episodes: usize,
     /// Mean score.
     pub mean_score: f64,
-    /// Standard error of the mean; 0 for a single episode.
-    pub std_error: f64,
+    /// Standard error of the mean; `None` for a single episode, which does not tell it.
+    pub std_error: Option<f64>,
     /// Minimum score.
     pub min_score: f64,
     /// Maximum score.
@@ -137,11 +137,11 @@ impl Evaluation {
     }
 }
 
-/// Standard error of the mean of independent values; 0 for a single one.
-pub(crate) fn std_error(values: impl ExactSizeIterator<Item = f64>, mean: f64) -> f64 {
+/// Standard error of the mean of independent values; `None` for fewer than two.
+pub(crate) fn std_error(values: impl ExactSizeIterator<Item = f64>, mean: f64) -> Option<f64> {
     let n = values.len() as f64;
     let squares = values.map(|value| (value - mean).powi(2)).sum::<f64>();
-    if n > 1.0 { (squares / (n - 1.0) / n).sqrt() } else { 0.0 }
+    (n > 1.0).then(|| (squares / (n - 1.0) / n).sqrt())
 }
 
 /// Plays some of the episodes, at most [`LANES`], side by side.
@@ -189,5 +189,11 @@ mod tests {
         let usual = Evaluation::from_results(&[result(2.0, 1), result(-1.0, 1)]);
         let Evaluation { min_score, max_score, .. } = usual;
         assert_eq!([min_score, max_score], [-1.0, 2.0]);
+    }
+
+    #[test]
+    fn a_single_score_has_no_standard_error() {
+        let error = |scores: &[f64]| std_error(scores.iter().copied(), 1.0);
+        assert_eq!([error(&[]), error(&[1.0]), error(&[0.0, 2.0])], [None, None, Some(1.0)]);
     }
 }

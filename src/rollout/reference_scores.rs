@@ -16,7 +16,7 @@ pub struct ReferenceScore {
     pub player: &'static str,
     /// The mean score.
     pub mean_score: f64,
-    /// Standard error of the mean; `None` if the score is known rather than measured.
+    /// Standard error of the mean; `None` if the score is known rather than measured, or of a single episode.
     pub std_error: Option<f64>,
 }
 
@@ -40,7 +40,7 @@ pub fn measure_reference_scores<G: Rules>(
         };
         let results: Vec<EpisodeResult> = (0..episodes).into_par_iter().map(play).collect();
         let Evaluation { mean_score, std_error, .. } = Evaluation::from_results(&results);
-        ReferenceScore { player, mean_score, std_error: Some(std_error) }
+        ReferenceScore { player, mean_score, std_error }
     };
     let known = game.reference_scores().iter();
     let mut scores: Vec<_> = known

@@ -153,7 +153,7 @@ settings! {
     pub struct FitConfig {
         /// SFT iterations on the task's solutions before GRPO starts; part of `iterations`.
         iterations: u32 = 0, in integer(0..=u32::MAX as u64);
-        /// Constant learning rate of these iterations.
+        /// Constant learning rate of these iterations; that of `grove fit` is `optimizer.learning_rate`.
         learning_rate: f64 = 1e-3, in at_least(0.0);
         /// Passes of `grove fit` over the prompts: 40 for small models and 3 for large ones. They set `iterations`,
         /// unless `--iterations` or `--set` does, or a settings file without epochs.

@@ -118,9 +118,15 @@ impl DataTask {
             && let Some(prompt) = prompts.iter().find(|prompt| expected_text(prompt).is_none())
         {
             let start: String = prompt.text.chars().take(40).collect();
+            let solution = match prompt.fields.get("solution") {
+                None | Some(Value::Null) => "has no solution",
+                Some(Value::Bool(_)) => "has true or false for a solution, not a text or a number",
+                Some(Value::Array(_)) => "has a list for a solution, not a text or a number",
+                Some(_) => "has an object for a solution, not a text or a number",
+            };
             return Err(TaskError::Setting(format!(
                 "completions of {} cannot be verified: give every line a `solution` or a `completion`, or \
-                 give a command by --verifier (the prompt that starts with {start:?} has no solution)",
+                 give a command by --verifier (the prompt that starts with {start:?} {solution})",
                 path.display()
             )));
         }
@@ -257,6 +263,8 @@ pub fn read_prompts(path: &Path) -> Result<PromptSet, TaskError> {
 
 /// Keys of the prompt, whose numbers stay numbers: the verifier does not get them among the fields.
 const PROMPT_KEYS: [&str; 2] = ["prompt", "messages"];
+/// Keys that count as absent where they are null, as tools write them for rows that lack a column.
+const OPTIONAL_KEYS: [&str; 4] = ["prompt", "messages", "completion", "split"];
 
 /// Parses the prompt of a line, and its split.
 fn parse_line(line: &[u8]) -> Result<(Prompt, Split), String> {
@@ -271,6 +279,7 @@ fn parse_line(line: &[u8]) -> Result<(Prompt, Split), String> {
             fields.into_iter().filter(|(key, _)| PROMPT_KEYS.contains(&key.as_str()));
         fields = read(&marked)?.into_iter().chain(prompt_fields).collect();
     }
+    fields.retain(|key, value| !value.is_null() || !OPTIONAL_KEYS.contains(&key.as_str()));
     let split = match fields.remove("split") {
         None => None,
         Some(Value::String(name)) if name == "train" => Some(Split::Train),
@@ -280,7 +289,8 @@ fn parse_line(line: &[u8]) -> Result<(Prompt, Split), String> {
         }
     };
     let (text, conversation) = take_prompt(&mut fields, line)?;
-    let Conversation { messages, chat_template_kwargs, tools } = conversation;
+    let Conversation { prompt, messages, chat_template_kwargs, tools } = conversation;
+    let messages = prompt.or(messages).unwrap_or_default();
     let template_values =
         parse_template_values(chat_template_kwargs, tools).map_err(|error| error.to_string())?;
     if let Some(value) = fields.get_mut("completion") {
@@ -293,8 +303,8 @@ fn parse_line(line: &[u8]) -> Result<(Prompt, Split), String> {
 /// The input of a chat template on a line, with keys in the line's order.
 #[derive(Default, Deserialize)]
 struct Conversation {
-    #[serde(alias = "prompt")]
-    messages: Vec<Message>,
+    prompt: Option<Vec<Message>>,
+    messages: Option<Vec<Message>>,
     chat_template_kwargs: Option<Json>,
     tools: Option<Json>,
 }
@@ -318,6 +328,10 @@ fn describe_json_error(line: &[u8], error: &serde_json::Error) -> String {
         Some(message) => message,
         None if is_followed() => {
             "a comma follows the object; each line is a whole object by itself".to_string()
+        }
+        None if !line.trim_ascii_start().starts_with(b"{") => {
+            "not a JSON object such as {\"prompt\": \"2+2=\"}; other formats, such as CSV and Parquet, are not read"
+                .to_string()
         }
         None => {
             let what = message_without_position(error);
@@ -356,7 +370,9 @@ fn take_prompt(
         let what = message_without_position(&error);
         format!("`{key}` is not a list of messages with string `role` and `content`: {what}")
     })?;
-    let messages = &mut conversation.messages;
+    let Conversation { prompt, messages, .. } = &mut conversation;
+    let messages =
+        prompt.as_mut().or(messages.as_mut()).ok_or("neither `prompt` nor `messages`")?;
     let is_answered = messages.last().is_some_and(|message| message.role == ASSISTANT);
     if is_answered
         && !fields.contains_key("completion")

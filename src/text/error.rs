@@ -30,6 +30,14 @@ pub enum LanguageError {
         /// Description of the problem.
         reason: String,
     },
+    /// The format of a file cannot express the model.
+    #[error("the model cannot be written to {path}: {reason}")]
+    Unwritable {
+        /// Path of the file.
+        path: PathBuf,
+        /// Description of the problem.
+        reason: String,
+    },
     /// The architecture is not supported.
     #[error("the model in {path} has the architecture {found}; supported are {}", family_names())]
     UnknownArchitecture {

@@ -140,7 +140,7 @@ fn non_finite_advice(quantity: &str) -> &'static str {
     match quantity {
         REWARD => "the game or the task must give finite rewards",
         _ => {
-            "a lower optimizer.learning_rate (of SFT: fit.learning_rate), optimizer.weight_decay or \
+            "a lower optimizer.learning_rate (of SFT before GRPO: fit.learning_rate), optimizer.weight_decay or \
              update.max_grad_norm may help"
         }
     }

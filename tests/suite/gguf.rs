@@ -150,6 +150,8 @@ fn ambiguous_pre_tokenizers_are_rejected() {
         let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/language").join(name);
         let model = LanguageModel::load(&from).unwrap();
         let error = model.save_gguf(&path, GgufType::F32).unwrap_err().to_string();
+        let unwritable = format!("the model cannot be written to {}: ", path.display());
+        assert!(error.starts_with(&unwritable), "{name}: {error}");
         assert!(error.contains("in the forms of Llama, Qwen2 and Qwen3"), "{name}: {error}");
     }
     // A vocabulary with its own way of splitting words.
@@ -178,6 +180,7 @@ fn runs_are_exported_with_a_card() {
     train("run", "tiny", &[]);
     let card = fs::read_to_string(folder.join("run/model/README.md")).unwrap();
     for words in [
+        "\ntags: [grove, grpo]\n",
         "# A model for `sort`\n",
         "task `sort`",
         "Qwen2ForCausalLM",

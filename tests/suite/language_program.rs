@@ -158,6 +158,24 @@ fn grpo_continues_from_a_fitted_model() {
     let last = report["held_out"]["loss"].as_f64().unwrap();
     assert!(last > 0.0 && (last - best).abs() > 1e-9, "{report}");
     assert!(metrics.iter().all(|record| record["is_sft"] == true && record["num_tokens"] == 0));
+    let card = fs::read_to_string(folder.join("fitted/model/README.md")).unwrap();
+    assert!(
+        card.contains("\ntags: [grove, sft]\n") && card.contains("fine-tuning (SFT)"),
+        "{card}"
+    );
+
+    // Until a run has ended, its folder `model` may have another model than the best one.
+    let complete = |model: &str| {
+        let words = ["generate", model, "1+1=", "--temperature", "0", "--max-new-tokens", "4"];
+        json(folder, &[&words[..], &["--json"]].concat())["completions"].clone()
+    };
+    let best = complete("fitted");
+    for file in ["README.md", "model.safetensors"] {
+        fs::remove_file(folder.join("fitted/model").join(file)).unwrap();
+    }
+    assert_eq!(complete("fitted"), best);
+    json(folder, &["export", "fitted", "--format", "safetensors", "--out", "exported", "--json"]);
+    assert_eq!(complete("exported"), best);
 
     // A task has its own solutions; what was fitted knows its characters only.
     let start = ["fit", "sort", "--model", "tiny", "--json", "--run-dir", "sorts"];

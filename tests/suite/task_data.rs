@@ -84,6 +84,25 @@ fn completions_are_strings_or_messages_and_may_differ_from_solutions() {
 }
 
 #[test]
+fn columns_that_a_row_lacks_may_be_null() {
+    let folder = TempDir::new().unwrap();
+    let read = |lines: [&str; 3]| read_prompts(&file(&folder, lines.join("\n"))).unwrap();
+    let without = [
+        r#"{"prompt": "2+2=", "solution": "4"}"#,
+        r#"{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yo"}]}"#,
+        r#"{"prompt": [{"role": "user", "content": "3+4?"}], "completion": "7"}"#,
+    ];
+    let with_null = [
+        r#"{"prompt": "2+2=", "solution": "4", "messages": null, "completion": null, "split": null}"#,
+        r#"{"prompt": null, "messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yo"}], "completion": null}"#,
+        r#"{"messages": null, "prompt": [{"role": "user", "content": "3+4?"}], "completion": "7"}"#,
+    ];
+    assert_eq!(read(with_null), read(without));
+    let none = read_prompts(&file(&folder, r#"{"prompt": null}"#)).unwrap_err().to_string();
+    assert!(none.ends_with("neither `prompt` nor `messages`"), "{none}");
+}
+
+#[test]
 fn values_for_the_chat_template_are_those_of_trl() {
     let folder = TempDir::new().unwrap();
     let values = |prompt: &str, keys: &str| {
@@ -166,6 +185,8 @@ fn lists_and_compressed_files_are_read_and_other_texts_are_named() {
     }
     let utf16 = |text: &str| text.encode_utf16().flat_map(u16::to_le_bytes).collect::<Vec<u8>>();
     for (bytes, said) in [
+        (b"prompt,solution\na,b\n".to_vec(), "line 1: not a JSON object such as {\"prompt\""),
+        (b"PAR1\x15\x04".to_vec(), "other formats, such as CSV and Parquet, are not read"),
         ([vec![0xff, 0xfe], utf16(objects[0])].concat(), "it is in UTF-16, not UTF-8"),
         (utf16(objects[0]), "it is in UTF-16, not UTF-8"),
         (format!("{},\n", objects[0]).into_bytes(), "line 1: a comma follows the object"),
@@ -300,9 +321,16 @@ fn prompts_without_solutions_need_a_verifier_and_get_one() {
     let path = file(&folder, r#"{"prompt": "say yes", "split": "train"}"#);
     let error = DataTask::open(&path, None).err().unwrap().to_string();
     assert!(
-        error.contains("give a command by --verifier") && error.contains("\"say yes\""),
+        error.contains("give a command by --verifier") && error.contains("\"say yes\" has no sol"),
         "{error}"
     );
+    for (solution, said) in [("true", "true or false"), ("[\"w3\"]", "a list"), ("{}", "an object")]
+    {
+        let line = format!(r#"{{"prompt": "a", "solution": {solution}, "split": "train"}}"#);
+        let error = DataTask::open(&file(&folder, line), None).err().unwrap().to_string();
+        assert!(error.contains(&format!("has {said} for a solution, not a text")), "{error}");
+    }
+    let path = file(&folder, r#"{"prompt": "say yes", "split": "train"}"#);
     let script = folder.path().join("yes.py");
     let text = "import json, sys\nfor line in sys.stdin:\n    asked = json.loads(line)\n    print(json.dumps({'id': \
                 asked['id'], 'reward': asked['completion'] == 'yes' and asked['prompt'] == 'say yes' and 1 or 0}), \

@@ -5,12 +5,13 @@ mod models;
 mod settings;
 mod tasks;
 
-pub use models::{READING_MODEL, load_initial_model, load_model};
+pub use models::{READING_MODEL, load_initial_model, load_model, load_saved_model};
 pub use settings::{LanguageOverrides, resolve_model_path, resolve_settings, validate};
 pub use tasks::{open_requested_task, open_task, reopen_task};
 
 use super::args::{FitArgs, RunArgs, TrainArgs, VerifierArgs};
 use super::games::{Games, SavedRun};
+use super::output::eprint_line;
 use super::paths::{canonical_path, quote_path, quote_word, utf8_path};
 use super::progress_note::with_note;
 use super::ranks;
@@ -23,7 +24,7 @@ use crate::disk;
 use crate::parallel::Team;
 use crate::run::{LanguageRun, RunFolder};
 use crate::settings::{change_saved_settings, overlay};
-use crate::task::{self, DataTask, Split, Task};
+use crate::task::{self, DataTask, Message, Prompt, Split, Task};
 use crate::text::LanguageModel;
 use crate::trainer::text::{
     LanguageConfig, LanguageSettings, LanguageTrainer, join_language_settings, load_language_model,
@@ -54,7 +55,8 @@ pub fn is_requested(args: &TrainArgs) -> bool {
 
 /// Whether `fit` learns from texts, in a file or from a task.
 pub fn fits_texts(args: &FitArgs) -> bool {
-    let is_jsonl = args.data.is_file() || disk::has_extension(&args.data, "jsonl");
+    let is_file = args.data.exists() && !args.data.is_dir();
+    let is_jsonl = is_file || disk::has_extension(&args.data, "jsonl");
     args.model.is_some() || is_jsonl || find_task_name(&args.data).is_some()
 }
 
@@ -107,6 +109,13 @@ fn find_exported_model(run: PathBuf) -> Result<PathBuf> {
     if !folder.has_language_model() {
         let path = folder.path().display();
         bail!("the run in {path} has no language model; --from needs a run of one here");
+    }
+    if !folder.exports_best_model() {
+        let path = quote_path(folder.path());
+        eprint_line!(
+            "warning: the run in {path} has not ended, so that its model may be that of its last checkpoint instead of the \
+             best; `grove train --resume {path}` completes it"
+        );
     }
     Ok(folder.model_path())
 }
@@ -185,24 +194,45 @@ impl LanguageRequest<'_> {
     }
 
     /// Command to suggest at the end of the run in `folder`: GRPO after SFT alone, if that needs no further settings.
-    fn next_command(&self, task: &dyn Task, args: &RunArgs, folder: &str) -> String {
+    fn next_command(
+        &self,
+        task: &dyn Task,
+        has_template: bool,
+        args: &RunArgs,
+        folder: &str,
+    ) -> String {
         let is_default = args.set.is_empty() && args.config.is_none();
         match (&self.task_data, self.is_sft && is_default) {
             (Some(data), true) => {
                 format!("grove train --task-data {} --from {folder}", quote_path(data))
             }
             (None, true) => format!("grove train {} --from {folder}", task.name()),
-            _ => inspection_command(task, folder),
+            _ => inspection_command(task, has_template, folder),
         }
     }
 }
 
-/// Command to look at the model of the run in `folder`.
-fn inspection_command(task: &dyn Task, folder: &str) -> String {
+/// Command to look at the model of the run in `folder`, which may have a chat template.
+fn inspection_command(task: &dyn Task, has_template: bool, folder: &str) -> String {
     // A prompt over few characters fits on a command line.
-    match task.prompt(Split::Test, 0).ok().filter(|_| task.alphabet().is_some()) {
-        Some(prompt) => format!("grove generate {folder} {}", quote_word(&prompt.text)),
+    let prompt = task.prompt(Split::Test, 0).ok().filter(|_| task.alphabet().is_some());
+    match prompt.and_then(|prompt| prompt_words(&prompt, has_template)) {
+        Some(words) => format!("grove generate {folder} {words}"),
         None => format!("grove watch {folder}"),
+    }
+}
+
+/// Words by which `grove generate` gives a model the same prompt as its training; `None` for conversations that are
+/// more than a message of the user.
+fn prompt_words(prompt: &Prompt, has_template: bool) -> Option<String> {
+    match &prompt.messages[..] {
+        _ if !has_template => Some(quote_word(&prompt.text)),
+        [] => Some(format!("{} --raw", quote_word(&prompt.text))),
+        [message] if prompt.template_values.0.is_empty() => {
+            let content = message.content.text();
+            (*message == Message::user(content.to_string())).then(|| quote_word(content))
+        }
+        _ => None,
     }
 }
 
@@ -272,6 +302,7 @@ fn train_new(games: &Games, request: &LanguageRequest, args: &RunArgs) -> Result
     let path = resolve_model_path(&task_name, request.model.as_deref(), &file, &args.set)?;
     let model = load_initial_model(&path)?;
     let num_params = model.as_ref().map(|model| model.shape.num_params());
+    let has_template = model.as_ref().is_some_and(|model| model.template.is_some());
     let precision = default_precision(&args.device);
     let defaults = if request.is_sft {
         LanguageConfig::for_sft(&path, num_params, precision)
@@ -310,7 +341,7 @@ fn train_new(games: &Games, request: &LanguageRequest, args: &RunArgs) -> Result
         task: task.clone(),
         model: Mutex::new(model),
     };
-    setup.train(&session, |folder| request.next_command(&*task, args, folder))
+    setup.train(&session, |folder| request.next_command(&*task, has_template, args, folder))
 }
 
 /// Resumes a run from a checkpoint.
@@ -325,10 +356,38 @@ pub fn resume(games: &Games, args: &TrainArgs, run: SavedRun) -> Result<()> {
     let task = reopen_task(&task_name, &mut task_settings, task_data.as_deref(), verifier)?;
     let load = || load_language_model(run.checkpoint, model.as_deref());
     let model = with_note(READING_MODEL, load)?;
+    let has_template = model.template.is_some();
     let (origin, iterations_of_epochs) =
         (Origin::Saved(run), count_iterations_of_epochs(&*task, &config));
     let session = Session { args, games, origin, iterations_of_epochs, started: Instant::now() };
     let model = Mutex::new(Some(model));
     let setup = LanguageSetup { task_name, task_settings, config, task: task.clone(), model };
-    setup.train(&session, |folder| inspection_command(&*task, folder))
+    setup.train(&session, |folder| inspection_command(&*task, has_template, folder))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_command_gives_the_prompt_of_the_training() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let path = folder.path().join("prompts.jsonl");
+        let user = r#"{"role": "user", "content": "2 + 2"}"#;
+        let system = r#"{"role": "system", "content": "Add."}"#;
+        let command = |prompt: &str, has_template: bool| {
+            let line = format!(r#"{{"prompt": {prompt}, "solution": "4", "split": "test"}}"#);
+            std::fs::write(&path, line).unwrap();
+            inspection_command(&DataTask::open(&path, None).unwrap(), has_template, "run")
+        };
+        for (prompt, plain, with_template) in [
+            (r#""2 + 2""#.to_string(), "generate run '2 + 2'", "generate run '2 + 2' --raw"),
+            (format!("[{user}]"), "generate run '2 + 2\n\n'", "generate run '2 + 2'"),
+            (format!("[{system}, {user}]"), "generate run 'Add.\n\n2 + 2\n\n'", "watch run"),
+            (format!("[{system}]"), "generate run 'Add.\n\n'", "watch run"),
+        ] {
+            let found = [false, true].map(|has_template| command(&prompt, has_template));
+            assert_eq!(found, [plain, with_template].map(|words| format!("grove {words}")));
+        }
+    }
 }

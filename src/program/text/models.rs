@@ -1,10 +1,13 @@
 //! Reading language models.
 
+use super::is_language_checkpoint;
+use crate::program::output::eprint_line;
 use crate::program::progress_note::with_note;
-use crate::run;
+use crate::program::session::load_policy_checkpoint;
+use crate::run::{self, RunFolder};
 use crate::text::LanguageModel;
-use crate::trainer::text::TINY;
-use anyhow::{Context, Result};
+use crate::trainer::text::{TINY, load_language_model};
+use anyhow::{Context, Result, bail};
 use std::path::Path;
 
 /// Message shown while a model is read.
@@ -21,5 +24,19 @@ pub fn load_initial_model(setting: &str) -> Result<Option<LanguageModel>> {
 /// Loads the model in a folder or file.
 pub fn load_model(path: &Path) -> Result<LanguageModel> {
     let model = with_note(READING_MODEL, || run::load_model(path));
+    model.with_context(|| format!("cannot use the model in {}", path.display()))
+}
+
+/// Loads the model of a checkpoint, or the best one of a run so far.
+pub fn load_saved_model(path: &Path) -> Result<LanguageModel> {
+    let checkpoint = load_policy_checkpoint(path)?;
+    if !is_language_checkpoint(&checkpoint) {
+        bail!("{} is of a game, and has no language model", path.display());
+    }
+    if RunFolder::find(path).is_ok() {
+        let iteration = checkpoint.iteration;
+        eprint_line!("Taking the model of iteration {iteration}, since the run has not ended.");
+    }
+    let model = with_note(READING_MODEL, || load_language_model(&checkpoint, None));
     model.with_context(|| format!("cannot use the model in {}", path.display()))
 }

@@ -11,21 +11,26 @@ use anyhow::{Result, bail};
 use std::path::Path;
 use toml::Table;
 
-/// Resolves the path of a new run's model: from `--model`, otherwise from the settings in a file or of `--set`.
+/// Resolves the path of a new run's model: from `--model`, otherwise from the settings in a file or of `--set`. A path
+/// without a name, such as `.`, becomes an absolute one.
 pub fn resolve_model_path(
     task: &str,
     model: Option<&Path>,
     file: &Table,
     assignments: &[String],
 ) -> Result<String> {
+    let with_name = |path: &Path| {
+        let whole = path.file_name().is_none().then(|| path.canonicalize().ok()).flatten();
+        utf8_path(whole.as_deref().unwrap_or(path))
+    };
     if let Some(path) = model {
-        return utf8_path(path);
+        return with_name(path);
     }
     let defaults = LanguageConfig::for_model(TINY);
     let mut table = join_language_settings(task, &(task::find(task)?.defaults)(), &defaults);
     overlay::lay_over(&mut table, file.clone())?;
     overlay::apply_assignments(&mut table, assignments)?;
-    Ok(overlay::text_at(&table, "model.path").to_string())
+    with_name(Path::new(overlay::text_at(&table, "model.path")))
 }
 
 /// Options of the command line that override the settings of a new run.
@@ -94,4 +99,21 @@ pub fn validate(name: &str, assignments: &[String]) -> Result<()> {
         Ok((task::find(name)?.check)(task_settings)?)
     };
     sizes.into_iter().map(check).reduce(Result::or).unwrap_or(Ok(()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_that_is_named_by_its_place_alone_has_a_name() {
+        let here = std::env::current_dir().unwrap().canonicalize().unwrap();
+        let resolve = |model: Option<&str>, set: &[&str]| {
+            let set: Vec<String> = set.iter().map(ToString::to_string).collect();
+            resolve_model_path("sort", model.map(Path::new), &Table::new(), &set).unwrap()
+        };
+        assert_eq!(Path::new(&resolve(Some("."), &[])), here);
+        assert_eq!(Path::new(&resolve(None, &["model.path=."])), here);
+        assert_eq!([resolve(Some("src/"), &[]), resolve(None, &[])], ["src/", TINY]);
+    }
 }

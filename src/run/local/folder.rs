@@ -230,6 +230,12 @@ impl RunFolder {
         !self.model_path().is_dir() || self.path.join(MODEL_CARD).is_file()
     }
 
+    /// Whether the folder `model` has the run's best model: at the end of the run, and before its first checkpoint. In
+    /// between it may have that of the last checkpoint.
+    pub fn exports_best_model(&self) -> bool {
+        self.model_path().is_dir() && (self.has_final_evaluation() || !self.has_policy())
+    }
+
     /// Checks that an output to this path would not replace a file of a run.
     ///
     /// # Errors

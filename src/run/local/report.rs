@@ -190,6 +190,7 @@ impl Display for Scores {
         let mut rows: Vec<(String, Option<f64>, String)> =
             policy_rows.chain(reference_rows).collect();
         rows.sort_by(|a, b| or_lowest(a.1).total_cmp(&or_lowest(b.1)));
+        let has_errors = rows.iter().any(|(.., error)| !error.is_empty());
         let width = rows.iter().map(|(name, ..)| name.len()).max().unwrap_or(0);
         write!(f, "{player:width$}  {:>8}", "score")?;
         for (name, score, error) in rows {
@@ -199,9 +200,10 @@ impl Display for Scores {
         let EvaluationRecord { episodes, mean_length, .. } = greedy;
         let drawn = if sampled.is_some() { "; sampled: drawn, as in training" } else { "" };
         let over = pluralize(*episodes, what);
+        let figure = if has_errors { "± is the standard error" } else { "Scores are" };
         write!(
             f,
-            "\n\ngreedy: always the most likely {choice}{drawn}.\n± is the standard error over {over} (seed {seed}).\n"
+            "\n\ngreedy: always the most likely {choice}{drawn}.\n{figure} over {over} (seed {seed}).\n"
         )?;
         for (selection, evaluation) in by_selection() {
             let note =
@@ -288,6 +290,11 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("scores range from 2 to 2"), "{text}");
+        assert!(text.contains("\nScores are over 2 held-out prompts (seed 0)."), "{text}");
+        let mut known = scores(&[2.0]);
+        known.greedy.std_error = Some(0.5);
+        let text = known.to_string();
+        assert!(text.contains("2.000 ± 0.500\n") && text.contains("\n± is the standard"), "{text}");
     }
 
     #[test]

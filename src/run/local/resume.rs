@@ -2,9 +2,10 @@
 
 use super::file_names::{CONFIG, METRICS};
 use super::lock::RunLock;
-use super::{Run, RunError, RunFiles};
+use super::{Run, RunError, RunFiles, pluralize};
 use crate::checkpoint;
-use crate::metrics::IterationRecord;
+use crate::disk::input;
+use crate::metrics::parse_iteration;
 use crate::trainer::replace_settings;
 
 /// The open files of a run that continues from a checkpoint.
@@ -50,7 +51,7 @@ impl RunFiles {
         files.save_start(iteration, settings, run.trainer().schedule().keep)?;
         files.folder().write(CONFIG, settings)?;
         records.iter().for_each(|record| run.observe_record(record));
-        let lost_records = files.lost_records_warning(&records, iteration);
+        let lost_records = files.lost_records_warnings(records.len(), iteration)?;
         let missing_best = files.recover_best(run)?;
         let warnings = lost_records.into_iter().chain(missing_best).collect();
         Ok(ResumedRun { files, warnings })
@@ -96,21 +97,41 @@ impl RunFiles {
         )))
     }
 
-    /// Returns a warning if records up to `iteration` are lost.
-    fn lost_records_warning(&self, records: &[IterationRecord], iteration: u32) -> Option<String> {
-        let path = self.folder().path().join(METRICS);
-        let (path, last) = (path.display(), records.last().map_or(0, |record| record.iteration));
-        let missing = (iteration as usize).saturating_sub(records.len());
-        if last < iteration {
-            return Some(format!(
-                "{path} ends at iteration {last}, so that the records up to {iteration} are lost"
-            ));
+    /// Returns warnings if records up to `iteration` are lost, or are not among the `num_readable` ones.
+    fn lost_records_warnings(
+        &self,
+        num_readable: usize,
+        iteration: u32,
+    ) -> Result<Vec<String>, RunError> {
+        if num_readable >= iteration as usize {
+            return Ok(Vec::new());
         }
-        (missing > 0).then(|| {
+        let path = self.folder().path().join(METRICS);
+        let file = input::open(&path).map_err(RunError::file("read", &path))?;
+        let lines = input::lines(file).map_while(Result::ok);
+        let recorded: Vec<u32> = lines.filter_map(|line| parse_iteration(&line)).collect();
+        let (path, last) = (path.display(), recorded.last().copied().unwrap_or(0));
+        let missing = (iteration as usize).saturating_sub(recorded.len());
+        let lost = if last < iteration {
+            Some(format!(
+                "{path} ends at iteration {last}, so that the records up to {iteration} are lost"
+            ))
+        } else {
+            (missing > 0).then(|| {
+                format!(
+                    "{path} has no records of {missing} of the {iteration} iterations so far, which are lost"
+                )
+            })
+        };
+        let unreadable = recorded.len().saturating_sub(num_readable);
+        let unreadable = (unreadable > 0).then(|| {
             format!(
-                "{path} has no readable records of {missing} of the {iteration} iterations so far"
+                "{path} has {} of another version of Grove, which this one cannot read: they stay in the file, but tables, \
+                 curves, metrics.csv and TensorBoard leave them out",
+                pluralize(unreadable, "record")
             )
-        })
+        });
+        Ok(lost.into_iter().chain(unreadable).collect())
     }
 }
 
@@ -167,10 +188,20 @@ mod tests {
             .collect();
         fs::write(&metrics, torn.join("\n") + "\n").unwrap();
         let text = warning().unwrap();
-        assert!(text.contains("no readable records of 1 of the 4 iterations"), "{text}");
+        assert!(text.contains("no records of 1 of the 4 iterations so far"), "{text}");
         assert_eq!(fs::read_to_string(&metrics).unwrap().lines().count(), 3);
         fs::write(&metrics, whole.lines().next().unwrap().to_string() + "\n").unwrap();
         let text = warning().unwrap();
         assert!(text.contains("ends at iteration 1,"), "{text}");
+        // Of another version: numbered, but with other fields.
+        let older = |line: &str| line.replace("zero_variance_fraction", "zero_variance_groups");
+        fs::write(&metrics, whole.lines().map(|line| older(line) + "\n").collect::<String>())
+            .unwrap();
+        let text = warning().unwrap();
+        assert!(
+            text.contains("has 4 records of another version of Grove") && !text.contains("lost"),
+            "{text}"
+        );
+        assert_eq!(fs::read_to_string(&metrics).unwrap().lines().count(), 4);
     }
 }

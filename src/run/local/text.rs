@@ -7,7 +7,7 @@ use super::{
 };
 use crate::checkpoint::Checkpoint;
 use crate::metrics::IterationRecord;
-use crate::settings::{GenerationConfig, LanguageConfig};
+use crate::settings::{FitConfig, GenerationConfig, LanguageConfig};
 use crate::text::LanguageModel;
 use crate::trainer::Validation;
 use crate::trainer::text::{CollapseMonitor, CompletionRecord, LanguageTrainer};
@@ -34,6 +34,26 @@ fn smaller_launches(config: &LanguageConfig) -> Option<String> {
     let is_smaller = slots < config.generation.slots || !config.update.gradient_checkpointing;
     is_smaller
         .then(|| format!("--set generation.slots={slots} --set update.gradient_checkpointing=true"))
+}
+
+/// Warnings about settings in `fit` that have no effect.
+fn unused_fit_settings(config: &LanguageConfig) -> Vec<String> {
+    let FitConfig { iterations, learning_rate, epochs, patience } = config.fit.clone();
+    let is_fit = config.is_sft_only();
+    let mut warnings = Vec::new();
+    if learning_rate != FitConfig::default().learning_rate && (is_fit || iterations == 0) {
+        let reason = if is_fit {
+            "SFT alone has optimizer.learning_rate"
+        } else {
+            "no iteration is SFT (fit.iterations)"
+        };
+        warnings.push(format!("fit.learning_rate has no effect: {reason}"));
+    }
+    let of_fit = [("fit.epochs", epochs), ("fit.patience", patience)];
+    for (key, _) in of_fit.into_iter().filter(|(_, count)| *count > 0 && !is_fit) {
+        warnings.push(format!("{key} has no effect: it is for SFT alone (`grove fit`)"));
+    }
+    warnings
 }
 
 impl Run for LanguageRun {
@@ -75,7 +95,14 @@ impl Run for LanguageRun {
                  its tokenizer (`eos_token`, in a GGUF file `tokenizer.ggml.eos_token_id`)"
             )
         });
-        sft_throughout.into_iter().chain(no_stop_token).collect()
+        let no_template = self.trainer.loses_roles().then(|| {
+            format!(
+                "the model {path} has no chat template: of a conversation it sees only the contents of the messages, \
+                 separated by blank lines, without roles and tools; choose a model with a template, or give prompts as texts"
+            )
+        });
+        let others = sft_throughout.into_iter().chain(no_stop_token).chain(no_template);
+        others.chain(unused_fit_settings(config)).collect()
     }
 
     fn sizes(&self) -> RunSizes {
@@ -195,6 +222,29 @@ mod tests {
             grpo.rollout_description.starts_with("6 prompts of 4 completions"),
             "{}",
             grpo.rollout_description
+        );
+    }
+
+    #[test]
+    fn settings_of_sft_without_an_effect_are_named() {
+        let warnings = |mut config: LanguageConfig, change: &dyn Fn(&mut FitConfig)| {
+            assert_eq!(unused_fit_settings(&config), [""; 0]);
+            change(&mut config.fit);
+            unused_fit_settings(&config).join("; ")
+        };
+        let fit = || LanguageConfig::for_sft(TINY, None, Precision::F32);
+        let tiny = || LanguageConfig::for_model(TINY);
+        let pretrained = || LanguageConfig::for_pretrained("model", 1 << 30, Precision::F32);
+        let rate = |fit: &mut FitConfig| fit.learning_rate = 0.5;
+        assert!(warnings(fit(), &rate).ends_with("SFT alone has optimizer.learning_rate"));
+        assert!(warnings(pretrained(), &rate).contains("no iteration is SFT"));
+        assert_eq!(warnings(tiny(), &rate), "");
+        let of_fit = |fit: &mut FitConfig| (fit.epochs, fit.patience) = (2, 3);
+        assert_eq!(warnings(fit(), &of_fit), "");
+        let found = warnings(tiny(), &of_fit);
+        assert!(
+            found.contains("fit.epochs has no") && found.contains("fit.patience has no"),
+            "{found}"
         );
     }
 

@@ -2,10 +2,10 @@
 //!
 //! <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>
 
+use super::file_error;
 use super::gguf_metadata::{MetadataValue, append_string};
 use super::gguf_tokens::convert_vocabulary;
 use super::parameters::FileParameter;
-use super::{file_error, unusable_error};
 use crate::disk;
 use crate::model::{DecoderShape, Parameter};
 use crate::nn::arch::{Adapters, GgufForm, gguf_name};
@@ -226,6 +226,11 @@ fn count_paired_heads(shape: &DecoderShape, name: &str) -> Option<usize> {
     }
 }
 
+/// Creates the error for a model that the file at `path` cannot express.
+fn unwritable_error(path: &Path, reason: String) -> LanguageError {
+    LanguageError::Unwritable { path: path.to_path_buf(), reason }
+}
+
 /// Writes a model without its adapters.
 pub(super) fn write(
     model: &LanguageModel,
@@ -233,7 +238,8 @@ pub(super) fn write(
     path: &Path,
 ) -> Result<(), LanguageError> {
     let shape = &model.shape;
-    let metadata = model_metadata(model, format).map_err(|reason| unusable_error(path, reason))?;
+    let metadata =
+        model_metadata(model, format).map_err(|reason| unwritable_error(path, reason))?;
     let name = |parameter: &Parameter| gguf_name(shape, &parameter.name);
     let parameters = FileParameter::list(&shape.parameters(), model.params.values(), name);
     write_file(path, &metadata, parameters, format, shape)
@@ -247,7 +253,7 @@ pub(super) fn write_adapters(
     path: &Path,
 ) -> Result<(), LanguageError> {
     let shape = &model.shape;
-    let architecture = find_architecture(shape).map_err(|reason| unusable_error(path, reason))?;
+    let architecture = find_architecture(shape).map_err(|reason| unwritable_error(path, reason))?;
     let text = |text: &str| MetadataValue::String(text.to_string());
     let metadata = [
         ("general.architecture", text(architecture)),
@@ -277,7 +283,7 @@ fn write_file(
 ) -> Result<(), LanguageError> {
     let tensors = parameters.into_iter().map(|parameter| Tensor::new(parameter, format, shape));
     let tensors: Vec<Tensor> = tensors.collect();
-    tensors.iter().try_for_each(Tensor::check).map_err(|reason| unusable_error(path, reason))?;
+    tensors.iter().try_for_each(Tensor::check).map_err(|reason| unwritable_error(path, reason))?;
     let mut header = b"GGUF".to_vec();
     header.extend(3u32.to_le_bytes());
     header.extend((tensors.len() as u64).to_le_bytes());

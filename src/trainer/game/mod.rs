@@ -409,7 +409,7 @@ impl From<Evaluation> for EvaluationRecord {
         Self {
             episodes: evaluation.episodes,
             mean_score: Some(evaluation.mean_score),
-            std_error: Some(evaluation.std_error),
+            std_error: evaluation.std_error,
             min_score: Some(evaluation.min_score),
             max_score: Some(evaluation.max_score),
             mean_length: evaluation.mean_length,

@@ -1,6 +1,6 @@
 //! Tokenized prompts of a task.
 
-use super::{LanguageConfig, LanguageEngine, LanguageTrainError};
+use super::{LanguageConfig, LanguageEngine, LanguageTrainError, LanguageTrainer};
 use crate::task::{Prompt, Split, Task};
 use crate::text::LanguageModel;
 
@@ -56,6 +56,27 @@ impl LanguageEngine {
     }
 }
 
+impl LanguageTrainer {
+    /// Whether the task lists conversations whose roles and tools the model does not see, since it has no chat template.
+    pub fn loses_roles(&self) -> bool {
+        self.engine.model.template.is_none() && has_conversations(&*self.engine.task)
+    }
+}
+
+/// Whether a task lists prompts of which their contents do not say all: messages of more than one, or of another role
+/// than the user, or values for a chat template. Questions of built-in tasks have another wording for such models.
+fn has_conversations(task: &dyn Task) -> bool {
+    let is_conversation = |prompt: Prompt| match &prompt.messages[..] {
+        [] => false,
+        [message] => message.role != "user" || !prompt.template_values.0.is_empty(),
+        _ => true,
+    };
+    [Split::Train, Split::Test].into_iter().any(|split| {
+        let mut prompts = 0..task.num_prompts(split).unwrap_or(0);
+        prompts.any(|index| task.prompt(split, index).is_ok_and(is_conversation))
+    })
+}
+
 /// Number of tokens of the longest prompt of a task that lists its prompts.
 pub(super) fn longest_prompt_tokens(
     task: &dyn Task,
@@ -70,4 +91,27 @@ pub(super) fn longest_prompt_tokens(
         }
     }
     Ok(longest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::task::{self, DataTask};
+
+    #[test]
+    fn a_model_without_a_template_is_said_to_see_no_roles() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let path = folder.path().join("prompts.jsonl");
+        let user = r#"{"role": "user", "content": "2 + 2"}"#;
+        let is_warned = |prompt: &str, more: &str| {
+            let line = format!(r#"{{"prompt": {prompt}, "solution": "4"{more}, "split": "test"}}"#);
+            std::fs::write(&path, line).unwrap();
+            has_conversations(&DataTask::open(&path, None).unwrap())
+        };
+        assert!(!is_warned(r#""2 + 2""#, "") && !is_warned(&format!("[{user}]"), ""));
+        assert!(is_warned(&format!(r#"[{{"role": "system", "content": "Add."}}, {user}]"#), ""));
+        assert!(is_warned(&format!("[{user}]"), r#", "tools": [{"name": "add"}]"#));
+        let sort = task::find("sort").unwrap();
+        assert!(!has_conversations(&*(sort.open)((sort.defaults)()).unwrap()));
+    }
 }

@@ -31,12 +31,12 @@ pub struct CompletionRecord {
     pub score: Option<f64>,
     /// Reward that is learnt from: the score minus the length penalty; `None` if the verifier could not judge it.
     pub reward: Option<f64>,
-    /// Each reward part, unweighted, without those that do not apply.
+    /// Each reward part, unweighted, without those that do not apply; empty if the verifier could not judge it.
     pub rewards: BTreeMap<String, f64>,
     /// Highest possible score; left out if all parts apply, since it is the same for all completions then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub highest_score: Option<f64>,
-    /// Group-relative advantage.
+    /// Advantage of its reward within the group; with `reward.baseline=prefix` its tokens have others.
     pub advantage: f32,
     /// Whether it was cut off by the limit on its tokens.
     pub is_truncated: bool,
@@ -58,6 +58,12 @@ fn mean_rewards_by_part(scored: &ScoredCompletions, parts: &[RewardPart]) -> BTr
         rewards().next().map(|_| (part.name.clone(), mean(rewards())))
     };
     parts.iter().enumerate().filter_map(mean_reward).collect()
+}
+
+/// The rewards of a completion by part, without those that do not apply; none if it was not judged.
+fn rewards_by_part(rewards: &Rewards, parts: &[RewardPart]) -> BTreeMap<String, f64> {
+    let judged = parts.iter().enumerate().filter(|_| rewards.problem.is_none());
+    judged.filter_map(|(i, part)| Some((part.name.clone(), rewards.part(i)?))).collect()
 }
 
 /// Creates the record of an SFT iteration, before the update.
@@ -139,11 +145,6 @@ impl CompletionRecord {
         parts: &[RewardPart],
         model: &LanguageModel,
     ) -> Vec<Self> {
-        let by_part = |rewards: &Rewards| {
-            let pair =
-                |(i, part): (usize, &RewardPart)| Some((part.name.clone(), rewards.part(i)?));
-            parts.iter().enumerate().filter_map(pair).collect()
-        };
         let mut records = Vec::new();
         for (index, (group, advantages)) in scored.groups.iter().zip(advantages).enumerate() {
             for (i, completion) in group.completions.iter().enumerate() {
@@ -158,7 +159,7 @@ impl CompletionRecord {
                     logprobs: completion.logprobs.clone(),
                     score: reward.map(|_| rewards.score(parts)),
                     reward,
-                    rewards: by_part(rewards),
+                    rewards: rewards_by_part(rewards, parts),
                     highest_score: (!rewards.not_applicable.is_empty())
                         .then(|| rewards.highest_score(parts)),
                     advantage: advantages[i],
@@ -204,5 +205,7 @@ mod tests {
         scored.groups.iter_mut().for_each(|group| group.rewards = vec![unjudged(), unjudged()]);
         let record = new_grpo_record(&scored, &parts);
         assert_eq!((record.score, record.text.unwrap().rewards.len()), (None, 0));
+        assert_eq!(rewards_by_part(&unjudged(), &parts).len(), 0);
+        assert_eq!(rewards_by_part(&rewards(0.0), &parts)["exact"], 0.0);
     }
 }

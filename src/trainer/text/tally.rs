@@ -112,15 +112,15 @@ impl<'a> EvaluationTally<'a> {
     }
 
     /// Standard error of the mean score. Completions of one prompt are not independent, so the variance is that of the
-    /// prompts' means.
-    fn prompt_std_error(&self, mean_score: f64) -> f64 {
+    /// prompts' means; `None` for fewer than two prompts.
+    fn prompt_std_error(&self, mean_score: f64) -> Option<f64> {
         std_error(self.prompt_scores.iter().copied(), mean_score)
     }
 
     /// Creates the record, from the scores of the judged completions.
     pub fn into_record(self) -> EvaluationRecord {
         let mean_score = self.score.value();
-        let std_error = mean_score.map(|mean_score| self.prompt_std_error(mean_score));
+        let std_error = mean_score.and_then(|mean_score| self.prompt_std_error(mean_score));
         let (min_score, max_score) = self.score_range.map(RangeInclusive::into_inner).unzip();
         let parts = self.parts.iter().zip(&self.rewards);
         let means = parts.filter_map(|(part, mean)| Some((part.name.clone(), mean.value()?)));
@@ -187,7 +187,10 @@ mod tests {
             ScoredGroup::with_lengths(&[2, 7], vec![rewards(1.0), unjudged()], &[0.75, f64::NAN]),
             ScoredGroup::with_lengths(&[4, 4], vec![rewards(0.0), rewards(1.0)], &[0.25, 0.75]),
         ];
+        let one = evaluation(&parts, &[&groups[..1]]);
+        assert!(one.mean_score.is_some() && one.std_error.is_none(), "{one:?}");
         let found = evaluation(&parts, &[&groups]);
+        assert!(found.std_error.is_some());
         assert_eq!(evaluation(&parts, &[&groups[..1], &groups[1..]]), found, "block by block");
         assert!((found.score().unwrap() - 2.5 / 3.0).abs() < 1e-12, "{found:?}");
         assert_eq!((found.min_score, found.warning()), (Some(0.5), None));
