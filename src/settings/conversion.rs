@@ -1,7 +1,7 @@
 //! Conversion of a value from outside to the type of a setting.
 
 use super::{ConfigError, LanguageConfig, TrainConfig};
-use crate::schema::{Shape, shape_at};
+use crate::schema::{Settings, Shape, shape_at};
 use toml::Value;
 
 /// `value` in the type of `like`: integers serve as floats, nothing else is converted.

@@ -388,7 +388,7 @@ fn a_model_without_an_end_token_gets_a_warning() {
     for name in ["config.json", "model.safetensors", "tokenizer.json"] {
         fs::copy(from.join(name), folder.join("endless").join(name)).unwrap();
     }
-    let words = words(&["train", "add", "--model", "endless", "--dry-run"], &[]);
+    let words = ["train", "add", "--model", "endless", "--dry-run", "--device", "cpu"];
     let without = grove(folder, &words);
     assert!(without.status.success(), "{}", stderr(&without));
     let said = "has no token that ends a text";

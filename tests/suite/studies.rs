@@ -136,6 +136,7 @@ fn an_interrupted_sweep_ends_with_the_same_table() {
 
     // As a crash leaves it: some results are there, the last line is torn, and a run is in the middle.
     fs::create_dir(folder.join("broken")).unwrap();
+    fs::write(folder.join("broken/sweep.toml"), SWEEP).unwrap();
     let results = fs::read_to_string(folder.join("whole/results.jsonl")).unwrap();
     fs::write(folder.join("broken/results.jsonl"), &results[..results.len() / 2]).unwrap();
     let broken = sweep("broken.toml");
@@ -216,6 +217,7 @@ fn a_batch_of_tpe_that_fails_as_a_whole_is_tried_again() {
     let whole = sweep("whole.toml");
     // In the place of a link to nothing no run can make its folder.
     fs::create_dir(folder.join("broken")).unwrap();
+    fs::write(folder.join("broken/sweep.toml"), &file).unwrap();
     let links = [2, 3].map(|trial| folder.join(format!("broken/trial-{trial}-seed-1")));
     links.iter().for_each(|link| std::os::unix::fs::symlink("nowhere/run", link).unwrap());
     let error = refusal(folder, &["sweep", "broken.toml", "--device", "cpu"]);
@@ -228,6 +230,7 @@ fn a_batch_of_tpe_that_fails_as_a_whole_is_tried_again() {
     for (name, failing, attempts) in [("again", [2, 3], 1), ("last", [4, 5], 0)] {
         fs::write(folder.join(format!("{name}.toml")), &file).unwrap();
         fs::create_dir(folder.join(name)).unwrap();
+        fs::write(folder.join(name).join("sweep.toml"), &file).unwrap();
         for trial in failing {
             let link = folder.join(format!("{name}/trial-{trial}-seed-1"));
             std::os::unix::fs::symlink("nowhere/run", link).unwrap();

@@ -52,13 +52,14 @@ pub(super) fn train(create: CreateRun, iterations: u32, path: &Path) -> Result<(
     finish(&mut *run, files)
 }
 
-/// Resumes a run from its last checkpoint, if it has iterations left.
+/// Resumes a run from its last checkpoint, if it has iterations left or its last one is not saved.
 pub(super) fn resume(create: CreateRun, iterations: u32, path: &Path) -> Result<(), RunError> {
     let folder = RunFolder::find(path)?;
     let lock = folder.lock()?;
     let mut run = create(iterations, Some(&folder.load_latest()?.checkpoint));
     let trainer = run.trainer();
-    if trainer.schedule().end_reason(trainer.iteration(), trainer.best()).is_some() {
+    let has_ended = trainer.schedule().end_reason(trainer.iteration(), trainer.best()).is_some();
+    if has_ended && folder.has_checkpoint(trainer.iteration()) {
         return Ok(());
     }
     let files = RunFiles::resume(&lock, &mut *run, "")?.files;

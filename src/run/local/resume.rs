@@ -7,6 +7,8 @@ use crate::checkpoint;
 use crate::disk::input;
 use crate::metrics::parse_iteration;
 use crate::trainer::replace_settings;
+use crate::trainer::text::read_settings;
+use toml::Table;
 
 /// The open files of a run that continues from a checkpoint.
 #[derive(Debug)]
@@ -60,16 +62,22 @@ impl RunFiles {
     /// Saves the checkpoint from which the run continues, if its settings have changed; or if it is that of the best
     /// policy and no other, because the last process was killed before it saved one.
     fn save_start(&mut self, iteration: u32, settings: &str, keep: usize) -> Result<(), RunError> {
-        // Written after the checkpoint, so equal settings are in the checkpoint, too.
-        let is_changed = self.folder().read_settings() != settings.parse().ok();
-        if self.folder().has_checkpoint(iteration) && !is_changed {
+        let wanted = settings.parse::<Table>().ok();
+        // Written after the checkpoint, so those that are equal to it are in the checkpoint, too.
+        let may_differ = self.folder().read_settings() != wanted;
+        let is_saved = self.folder().has_checkpoint(iteration);
+        if is_saved && !may_differ {
             return Ok(());
         }
         let best = || checkpoint::load(&self.folder().best_path()).ok();
         let saved = checkpoint::load(&self.folder().store().path(iteration.into())).ok();
         let start = saved.or_else(best).filter(|start| start.iteration == u64::from(iteration));
         let Some(mut start) = start else { return Ok(()) };
-        if is_changed {
+        let differs = may_differ && read_settings(&start).ok() != wanted;
+        if is_saved && !differs {
+            return Ok(());
+        }
+        if differs {
             replace_settings(&mut start, settings);
         }
         self.save_checkpoint(&start, keep)

@@ -24,7 +24,12 @@ fn special_tokens_are_those_of_the_map_if_the_configuration_names_none() {
 #[test]
 fn chat_templates_know_the_special_tokens_of_the_tokenizer() {
     let vocab = json!({ "a": 0, "<p>": 1, "<i>": 2 });
-    let added = |id: u32, content: &str| json!({ "id": id, "content": content, "special": true });
+    let added = |id: u32, content: &str| {
+        json!({
+            "id": id, "content": content, "special": true, "single_word": false, "lstrip": false,
+            "rstrip": false, "normalized": false,
+        })
+    };
     let tokenizer = json!({
         "version": "1.0",
         "added_tokens": [added(1, "<p>"), added(2, "<i>")],
