@@ -383,6 +383,12 @@ mod tests {
         // Without another iteration, they hold from now on.
         assert_eq!(read_settings(&latest()).unwrap(), changed.parse().unwrap());
         assert_eq!(folder.read_settings(), changed.parse().ok());
+        fs::write(folder.config_path(), "seed = 8").unwrap();
+        let warnings = RunFiles::resume(&lock, &mut run, changed).unwrap().warnings;
+        assert!(
+            warnings[0].contains("differs from the settings of the checkpoint"),
+            "{warnings:?}"
+        );
         fs::remove_dir_all(folder.store().path(2)).unwrap();
         checkpoint::save(&earlier, &folder.best_path()).unwrap();
         let BestPolicy { checkpoint: best, warnings } = files.load_best_policy(&run).unwrap();

@@ -50,37 +50,49 @@ impl RunFiles {
         let (folder, iteration) = (lock.folder().clone(), run.trainer().iteration());
         let (mut files, records) =
             Self::open(folder, settings, iteration, run.language_model().is_some())?;
-        files.save_start(iteration, settings, run.trainer().schedule().keep)?;
+        let edited = files.save_start(iteration, settings, run.trainer().schedule().keep)?;
         files.folder().write(CONFIG, settings)?;
         records.iter().for_each(|record| run.observe_record(record));
         let lost_records = files.lost_records_warnings(records.len(), iteration)?;
         let missing_best = files.recover_best(run)?;
-        let warnings = lost_records.into_iter().chain(missing_best).collect();
+        let warnings = lost_records.into_iter().chain(missing_best).chain(edited).collect();
         Ok(ResumedRun { files, warnings })
     }
 
     /// Saves the checkpoint from which the run continues, if its settings have changed; or if it is that of the best
-    /// policy and no other, because the last process was killed before it saved one.
-    fn save_start(&mut self, iteration: u32, settings: &str, keep: usize) -> Result<(), RunError> {
+    /// policy and no other, because the last process was killed before it saved one. Returns a warning if the settings in
+    /// the run's folder are not those with which it continues.
+    fn save_start(
+        &mut self,
+        iteration: u32,
+        settings: &str,
+        keep: usize,
+    ) -> Result<Option<String>, RunError> {
         let wanted = settings.parse::<Table>().ok();
         // Written after the checkpoint, so those that are equal to it are in the checkpoint, too.
         let may_differ = self.folder().read_settings() != wanted;
         let is_saved = self.folder().has_checkpoint(iteration);
         if is_saved && !may_differ {
-            return Ok(());
+            return Ok(None);
         }
         let best = || checkpoint::load(&self.folder().best_path()).ok();
         let saved = checkpoint::load(&self.folder().store().path(iteration.into())).ok();
         let start = saved.or_else(best).filter(|start| start.iteration == u64::from(iteration));
-        let Some(mut start) = start else { return Ok(()) };
+        let Some(mut start) = start else { return Ok(None) };
         let differs = may_differ && read_settings(&start).ok() != wanted;
-        if is_saved && !differs {
-            return Ok(());
-        }
         if differs {
             replace_settings(&mut start, settings);
         }
-        self.save_checkpoint(&start, keep)
+        if differs || !is_saved {
+            self.save_checkpoint(&start, keep)?;
+        }
+        Ok((may_differ && !differs).then(|| {
+            format!(
+                "{} differs from the settings of the checkpoint, with which the run continues; `grove train --resume --set` \
+                 changes them",
+                self.folder().config_path().display()
+            )
+        }))
     }
 
     /// Saves the best policy again from the checkpoint of its iteration if it is missing or damaged. Returns a warning
