@@ -50,7 +50,10 @@ class LanguageModel:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Loads a model from a Hugging Face folder, a GGUF file or a run (its folder, or its name in ``runs``)."""
+        """Loads a model from a Hugging Face folder, a GGUF file, a checkpoint or a run.
+
+        A run is named by its folder, or by its name in ``runs`` without its number; its best model so far is loaded.
+        """
         use_threads()
         self._native = _native.LanguageModel(path)
         self._path = os.path.abspath(self._native.path)
@@ -59,7 +62,10 @@ class LanguageModel:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> LanguageModel:
-        """Loads a model from a Hugging Face folder, a GGUF file or a run (its folder, or its name in ``runs``)."""
+        """Loads a model from a Hugging Face folder, a GGUF file, a checkpoint or a run.
+
+        A run is named by its folder, or by its name in ``runs`` without its number; its best model so far is loaded.
+        """
         return cls(path)
 
     def __repr__(self) -> str:
