@@ -95,12 +95,13 @@ def train(
             environment, or a list of such functions. The environments of a group are reset with the same
             ``reset(seed=...)``. Observations are flattened; actions are ``Discrete`` or ``MultiDiscrete``.
         task: Prompts of a language model: strings, conversations (lists of messages), or dicts with ``prompt`` and
-            further columns.
+            further columns. A column ``split`` says ``train``, or ``test`` to hold a prompt out.
         reward: Functions of ``(prompts, completions, **columns)`` that return a number for each completion, or
             ``None`` for one that they do not judge. NaN and numbers beyond 1e15 in size are rejected.
         model: Folder, file or run of a language model; ``tiny`` (the default) is a small new one.
         reward_weights: A weight for each of the reward functions.
-        eval_task: Held-out prompts; by default the last tenth of ``task``, at least one.
+        eval_task: Held-out prompts, none of which is in ``task``. By default those whose ``split`` is ``test``, and the
+            last tenth of those without a ``split``, at least one.
         device: ``auto``, ``cpu``, ``wgpu:0``, ``cuda:0`` and so on; by default ``auto`` for built-in games and the
             CPU otherwise.
         run_dir: A new folder; by default the next free one in ``runs``.

@@ -738,7 +738,7 @@ def test_completions_that_nobody_judged_have_no_score(folder: Path) -> None:
     with pytest.warns(UserWarning, match="no score: none of the 2 completions of held-out prompts could be scored"):
         report = grove_rl.train(
             task=[{"prompt": f"{i}>", "solution": "ab", "answer": "ab"} for i in range(4)],
-            eval_task=[{"prompt": f"{i}>", "solution": "ab"} for i in range(4)],
+            eval_task=[{"prompt": f"{i}>", "solution": "ab"} for i in range(4, 8)],
             reward=reward,
             callback=records.append,
             iterations=2,
