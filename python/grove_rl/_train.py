@@ -105,8 +105,8 @@ def train(
         device: ``auto``, ``cpu``, ``wgpu:0``, ``cuda:0`` and so on; by default ``auto`` for built-in games and the
             CPU otherwise.
         run_dir: A new folder; by default the next free one in ``runs``.
-        callback: A function that receives the record of every iteration, as in ``metrics.jsonl``. If it returns
-            ``False``, the run is saved and stopped.
+        callback: A function that receives the record of every iteration, as in ``metrics.jsonl``, with the run's number
+            of ``iterations`` and an estimate ``seconds_left``. If it returns ``False``, the run is saved and stopped.
         num_processes: Number of worker processes that step Python environments; 0 to step them in this process. Functions
             that make environments, and the objects that they refer to, must be picklable by ``cloudpickle``.
         max_episode_steps: Steps after which an episode is truncated; by default the environment's own limit, or 1000 if it
