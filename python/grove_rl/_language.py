@@ -7,6 +7,7 @@ import json
 import math
 import os
 import reprlib
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from itertools import count
 from typing import Any, Literal, TypedDict, TypeGuard, Unpack, overload
@@ -50,7 +51,10 @@ class LanguageModel:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Loads a model from a Hugging Face folder, a GGUF file or a run (its folder, or its name in ``runs``)."""
+        """Loads a model from a Hugging Face folder, a GGUF file, a checkpoint or a run.
+
+        A run is named by its folder, or by its name in ``runs`` without its number; its best model so far is loaded.
+        """
         use_threads()
         self._native = _native.LanguageModel(path)
         self._path = os.path.abspath(self._native.path)
@@ -59,7 +63,10 @@ class LanguageModel:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> LanguageModel:
-        """Loads a model from a Hugging Face folder, a GGUF file or a run (its folder, or its name in ``runs``)."""
+        """Loads a model from a Hugging Face folder, a GGUF file, a checkpoint or a run.
+
+        A run is named by its folder, or by its name in ``runs`` without its number; its best model so far is loaded.
+        """
         return cls(path)
 
     def __repr__(self) -> str:
@@ -370,6 +377,52 @@ def _records(name: str, task: Iterable[PromptLike]) -> list[dict[str, Any]]:
     return records
 
 
+def _splits(
+    task: Iterable[PromptLike], eval_task: Iterable[PromptLike] | None
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Returns the prompts to train on and the held-out ones: those of ``eval_task``, or by the column ``split``.
+
+    Of the prompts without either the last tenth is held out. Copies of a prompt are in the same split.
+
+    Raises:
+        ValueError: If a prompt would be in both splits, or one of them is empty.
+    """
+    records = [(f"`task[{i}]`", "train", record) for i, record in enumerate(_records("task", task))]
+    if eval_task is not None:
+        held_out = enumerate(_records("eval_task", eval_task))
+        records += [(f"`eval_task[{i}]`", "test", record) for i, record in held_out]
+    keys = [json.dumps([record["text"], record["messages"]], sort_keys=True) for _, _, record in records]
+    #: The split of a prompt that has one, and the place that gives it first.
+    known: dict[str, tuple[str, str]] = {}
+    for key, (place, by_argument, record) in zip(keys, records, strict=True):
+        split = json.loads(record["fields"]["columns"]).get("split")
+        if split not in (None, "train", "test"):
+            raise ValueError(f'the column `split` of {place} is {split!r}, but must be "train" or "test"')
+        if eval_task is not None and split not in (None, by_argument):
+            raise ValueError(
+                f"the column `split` of {place} is {split!r}, but with `eval_task` its split is {by_argument!r}"
+            )
+        split = split if eval_task is None else by_argument
+        if split is None:
+            continue
+        other, first = known.setdefault(key, (split, place))
+        if other != split:
+            raise ValueError(f"{place}: the same prompt is in the split `{other}` at {first}; no prompt may be in both")
+    others = [key for key in dict.fromkeys(keys) if key not in known]
+    # At least one of each split, if there are two.
+    num_held_out = max(1, len(others) // 10) if len(others) > 1 else 0
+    tested = {key for key, (split, _) in known.items() if split == "test"} | set(others[len(others) - num_held_out :])
+    train = [record for key, (_, _, record) in zip(keys, records, strict=True) if key not in tested]
+    test = [record for key, (_, _, record) in zip(keys, records, strict=True) if key in tested]
+    if not known and not test:
+        warnings.warn("`task` has a single prompt, so that the model is also evaluated on it", stacklevel=4)
+        test = train
+    for name, split in ("train", train), ("test", test):
+        if not split:
+            raise ValueError(f"no prompt is in the split `{name}`; mark some with it, or leave the column `split` out")
+    return train, test
+
+
 def text_request(
     task: Iterable[PromptLike],
     eval_task: Iterable[PromptLike] | None,
@@ -385,14 +438,7 @@ def text_request(
     for function in functions:
         if is_async(function):
             raise ValueError(f"`reward` has the async function {function!r}, but nothing awaits it: give one that is not")
-    train = _records("task", task)
-    if eval_task is None:
-        # At least one of each, if there are two.
-        held_out = max(1, len(train) // 10) if len(train) > 1 else 0
-        test, train = train[len(train) - held_out :], train[: len(train) - held_out]
-        test = test or train
-    else:
-        test = _records("eval_task", eval_task)
+    train, test = _splits(task, eval_task)
     columns = {name for record in train + test for name in json.loads(record["fields"]["columns"])}
     for function in functions:
         for name in _NOT_PROVIDED:

@@ -95,17 +95,18 @@ def train(
             environment, or a list of such functions. The environments of a group are reset with the same
             ``reset(seed=...)``. Observations are flattened; actions are ``Discrete`` or ``MultiDiscrete``.
         task: Prompts of a language model: strings, conversations (lists of messages), or dicts with ``prompt`` and
-            further columns.
+            further columns. A column ``split`` says ``train``, or ``test`` to hold a prompt out.
         reward: Functions of ``(prompts, completions, **columns)`` that return a number for each completion, or
             ``None`` for one that they do not judge. NaN and numbers beyond 1e15 in size are rejected.
         model: Folder, file or run of a language model; ``tiny`` (the default) is a small new one.
         reward_weights: A weight for each of the reward functions.
-        eval_task: Held-out prompts; by default the last tenth of ``task``, at least one.
+        eval_task: Held-out prompts, none of which is in ``task``. By default those whose ``split`` is ``test``, and the
+            last tenth of those without a ``split``, at least one.
         device: ``auto``, ``cpu``, ``wgpu:0``, ``cuda:0`` and so on; by default ``auto`` for built-in games and the
             CPU otherwise.
         run_dir: A new folder; by default the next free one in ``runs``.
-        callback: A function that receives the record of every iteration, as in ``metrics.jsonl``. If it returns
-            ``False``, the run is saved and stopped.
+        callback: A function that receives the record of every iteration, as in ``metrics.jsonl``, with the run's number
+            of ``iterations`` and an estimate ``seconds_left``. If it returns ``False``, the run is saved and stopped.
         num_processes: Number of worker processes that step Python environments; 0 to step them in this process. Functions
             that make environments, and the objects that they refer to, must be picklable by ``cloudpickle``.
         max_episode_steps: Steps after which an episode is truncated; by default the environment's own limit, or 1000 if it

@@ -1,9 +1,11 @@
 //! Language models: generation, and training with reward functions of Python.
 
 use super::session::{Session, detached, interruptible};
-use super::value_error;
+use super::{value_error, warn};
 use grove::rng::Stream;
-use grove::run::{LanguageRun, RunFolder, load_model};
+use grove::run::{
+    LanguageRun, ModelPlace, RunError, RunFolder, SavedPolicy, find_language_model, load_model,
+};
 use grove::settings::{GenerationConfig, overlay};
 use grove::task::{
     self, Completion, DEFAULT_MAX_NEW_TOKENS, Json, Message, PYTHON, PromptSet, RewardPart,
@@ -13,7 +15,7 @@ use grove::text::fastest_precision;
 use grove::text::generate::{self, Generator, Sampling, stop};
 use grove::trainer::text::{
     LanguageConfig, LanguageSettings, LanguageTrainer, TINY, join_language_settings,
-    split_language_settings,
+    load_language_model, split_language_settings,
 };
 use pyo3::prelude::*;
 use serde::Deserialize;
@@ -70,29 +72,47 @@ impl Options {
     }
 }
 
-/// The folder of the run that a path names, by the name of a run in `runs`, too, and otherwise the path itself.
-fn find(path: PathBuf) -> PathBuf {
-    match RunFolder::find(&path) {
-        Ok(run) => run.path().to_path_buf(),
-        Err(_) => path,
+/// Loads the model that a path names, like `grove generate`, with warnings for the user.
+fn load(path: &Path) -> PyResult<(grove::text::LanguageModel, Vec<String>)> {
+    match find_language_model(path).map_err(value_error)? {
+        ModelPlace::Folder(path) => Ok((load_model(&path).map_err(value_error)?, Vec::new())),
+        ModelPlace::Checkpoint(SavedPolicy { checkpoint, warnings }) => {
+            Ok((load_language_model(&checkpoint, None).map_err(value_error)?, warnings))
+        }
     }
 }
 
-/// Loads a model from its folder or file, or from the folder of a run, which has the model in a folder of its own.
-fn load(path: &Path) -> PyResult<grove::text::LanguageModel> {
-    let of_run = path.join("model");
-    let path = if of_run.is_dir() { &of_run } else { path };
-    load_model(path).map_err(value_error)
+/// Loads the model with which a run begins, and returns its setting `model.path`: the folder of the run that a path
+/// names, of which the exported model is taken, or else the path itself.
+fn load_initial_model(path: &str) -> PyResult<(grove::text::LanguageModel, String)> {
+    let Ok(run) = RunFolder::find(path.as_ref()) else {
+        return Ok((load_model(path.as_ref()).map_err(value_error)?, path.to_string()));
+    };
+    let setting = run.path().to_str().unwrap_or(path).to_string();
+    if !run.has_language_model() {
+        return Err(value_error(RunError::NoLanguageModel(run.path().to_path_buf())));
+    }
+    if let Some(warning) = run.unfinished_model_warning() {
+        Python::attach(|py| warn(py, &warning))?;
+    }
+    Ok((load_model(&run.model_path()).map_err(value_error)?, setting))
 }
 
 #[pymethods]
 impl LanguageModel {
     #[new]
     fn new(py: Python, path: PathBuf) -> PyResult<Self> {
-        detached(py, || {
-            let path = find(path);
-            Ok(Self { model: load(&path)?, path })
-        })
+        let (loaded, warnings) = detached(py, || {
+            // The run's folder, if the path is the name of a run in `runs` alone.
+            let run = RunFolder::find(&path).map(|run| run.path().to_path_buf());
+            let path = run.unwrap_or(path);
+            let (model, warnings) = load(&path)?;
+            Ok((Self { model, path }, warnings))
+        })?;
+        for warning in warnings {
+            warn(py, &warning)?;
+        }
+        Ok(loaded)
     }
 
     #[getter]
@@ -292,17 +312,16 @@ pub fn train_text(
         };
         let prompts = PromptSet { train: prompts(train)?, test: prompts(test)? };
         let task = PythonTask { prompts, parts, reward, alphabet, max_new_tokens };
-        let path = (model != TINY).then(|| find(model.into()));
-        let model = path.as_deref().and_then(Path::to_str).unwrap_or(model);
-        let loaded = path.as_deref().map(load).transpose()?;
+        let initial = (model != TINY).then(|| load_initial_model(model)).transpose()?;
         let session = Session::new(device, run_dir, callback)?;
-        let defaults = match &loaded {
-            Some(loaded) => {
+        let defaults = match &initial {
+            Some((model, setting)) => {
                 let precision = fastest_precision(&session.chosen.info.name);
-                LanguageConfig::for_pretrained(model, loaded.shape.num_params(), precision)
+                LanguageConfig::for_pretrained(setting, model.shape.num_params(), precision)
             }
             None => LanguageConfig::for_model(model),
         };
+        let loaded = initial.map(|(model, _)| model);
         let own = toml::Table::new();
         let changes: toml::Table = serde_json::from_str(settings).map_err(value_error)?;
         let mut table = join_language_settings(PYTHON, &own, &defaults);

@@ -22,6 +22,7 @@ import grove_rl
 
 FEW = {"iterations": 1, "num_groups": 1, "group_size": 4, "eval_episodes": 2, "max_episode_steps": 3}
 TASK = [{"prompt": f"{i}>", "solution": "ab"} for i in range(4)]
+SPLIT = [{"prompt": "1>", "split": "train"}, {"prompt": "2>", "split": "test"}]
 CHATS = [{"prompt": [{"role": "user", "content": "a"}], "solution": "b"}] * 2
 BRIEF = {
     "iterations": 1,
@@ -347,6 +348,11 @@ class Table:
         (None, {"task": [chat | {"prompt": np.array(chat["prompt"])} for chat in CHATS], "reward": len}, "no chat template"),
         (None, {"task": [{"prompt": CHATS[0]["prompt"], "tools": ["hammer"]}], "reward": len}, "`tools` must be a list of objects"),
         (None, {"task": [{"prompt": "", "solution": "b"}] * 2, "reward": len}, "the prompt is empty"),
+        (None, {"task": ["a", "b"], "eval_task": ["b"], "reward": len}, "`eval_task.0.`: the same prompt is in the split `train` at `task.1.`"),
+        (None, {"task": SPLIT + [SPLIT[0] | {"split": "test"}], "reward": len}, "no prompt may be in both"),
+        (None, {"task": SPLIT[1:], "reward": len}, "no prompt is in the split `train`; mark some"),
+        (None, {"task": [SPLIT[0] | {"split": "dev"}], "reward": len}, "the column `split` of `task.0.` is 'dev', but must be"),
+        (None, {"task": SPLIT, "eval_task": ["c"], "reward": len}, "`task.1.` is 'test', but with `eval_task` its split is 'train'"),
         (None, {"task": [3], "reward": len}, "the prompt 3 is neither a string nor a list of messages"),
         (None, {"task": [{"prompt": "a", "x": np.nan}], "reward": len}, "the column `x` of a prompt is nan, which is not JSON"),
         (None, {"task": [{"prompt": "a", "x": {3}}], "reward": len}, "the column `x` .* is .3., .* for the type set"),
@@ -453,8 +459,31 @@ def test_reward_functions_get_the_columns_of_all_prompts_each_time() -> None:
 
     task = [TASK[0] | {"answer": 3}] + TASK[1:]
     one = BRIEF | {"generation": BRIEF["generation"] | {"num_prompts": 1}, "iterations": 4}
-    grove_rl.train(task=task, eval_task=[TASK[0] | {"hint": "h"}], reward=judge, **one)
+    grove_rl.train(task=task, eval_task=[{"prompt": "9>", "solution": "ab", "hint": "h"}], reward=judge, **one)
     assert {3, None} == set(seen)
+
+
+@pytest.mark.parametrize(
+    ("task", "train", "test"),
+    [
+        ("abcde", "abcd", "e"),
+        ("abac", "aba", "c"),
+        ("abcbc", "abb", "cc"),
+        ([{"prompt": "a", "split": "test"}, "b", "a", {"prompt": "c", "split": None}, "d"], "bc", "aad"),
+        (SPLIT[::-1], ["1>"], ["2>"]),
+        ([[{"content": "a", "role": "user"}], [{"role": "user", "content": "a"}], "b"], "  ", "b"),
+    ],
+)
+def test_no_prompt_is_in_both_splits(task: Any, train: Any, test: Any) -> None:
+    request, _ = grove_rl._language.text_request(list(task), None, len, None)
+    texts = [[record["text"] for record in request[split]] for split in ("train", "test")]
+    assert texts == [[text.strip() for text in given] for given in (train, test)]
+
+
+def test_a_single_prompt_is_evaluated_with_a_warning() -> None:
+    with pytest.warns(UserWarning, match="`task` has a single prompt, so that the model is also evaluated on it"):
+        request, _ = grove_rl._language.text_request(["a", "a"], None, len, None)
+    assert request["train"] == request["test"] and len(request["train"]) == 2
 
 
 def test_a_reward_function_may_have_no_name() -> None:

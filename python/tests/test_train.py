@@ -622,6 +622,18 @@ def test_a_language_model_is_trained_with_reward_functions(folder: Path) -> None
             model.generate(prompts, **values)
 
 
+#: A brief run of a language model, and draws that tell one model from another.
+LEARNT: dict[str, Any] = {
+    "task": [{"prompt": f"{i}>", "solution": "ab"} for i in range(4)],
+    "reward": lambda completions, **_: [1.0] * len(completions),
+    "iterations": 1,
+    "fit": {"iterations": 0},
+    "generation": {"num_prompts": 2, "group_size": 2, "max_new_tokens": 2},
+    "eval_episodes": 2,
+}
+DRAWS = {"max_new_tokens": 8, "temperature": 1.0, "num_completions": 4}
+
+
 def test_a_language_model_is_pickled_by_its_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = grove_rl.train(
         task=[{"prompt": f"{i}>", "solution": "ab"} for i in range(4)],
@@ -667,6 +679,36 @@ def test_a_language_model_is_found_by_the_name_of_its_run(folder: Path, monkeypa
     assert copy.deepcopy(model).generate("1>", max_new_tokens=4) == model.generate("1>", max_new_tokens=4)
 
 
+def test_a_folder_in_a_model_is_not_that_of_a_run(folder: Path) -> None:
+    runs = [grove_rl.train(seed=seed, **LEARNT).run for seed in (1, 2)]
+    shutil.copytree(Path(runs[0], "model"), "own")
+    shutil.copytree(Path(runs[1], "model"), "own/model")
+    Path("own", "checkpoints").mkdir()
+    texts = [grove_rl.LanguageModel.load(path).generate("1>", **DRAWS) for path in (*runs, "own")]
+    assert texts[2] == texts[0] != texts[1]
+    # An iteration that changes next to nothing.
+    more = grove_rl.train(model="own", learning_rate=1e-12, **LEARNT).run
+    assert tomllib.loads(Path(more, "config.toml").read_text())["model"]["path"] == "own"
+    assert grove_rl.LanguageModel.load(more).generate("1>", **DRAWS) == texts[0]
+
+
+def test_a_run_that_has_not_ended_has_the_best_model_of_its_checkpoints(folder: Path) -> None:
+    runs = [grove_rl.train(seed=seed, **LEARNT).run for seed in (1, 2)]
+    texts = [grove_rl.LanguageModel.load(run).generate("1>", **DRAWS) for run in runs]
+    # The model card is written last.
+    shutil.rmtree(Path(runs[0], "model"))
+    shutil.copytree(Path(runs[1], "model"), Path(runs[0], "model"))
+    Path(runs[0], "model", "README.md").unlink()
+    for path in (runs[0], f"{runs[0]}/best"):
+        assert grove_rl.LanguageModel.load(path).generate("1>", **DRAWS) == texts[0] != texts[1]
+    with pytest.warns(UserWarning, match="the run in .* has not ended, so that its model may be that of its last"):
+        grove_rl.train(model=runs[0], **LEARNT)
+    game = grove_rl.train("catch", device="cpu", iterations=1).run
+    for load in (grove_rl.LanguageModel.load, lambda path: grove_rl.train(model=path, **LEARNT)):
+        with pytest.raises(ValueError, match="is of a game, and has no language model"):
+            load(game)
+
+
 @pytest.mark.filterwarnings("ignore:(iteration|no score):UserWarning")
 def test_warnings_are_those_of_python_and_records_are_none(folder: Path) -> None:
     def unjudged(completions: list[str], **_: Any) -> list:
@@ -696,7 +738,7 @@ def test_completions_that_nobody_judged_have_no_score(folder: Path) -> None:
     with pytest.warns(UserWarning, match="no score: none of the 2 completions of held-out prompts could be scored"):
         report = grove_rl.train(
             task=[{"prompt": f"{i}>", "solution": "ab", "answer": "ab"} for i in range(4)],
-            eval_task=[{"prompt": f"{i}>", "solution": "ab"} for i in range(4)],
+            eval_task=[{"prompt": f"{i}>", "solution": "ab"} for i in range(4, 8)],
             reward=reward,
             callback=records.append,
             iterations=2,

@@ -8,7 +8,7 @@ use super::progress_note::with_note;
 use super::validation::read_valid_settings;
 use super::{ranks, session, text};
 use crate::checkpoint::Checkpoint;
-use crate::run::{RunFolder, Scores, Subject, score_policy};
+use crate::run::{RunFolder, Scores, Subject, is_of_language_model, score_policy};
 use crate::text::generate::Sampling;
 use crate::trainer::read_game_name;
 use crate::trainer::text::{
@@ -39,7 +39,7 @@ struct Report {
 pub fn run(games: &Games, args: EvalArgs) -> Result<()> {
     ranks::start_thread_pool(args.threads)?;
     let checkpoint = session::load_policy_checkpoint(&args.run)?;
-    if text::is_language_checkpoint(&checkpoint) {
+    if is_of_language_model(&checkpoint) {
         return evaluate_language_model(&args, &checkpoint);
     }
     let has_language_options = args.model.is_some() || args.task_data.is_some() || args.k.is_some();

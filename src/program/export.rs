@@ -6,7 +6,6 @@ use super::games::{ConfigurableGame, Games};
 use super::models::Models;
 use super::output::{eprint_line, print_json, write_file};
 use super::session::load_policy_checkpoint;
-use super::text;
 use super::validation::read_valid_settings;
 use crate::checkpoint::Checkpoint;
 use crate::env::{Env, HostGame};
@@ -14,7 +13,7 @@ use crate::export::onnx;
 use crate::model::policy_file::{Header, write_params};
 use crate::model::{Actor, LANES, Lanes, Parameter};
 use crate::rng::{draw, uniform};
-use crate::run::RunFolder;
+use crate::run::{RunFolder, is_of_language_model};
 use crate::settings::TrainConfig;
 use crate::trainer::{config_to_toml, read_game_name, read_policy_params};
 use anyhow::{Result, bail};
@@ -59,7 +58,7 @@ pub fn run(games: &Games, args: ExportArgs) -> Result<()> {
         return export_model::write(games, &args, &path, run.as_ref());
     }
     let checkpoint = load_policy_checkpoint(&args.run)?;
-    if text::is_language_checkpoint(&checkpoint) {
+    if is_of_language_model(&checkpoint) {
         bail!(
             "{} is a checkpoint of a language model; name its run, whose folder `model` has the best one",
             args.run.display()

@@ -6,7 +6,7 @@ use super::model_card::format_card;
 use super::output::{eprint_line, print_json};
 use super::progress_note::with_note;
 use super::recorded_run::RecordedRun;
-use super::text::{load_model, load_saved_model};
+use super::text::{load_model, load_named_model};
 use crate::disk;
 use crate::run::RunFolder;
 use crate::text::{GgufType, LanguageModel};
@@ -59,8 +59,8 @@ pub fn write(games: &Games, args: &ExportArgs, path: &Path, run: Option<&RunFold
         bail!("--outtype is for the format gguf");
     }
     let mut model = match run {
-        Some(run) if !run.exports_best_model() => load_saved_model(run.path())?,
-        _ => load_model(path)?,
+        Some(run) => load_named_model(run.path())?,
+        None => load_model(path)?,
     };
     if args.merge {
         model = model.merge_adapters();

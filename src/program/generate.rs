@@ -21,7 +21,7 @@ use std::time::Instant;
 /// Completes a prompt, and prints a single completion while it is generated, others at the end.
 pub fn run(args: GenerateArgs) -> Result<()> {
     ranks::start_thread_pool(args.threads)?;
-    let model = load_named_model(&args.model)?;
+    let model = text::load_named_model(&args.model)?;
     let tokens = tokenize_prompt(&model, &choose_prompt(&args)?, &args)?;
     let sampling = Sampling {
         temperature: args.temperature,
@@ -99,17 +99,6 @@ fn choose_prompt(args: &GenerateArgs) -> Result<String> {
         eprint_line!("Note: prompts of this run look like `{example}`.");
     }
     Ok(prompt.clone())
-}
-
-/// Loads the model that a path names: the best model of a run, that of a checkpoint, or one in a folder or file.
-fn load_named_model(path: &Path) -> Result<LanguageModel> {
-    let has = |name: &str| path.join(name).is_file();
-    let is_checkpoint = has("manifest.json") && !has("config.json");
-    match RunFolder::find(path) {
-        Ok(run) if run.exports_best_model() => text::load_model(&run.model_path()),
-        Err(_) if !is_checkpoint => text::load_model(path),
-        _ => text::load_saved_model(path),
-    }
 }
 
 /// Finds a held-out prompt of a run's task, if the model's tokens are the task's characters.

@@ -16,7 +16,7 @@ use super::validation::{read_valid_settings, validate};
 use crate::device::{self, ChosenDevice};
 use crate::model::Network;
 use crate::parallel::{DEFAULT_TIMEOUT, Team};
-use crate::run::{GameRun, RunFolder, SavedPolicy};
+use crate::run::{GameRun, RunFolder, SavedPolicy, is_of_language_model};
 use crate::settings::{TrainConfig, change_saved_settings, overlay};
 use crate::trainer::{config_to_toml, layer_settings, load_weights, read_config, read_game_name};
 use anyhow::{Context, Result, bail, ensure};
@@ -75,7 +75,7 @@ fn resume_any(games: &Games, mut args: TrainArgs) -> Result<()> {
         Some(name) => bail!("the run in {path} is of `{saved}`, not `{name}`"),
         None => Ok(()),
     };
-    if text::is_language_checkpoint(&checkpoint) {
+    if is_of_language_model(&checkpoint) {
         if args.data.is_some() {
             bail!(
                 "--data is for a run of a dataset; --task-data names the prompts of a language model"

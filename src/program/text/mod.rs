@@ -5,7 +5,7 @@ mod models;
 mod settings;
 mod tasks;
 
-pub use models::{READING_MODEL, load_initial_model, load_model, load_saved_model};
+pub use models::{READING_MODEL, load_initial_model, load_model, load_named_model};
 pub use settings::{LanguageOverrides, resolve_model_path, resolve_settings, validate};
 pub use tasks::{open_requested_task, open_task, reopen_task};
 
@@ -66,11 +66,6 @@ fn find_task_name(path: &Path) -> Option<String> {
     Some(name.to_string())
 }
 
-/// Whether a checkpoint is of a language model's run.
-pub fn is_language_checkpoint(checkpoint: &Checkpoint) -> bool {
-    read_settings(checkpoint).is_ok_and(|settings| settings.contains_key("task"))
-}
-
 /// Name of the task of a language model's checkpoint.
 pub fn saved_task_name(checkpoint: &Checkpoint) -> Result<String> {
     Ok(overlay::text_at(&read_settings(checkpoint)?, "task").to_string())
@@ -110,12 +105,9 @@ fn find_exported_model(run: PathBuf) -> Result<PathBuf> {
         let path = folder.path().display();
         bail!("the run in {path} has no language model; --from needs a run of one here");
     }
-    if !folder.exports_best_model() {
+    if let Some(warning) = folder.unfinished_model_warning() {
         let path = quote_path(folder.path());
-        eprint_line!(
-            "warning: the run in {path} has not ended, so that its model may be that of its last checkpoint instead of the \
-             best; `grove train --resume {path}` completes it"
-        );
+        eprint_line!("warning: {warning}; `grove train --resume {path}` completes it");
     }
     Ok(folder.model_path())
 }

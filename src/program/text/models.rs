@@ -1,13 +1,12 @@
 //! Reading language models.
 
-use super::is_language_checkpoint;
 use crate::program::output::eprint_line;
 use crate::program::progress_note::with_note;
-use crate::program::session::load_policy_checkpoint;
-use crate::run::{self, RunFolder};
+use crate::program::session::warn;
+use crate::run::{self, ModelPlace, RunFolder, SavedPolicy};
 use crate::text::LanguageModel;
 use crate::trainer::text::{TINY, load_language_model};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use std::path::Path;
 
 /// Message shown while a model is read.
@@ -27,12 +26,13 @@ pub fn load_model(path: &Path) -> Result<LanguageModel> {
     model.with_context(|| format!("cannot use the model in {}", path.display()))
 }
 
-/// Loads the model of a checkpoint, or the best one of a run so far.
-pub fn load_saved_model(path: &Path) -> Result<LanguageModel> {
-    let checkpoint = load_policy_checkpoint(path)?;
-    if !is_language_checkpoint(&checkpoint) {
-        bail!("{} is of a game, and has no language model", path.display());
-    }
+/// Loads the model that a path names: the best one of a run, that of a checkpoint, or one in a folder or file.
+pub fn load_named_model(path: &Path) -> Result<LanguageModel> {
+    let SavedPolicy { checkpoint, warnings } = match run::find_language_model(path)? {
+        ModelPlace::Folder(path) => return load_model(&path),
+        ModelPlace::Checkpoint(saved) => saved,
+    };
+    warn(&warnings);
     if RunFolder::find(path).is_ok() {
         let iteration = checkpoint.iteration;
         eprint_line!("Taking the model of iteration {iteration}, since the run has not ended.");

@@ -103,6 +103,9 @@ pub enum RunError {
         "{0} holds no run: it has neither config.toml nor a checkpoint; `grove runs` lists the runs"
     )]
     NotARun(PathBuf),
+    /// The run or checkpoint is of a game.
+    #[error("{0} is of a game, and has no language model")]
+    NoLanguageModel(PathBuf),
     /// The folder is a checkpoint of a run.
     #[error("{0} is a checkpoint; name the directory of the run that it belongs to")]
     IsCheckpoint(PathBuf),

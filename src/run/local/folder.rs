@@ -106,9 +106,11 @@ impl RunFolder {
     /// # Errors
     /// If there is no such folder, or it holds no run.
     pub fn find(path: &Path) -> Result<Self, RunError> {
-        let has = |name: &&str| path.join(name).is_file();
-        let is_model = ["config.json", "adapter_config.json"].iter().any(has);
+        let has = |name: &str| path.join(name).is_file();
+        // A model's folder may have folders called `best` or `checkpoints` of its own.
+        let is_model = (has("config.json") || has("adapter_config.json")) && !has(CONFIG);
         match Self::open(path.to_path_buf()) {
+            Ok(_) if is_model => Err(RunError::NotARun(path.to_path_buf())),
             Err(error @ (RunError::Missing(_) | RunError::NotARun(_))) if !is_model => {
                 path.to_str().and_then(newest_path).map_or(Err(error), Self::open)
             }
@@ -234,6 +236,17 @@ impl RunFolder {
     /// between it may have that of the last checkpoint.
     pub fn exports_best_model(&self) -> bool {
         self.model_path().is_dir() && (self.has_final_evaluation() || !self.has_policy())
+    }
+
+    /// The warning that the folder `model` may not have the best model, if the run has not ended.
+    pub fn unfinished_model_warning(&self) -> Option<String> {
+        let path = self.path.display();
+        let warn = || {
+            format!(
+                "the run in {path} has not ended, so that its model may be that of its last checkpoint instead of the best"
+            )
+        };
+        (!self.exports_best_model()).then(warn)
     }
 
     /// Checks that an output to this path would not replace a file of a run.

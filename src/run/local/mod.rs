@@ -34,7 +34,7 @@ pub use game::{GameRun, score_policy};
 pub use iteration_report::IterationReport;
 pub use lock::RunLock;
 pub use metadata::RunMetadata;
-pub use model_folder::load_model;
+pub use model_folder::{ModelPlace, find_language_model, is_of_language_model, load_model};
 pub use panics::{Panic, catch_device_panics, catch_panic, silence_panics};
 pub use preview::{Preview, preview};
 pub use report::{FinalEvaluation, HeldOutReport, Report, Scores};

@@ -1,13 +1,13 @@
-//! The folder of a run's exported language model: atomic replacement and loading.
+//! The folder of a run's exported language model: atomic replacement, and loading from it or from a checkpoint.
 
 use super::{RunError, RunFolder, SavedPolicy};
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, MANIFEST};
 use crate::disk;
 use crate::text::LanguageModel;
-use crate::trainer::text::check_base;
+use crate::trainer::text::{check_base, read_settings};
 use std::fs::{self, File};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Replaces `folder` atomically by one that `fill` writes to the path that it is given.
 ///
@@ -22,6 +22,39 @@ pub fn replace<E: Into<RunError>>(
         fill(new).map_err(Into::into)?;
         sync(new).map_err(RunError::file("write", new))
     })
+}
+
+/// Place of a language model.
+#[derive(Debug)]
+pub enum ModelPlace {
+    /// A folder or file of its own.
+    Folder(PathBuf),
+    /// A checkpoint: the one that the path names, or that of the best model so far of a run that has not ended.
+    Checkpoint(SavedPolicy),
+}
+
+/// Finds the language model that a path names: the best one of a run, that of a checkpoint, or one in a folder or file.
+///
+/// # Errors
+/// If a run or checkpoint cannot be read, or is of a game.
+pub fn find_language_model(path: &Path) -> Result<ModelPlace, RunError> {
+    let has = |name: &str| path.join(name).is_file();
+    let is_checkpoint = has(MANIFEST) && !has("config.json");
+    match RunFolder::find(path) {
+        Ok(run) if run.exports_best_model() => return Ok(ModelPlace::Folder(run.model_path())),
+        Err(_) if !is_checkpoint => return Ok(ModelPlace::Folder(path.to_path_buf())),
+        _ => {}
+    }
+    let saved = SavedPolicy::find(path)?;
+    if !is_of_language_model(&saved.checkpoint) {
+        return Err(RunError::NoLanguageModel(path.to_path_buf()));
+    }
+    Ok(ModelPlace::Checkpoint(saved))
+}
+
+/// Whether a checkpoint is of a language model's run.
+pub fn is_of_language_model(checkpoint: &Checkpoint) -> bool {
+    read_settings(checkpoint).is_ok_and(|settings| settings.contains_key("task"))
 }
 
 /// Loads a language model from a folder or file. Adapters in a run directory are combined only with the weights that
@@ -89,6 +122,17 @@ mod tests {
             entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         names
+    }
+
+    #[test]
+    fn a_model_is_no_run_whatever_is_in_its_folder() {
+        let folder = TempDir::new().unwrap();
+        for name in ["model", "best", "checkpoints"] {
+            fs::create_dir(folder.path().join(name)).unwrap();
+        }
+        fs::write(folder.path().join("config.json"), "{}").unwrap();
+        let place = find_language_model(folder.path()).unwrap();
+        assert!(matches!(place, ModelPlace::Folder(path) if path == folder.path()));
     }
 
     #[test]
