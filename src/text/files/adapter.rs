@@ -185,9 +185,12 @@ fn parse_modules(names: &[Value]) -> Option<Vec<String>> {
             let path = name.strip_suffix(linear.name());
             path.is_some_and(|path| path.is_empty() || path.ends_with('.'))
         };
-        let last = name.rsplit('.').next().filter(|_| Projection::ALL.iter().any(is_path));
-        // Refused later, by itself: a file may name any number of others.
-        let Some(name) = last else { return Some(vec![name.to_string()]) };
+        let is_module = |linear: &Projection| linear.name().rsplit('.').next() == Some(name);
+        if !Projection::ALL.iter().any(|linear| is_path(linear) || is_module(linear)) {
+            // Refused later, by itself: a file may name any number of others.
+            return Some(vec![name.to_string()]);
+        }
+        let name = name.rsplit('.').next().unwrap_or(name);
         if !modules.iter().any(|known| known == name) {
             modules.push(name.to_string());
         }
