@@ -51,8 +51,8 @@ pub(super) fn check_source(source: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs a rendering on its own thread with a deep stack, and gives up on it beyond the limits: then `exceeded` is set to
-/// the limit, and no further rendering is run.
+/// Runs a rendering on its own thread with a deep stack, and gives up on it beyond the limits: then `exceeded` is set
+/// to the limit, and no further rendering is run.
 ///
 /// # Errors
 /// Description of the rendering's error, or of the exceeded limit.
