@@ -1,6 +1,7 @@
 //! The chat template of a model.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
 
 /// A chat template in Jinja, which renders a conversation as one text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,4 +14,6 @@ pub struct ChatTemplate {
     pub special_tokens: BTreeMap<String, String>,
     /// Token that the template puts after an answer, if any.
     pub turn_end: Option<u32>,
+    /// The limit of time, memory or steps that a rendering has exceeded, after which there is no further one.
+    pub exceeded: Arc<OnceLock<String>>,
 }

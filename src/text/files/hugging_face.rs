@@ -226,8 +226,10 @@ pub(super) fn assemble(
     let TemplateSources { source, tool_source } =
         find_template_sources(&files, &config).map_err(wrong)?;
     let special_tokens = find_special_tokens(&files, &config, path)?;
-    let mut template =
-        source.map(|source| ChatTemplate { source, tool_source, special_tokens, turn_end: None });
+    let mut template = source.map(|source| {
+        let (turn_end, exceeded) = Default::default();
+        ChatTemplate { source, tool_source, special_tokens, turn_end, exceeded }
+    });
     if let Some(template) = &mut template {
         template.turn_end = find_turn_end(template, &*tokenizer);
         stop_tokens.extend(template.turn_end.filter(|end| !stop_tokens.contains(end)));

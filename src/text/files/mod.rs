@@ -11,6 +11,7 @@ mod parameters;
 mod pre_tokenizers;
 mod quants;
 mod template;
+mod template_checks;
 mod template_json;
 mod template_limits;
 mod template_python;

@@ -1,7 +1,8 @@
 //! Rendering of chat templates as in `transformers`, so that a model sees texts as in its training.
 
+use super::template_checks as checks;
 use super::template_json::to_json;
-use super::template_limits::{self as limits, BoundedText};
+use super::template_limits as limits;
 use super::template_python as python;
 use crate::text::error::LanguageError;
 use crate::text::template::ChatTemplate;
@@ -73,26 +74,15 @@ impl ChatTemplate {
         // As in Jinja; a template may have been saved with Windows line ends.
         let source = source.replace("\r\n", "\n").replace('\r', "\n");
         let source = replace_generation_tags(&source).into_owned();
-        let checked = limits::insert_checks(&source).map_err(LanguageError::Template)?;
-        limits::run(move || {
-            let environment = new_environment();
-            environment.template_from_str(&source)?;
-            let template = environment.template_from_str(&checked)?;
-            let mut text = BoundedText::default();
-            let rendered = template.render_captured_to(values, &mut text);
-            text.check()?;
-            rendered?;
-            Ok(text.into_string())
-        })
-        .map_err(LanguageError::Template)
+        limits::check_source(&source).map_err(LanguageError::Template)?;
+        limits::run(&self.exceeded, move || checks::render(&new_environment(), &source, values))
+            .map_err(LanguageError::Template)
     }
 }
 
 /// Creates Jinja with the filters and functions that `transformers` adds.
 fn new_environment() -> Environment<'static> {
     let mut environment = Environment::new();
-    environment.set_trim_blocks(true);
-    environment.set_lstrip_blocks(true);
     environment.add_filter("tojson", to_json);
     environment.add_function("raise_exception", |message: String| -> Result<String, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, message))
@@ -151,9 +141,9 @@ fn replace_generation_tags(source: &str) -> Cow<'_, str> {
         return source.into();
     }
     // One that cannot be read is reported when it is compiled.
-    let statements = limits::find_statements(source).unwrap_or_default();
+    let statements = checks::find_statements(source).unwrap_or_default();
     let replaced = statements.iter().filter_map(|statement| {
-        let [(Token::Ident(name), range)] = &statement.tokens[..] else { return None };
+        let [(Token::Ident(name), range)] = &statement[..] else { return None };
         let keyword = match *name {
             "generation" => "with",
             "endgeneration" => "endwith",
@@ -161,7 +151,7 @@ fn replace_generation_tags(source: &str) -> Cow<'_, str> {
         };
         Some((range.clone(), keyword.to_string()))
     });
-    limits::apply_edits(source, replaced).into()
+    checks::apply_edits(source, replaced).into()
 }
 
 #[cfg(test)]
@@ -173,7 +163,8 @@ mod tests {
             .map(|(name, text)| (name.to_string(), text.to_string()))
             .into();
         let (source, tool_source) = (source.to_string(), None);
-        ChatTemplate { source, tool_source, special_tokens, turn_end: None }
+        let exceeded = Default::default();
+        ChatTemplate { source, tool_source, special_tokens, turn_end: None, exceeded }
     }
 
     #[test]

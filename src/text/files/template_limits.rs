@@ -1,24 +1,23 @@
 //! Limits for chat templates, which come with a model and may loop, nest or grow without bound.
 
 use crate::clock::{Stopwatch, thread_cpu_time};
-use minijinja::machinery::{Token, WhitespaceConfig, tokenize};
-use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Rest, ValueKind};
-use minijinja::{Environment, Error, ErrorKind, State, Value, escape_formatter, filters};
-use std::cell::RefCell;
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, Value};
+use minijinja::{escape_formatter, filters, tests as jinja_tests};
+use std::cell::{Cell, RefCell};
 use std::io::{Error as IoError, Result as IoResult, Write};
-use std::mem;
-use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
 /// Maximum size of a template in bytes.
 const MAX_SOURCE_BYTES: usize = 128 << 10;
-/// Maximum size in bytes of a rendered text, and of any string assigned to a variable.
+/// Maximum size in bytes of a rendered text, and of all strings within a computed value.
 const MAX_TEXT_BYTES: usize = 16 << 20;
+/// Maximum size in bytes of all texts that a rendering writes, of which macros and blocks write some again.
+const MAX_WRITTEN_BYTES: usize = 8 * MAX_TEXT_BYTES;
 /// Maximum number of instructions of a rendering.
 const MAX_INSTRUCTIONS: u64 = 20_000_000;
 /// Stack size of a rendering in bytes, since expressions may nest as deep as [`MAX_SOURCE_BYTES`] permits.
@@ -30,24 +29,40 @@ const MIN_GROWTH_TIME: Duration = Duration::from_millis(20);
 /// Maximum CPU time of a rendering, or duration where that is unknown; fuel ends it earlier unless single instructions
 /// are slow.
 const MAX_TIME: Duration = Duration::from_secs(2);
-/// Maximum number of values within an assigned value.
+/// Maximum number of values within a computed value.
 const MAX_VALUES: usize = 1 << 20;
-/// Filter that checks a value before it is assigned to a variable.
-const ASSIGNED: &str = "_assigned";
-/// Filter that checks a value before it is assigned to a namespace.
-const STORED: &str = "_stored";
-/// The unbounded filters `indent`, `replace` and `join`.
+/// Maximum size in bytes of the characters that are stripped from a text, each of which is compared with each of them.
+const MAX_STRIPPED_BYTES: usize = 1 << 10;
+/// Filter that checks a value once it is computed.
+pub(super) const COMPUTED: &str = "_computed";
+/// Filter that checks a value before it is stored in a namespace.
+pub(super) const STORED: &str = "_stored";
+/// The unbounded filters `indent`, `replace`, `join` and `trim`.
 const INDENT: &str = "_indent";
 const REPLACE: &str = "_replace";
 const JOIN: &str = "_join";
+const TRIM: &str = "_trim";
 
-/// Runs a rendering on its own thread with a deep stack, and gives up on it beyond the limits.
+/// Rejects a template that is longer than [`MAX_SOURCE_BYTES`].
+pub(super) fn check_source(source: &str) -> Result<(), String> {
+    if source.len() > MAX_SOURCE_BYTES {
+        return Err(format!("it is longer than {} KiB", MAX_SOURCE_BYTES >> 10));
+    }
+    Ok(())
+}
+
+/// Runs a rendering on its own thread with a deep stack, and gives up on it beyond the limits: then `exceeded` is set
+/// to the limit, and no further rendering is run.
 ///
 /// # Errors
 /// Description of the rendering's error, or of the exceeded limit.
 pub(super) fn run(
+    exceeded: &OnceLock<String>,
     render: impl FnOnce() -> Result<String, Error> + Send + 'static,
 ) -> Result<String, String> {
+    if let Some(limit) = exceeded.get() {
+        return Err(limit.clone());
+    }
     let before = resident_bytes();
     let (sender, receiver) = channel();
     let given_up = Arc::new(AtomicBool::new(false));
@@ -55,7 +70,7 @@ pub(super) fn run(
     let task = move || {
         GIVEN_UP.set(Some(flag));
         // The receiver is gone if a limit was exceeded.
-        let _ = sender.send(render().map_err(|error| error.to_string()));
+        let _ = sender.send(render());
     };
     let thread = thread::Builder::new().name("chat template".into()).stack_size(STACK_BYTES);
     let thread =
@@ -63,7 +78,8 @@ pub(super) fn run(
     let mut stopwatch = Stopwatch::start();
     let limit = loop {
         match receiver.recv_timeout(Duration::from_millis(5)) {
-            Ok(result) => return result,
+            Ok(Err(error)) if error.kind() == ErrorKind::OutOfFuel => break error.to_string(),
+            Ok(result) => return result.map_err(|error| error.to_string()),
             Err(RecvTimeoutError::Disconnected) => return Err("rendering panicked".into()),
             Err(RecvTimeoutError::Timeout) => {}
         }
@@ -73,7 +89,7 @@ pub(super) fn run(
         }
     };
     given_up.store(true, Ordering::Relaxed);
-    Err(limit)
+    Err(exceeded.get_or_init(|| limit).clone())
 }
 
 /// Finds the limit that a rendering has exceeded in this time, while the process has grown by so many bytes.
@@ -88,6 +104,8 @@ fn find_exceeded_limit(time: Duration, growth: u64) -> Option<String> {
 thread_local! {
     /// Set once this thread's rendering has exceeded a limit, and its result is no longer awaited.
     static GIVEN_UP: RefCell<Option<Arc<AtomicBool>>> = const { RefCell::new(None) };
+    /// Number of bytes that this thread's rendering has written.
+    static WRITTEN: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Ends a rendering that has exceeded a limit.
@@ -108,17 +126,29 @@ type FormatPython = fn(&Value) -> Result<Option<String>, Error>;
 /// Calls a method of a value that minijinja lacks.
 type CallMethod = fn(&Value, &str, &[Value]) -> Option<Value>;
 
-/// Sets fuel, and replaces filters that can make long texts out of short templates.
+/// Counts bytes that a rendering is about to write.
+fn count_written(bytes: usize) -> Result<(), Error> {
+    let written = WRITTEN.get().saturating_add(bytes);
+    WRITTEN.set(written);
+    if written > MAX_WRITTEN_BYTES { Err(too_long_error("its text")) } else { Ok(()) }
+}
+
+/// Sets fuel, and replaces or removes filters that make long texts out of short templates, or take long.
 pub(super) fn apply(environment: &mut Environment<'_>, format: FormatPython, call: CallMethod) {
     environment.set_fuel(Some(MAX_INSTRUCTIONS));
     environment.set_formatter(move |to, state, value| {
         check_given_up()?;
-        match format(value)? {
+        let text = format(value)?;
+        let length = text.as_deref().or(value.as_str()).map_or(size_of::<Value>(), str::len);
+        // A character becomes six at most where texts are escaped.
+        let growth = if matches!(state.auto_escape(), AutoEscape::None) { 1 } else { 6 };
+        count_written(length.saturating_mul(growth))?;
+        match text {
             Some(text) => to.write_str(&text).map_err(Error::from),
             None => escape_formatter(to, state, value),
         }
     });
-    environment.add_filter(ASSIGNED, |value| check_value(value, true));
+    environment.add_filter(COMPUTED, |value| check_value(value, true));
     environment.add_filter(STORED, |value| check_value(value, false));
     environment.add_filter(INDENT, filters::indent);
     environment.add_filter("indent", indent);
@@ -126,192 +156,43 @@ pub(super) fn apply(environment: &mut Environment<'_>, format: FormatPython, cal
     environment.add_filter("replace", replace);
     environment.add_filter(JOIN, filters::join);
     environment.add_filter("join", join);
+    environment.add_filter(TRIM, filters::trim);
+    environment.add_filter("trim", trim);
+    environment.add_test("in", |state: &State, value: &Value, list: &Value| {
+        check_given_up()?;
+        jinja_tests::is_in(state, value, list)
+    });
     environment.set_unknown_method_callback(move |state, value, name, arguments| {
         call(value, name, arguments)
             .map_or_else(|| call_bounded_method(state, value, name, arguments), Ok)
     });
-    for name in ["batch", "slice", "format"] {
+    // Jinja has no `chain`: a dictionary that is chained with itself again and again is searched without end.
+    for name in ["batch", "slice", "format", "chain"] {
         environment.remove_filter(name);
     }
+    environment.remove_global("debug");
 }
 
-/// Rewrites a template so that every assigned value is checked: `{% set x = y %}` becomes
-/// `{% set x =( y )|_assigned%}`, and `{% for x in y %}` is followed by `{% set x = (x)|_assigned %}`. The template
-/// must be parsed as it was, too: with brackets that do not match, a value could end before its check.
-///
-/// Namespaces are the only mutable values, so a cyclic value, which is printed or compared without end, needs the
-/// assignment of a namespace; and a string can double many times only through assignments.
-///
-/// # Errors
-/// If the template is longer than [`MAX_SOURCE_BYTES`], or cannot be read.
-pub(super) fn insert_checks(source: &str) -> Result<String, String> {
-    if source.len() > MAX_SOURCE_BYTES {
-        return Err(format!("it is longer than {} KiB", MAX_SOURCE_BYTES >> 10));
-    }
-    let statements = find_statements(source).map_err(|error| error.to_string())?;
-    let edits = statements.iter().flat_map(|statement| statement.insert_checks(source));
-    Ok(apply_edits(source, edits))
-}
-
-/// A part of a template, and the text that takes its place.
-pub(super) type Edit = (Range<usize>, String);
-
-/// Applies edits, which are in the order of their places.
-pub(super) fn apply_edits(source: &str, edits: impl IntoIterator<Item = Edit>) -> String {
-    let (mut text, mut start) = (String::with_capacity(source.len()), 0);
-    for (range, new) in edits {
-        text += &source[start..range.start];
-        text += &new;
-        start = range.end;
-    }
-    text + &source[start..]
-}
-
-/// A statement of a template, between `{%` and `%}`.
-pub(super) struct Statement<'a> {
-    pub tokens: Vec<(Token<'a>, Range<usize>)>,
-    /// The place of the closing bracket, with its mark for white space.
-    end: Range<usize>,
-}
-
-/// Finds the statements of a template, by minijinja's own lexer: any other could be made to miss some.
-///
-/// # Errors
-/// If the template has a token that is none of Jinja's, or a bracket without an end.
-pub(super) fn find_statements(source: &str) -> Result<Vec<Statement<'_>>, Error> {
-    let (mut statements, mut tokens) = (Vec::new(), Vec::new());
-    for token in tokenize(source, false, SyntaxConfig, WhitespaceConfig::default()) {
-        let (token, span) = token?;
-        let range = span.start_offset as usize..span.end_offset as usize;
-        match token {
-            Token::BlockStart => tokens.clear(),
-            Token::BlockEnd => {
-                statements.push(Statement { tokens: mem::take(&mut tokens), end: range });
-            }
-            _ => tokens.push((token, range)),
-        }
-    }
-    Ok(statements)
-}
-
-impl Statement<'_> {
-    /// Inserts checks of the values that the statement assigns to names.
-    fn insert_checks(&self, source: &str) -> Vec<Edit> {
-        match self.tokens.first() {
-            Some((Token::Ident("set"), _)) => self.check_set(),
-            Some((Token::Ident("with"), _)) => self.check_values(0),
-            Some((Token::Ident("for"), _)) => {
-                let is_target = |token: &&Token| !matches!(token, Token::Ident("in"));
-                let names = self.tokens[1..].iter().map(|(token, _)| token).take_while(is_target);
-                vec![self.check_again(source, names.filter_map(as_name))]
-            }
-            Some((Token::Ident("macro"), _)) => self.check_parameters(source, 2),
-            Some((Token::Ident("call"), _)) => self.check_parameters(source, 1),
-            _ => Vec::new(),
-        }
-    }
-
-    /// Checks the value of `set`: an assignment's, or the block up to `endset`.
-    fn check_set(&self) -> Vec<Edit> {
-        let is_end = |(token, _): &&(Token, _)| matches!(token, Token::Assign | Token::Pipe);
-        let check = |open: &str, filter: &str| {
-            let end = self.end.start;
-            (end..end, format!("{open}|{filter}"))
-        };
-        match self.tokens.iter().find(is_end) {
-            Some((Token::Assign, range)) => {
-                let target = self.tokens.iter().take_while(|(_, at)| at.start < range.start);
-                let is_attribute = target.into_iter().any(|(token, _)| matches!(token, Token::Dot));
-                let filter = if is_attribute { STORED } else { ASSIGNED };
-                vec![(range.end..range.end, "(".to_string()), check(")", filter)]
-            }
-            _ => vec![check("", ASSIGNED)],
-        }
-    }
-
-    /// Checks the values of a list of names with values: those at this depth of brackets.
-    fn check_values(&self, list_depth: i32) -> Vec<Edit> {
-        let (mut depth, mut is_open, mut edits) = (0, false, Vec::new());
-        for (token, range) in &self.tokens {
-            let depth_before = depth;
-            depth += nesting(token);
-            let is_end = matches!(token, Token::Comma) && depth == list_depth
-                || depth < list_depth && depth_before == list_depth;
-            if is_open && is_end {
-                edits.push((range.start..range.start, format!(")|{ASSIGNED}")));
-                is_open = false;
-            } else if matches!(token, Token::Assign) && depth == list_depth {
-                edits.push((range.end..range.end, "(".to_string()));
-                is_open = true;
-            }
-        }
-        if is_open {
-            edits.push((self.end.start..self.end.start, format!(")|{ASSIGNED}")));
-        }
-        edits
-    }
-
-    /// Checks the parameters of `macro` or `call`, whose list begins at this token if there is one, and their defaults.
-    fn check_parameters(&self, source: &str, list_start: usize) -> Vec<Edit> {
-        let list = &self.tokens[list_start.min(self.tokens.len())..];
-        if !matches!(list.first(), Some((Token::ParenOpen, _))) {
-            return Vec::new();
-        }
-        let (mut depth, mut names) = (0, Vec::new());
-        for pair in list.windows(2) {
-            let [(token, _), (next, _)] = pair else { continue };
-            depth += nesting(token);
-            if depth == 0 {
-                break;
-            }
-            if depth == 1 && matches!(token, Token::ParenOpen | Token::Comma) {
-                names.extend(as_name(next));
-            }
-        }
-        let mut edits = if list_start == 2 { self.check_values(1) } else { Vec::new() };
-        edits.push(self.check_again(source, names.into_iter()));
-        edits
-    }
-
-    /// Checks values that the statement has already assigned to these names, by further assignments behind it.
-    fn check_again<'n>(&self, source: &str, names: impl Iterator<Item = &'n str>) -> Edit {
-        let mark = source[self.end.clone()].trim_end_matches("%}");
-        let checks = names.map(|name| format!("{{% set {name} = ({name})|{ASSIGNED} {mark}%}}"));
-        (self.end.end..self.end.end, checks.collect())
-    }
-}
-
-/// The name that a token is.
-fn as_name<'a>(token: &Token<'a>) -> Option<&'a str> {
-    if let Token::Ident(name) = token { Some(name) } else { None }
-}
-
-/// The brackets that a token opens: -1 for one that it closes.
-fn nesting(token: &Token) -> i32 {
-    match token {
-        Token::ParenOpen | Token::BracketOpen | Token::BraceOpen => 1,
-        Token::ParenClose | Token::BracketClose | Token::BraceClose => -1,
-        _ => 0,
-    }
-}
-
-/// Rejects values that contain a namespace, unless the namespace is the whole value and `may_be_namespace`, and values
-/// that are too large.
+/// Rejects values that are too large, and those that contain a namespace, unless the namespace is the whole value and
+/// `may_be_namespace`: a cyclic value, which is printed or compared without end, needs one. What would be computed
+/// anew by each use, such as `[1] * 9`, becomes a list.
 fn check_value(value: Value, may_be_namespace: bool) -> Result<Value, Error> {
+    check_given_up()?;
+    let value = if value.kind() == ValueKind::Iterable { to_list(&value)? } else { value };
     let is_namespace = |value: &Value| {
         value.as_object().is_some_and(|object| object.type_name().ends_with("::Namespace"))
     };
     let (mut parts, mut bytes) = (MAX_VALUES, MAX_TEXT_BYTES);
     let mut open = vec![(value.clone(), may_be_namespace)];
     while let Some((value, may_be_namespace)) = open.pop() {
-        check_given_up()?;
-        if is_namespace(&value) && !may_be_namespace {
-            return Err(refusal("a namespace is stored in another value"));
-        }
         let length = value.as_str().map_or(0, str::len);
         bytes = bytes.checked_sub(length).ok_or_else(|| too_long_error("a text"))?;
         if !matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::Iterable) {
             continue;
+        }
+        check_given_up()?;
+        if is_namespace(&value) && !may_be_namespace {
+            return Err(refusal("a namespace is stored in another value"));
         }
         let is_map = value.kind() == ValueKind::Map;
         for part in value.try_iter()? {
@@ -321,6 +202,18 @@ fn check_value(value: Value, may_be_namespace: bool) -> Result<Value, Error> {
         }
     }
     Ok(value)
+}
+
+/// Computes all parts of a value once.
+fn to_list(value: &Value) -> Result<Value, Error> {
+    let mut parts = Vec::new();
+    for part in value.try_iter()? {
+        if parts.len() == MAX_VALUES {
+            return Err(refusal("a value has too many parts"));
+        }
+        parts.push(part);
+    }
+    Ok(Value::from(parts))
 }
 
 /// The filter `indent` with a bounded result.
@@ -341,8 +234,9 @@ pub(super) fn repeat(text: &str, count: usize) -> Result<String, Error> {
     Ok(text.repeat(count))
 }
 
-/// Rejects a string of `bytes` bytes if it is too long.
-fn check_length(bytes: usize) -> Result<(), Error> {
+/// Rejects a string of `bytes` bytes if it is too long, as does [`check_given_up`], since filters may call filters.
+pub(super) fn check_length(bytes: usize) -> Result<(), Error> {
+    check_given_up()?;
     if bytes > MAX_TEXT_BYTES { Err(too_long_error("a text")) } else { Ok(()) }
 }
 
@@ -367,6 +261,22 @@ fn join(state: &State, parts: Value, options: Rest<Value>) -> Result<Value, Erro
     state.apply_filter(JOIN, &arguments)
 }
 
+/// The filter `trim`, which takes time for each character that it strips.
+fn trim(state: &State, text: Value, stripped: Rest<Value>) -> Result<Value, Error> {
+    check_stripped(&stripped)?;
+    let arguments: Vec<Value> = std::iter::once(text).chain(stripped.0).collect();
+    state.apply_filter(TRIM, &arguments)
+}
+
+/// Rejects too many characters to strip.
+fn check_stripped(arguments: &[Value]) -> Result<(), Error> {
+    let lengths = arguments.iter().filter_map(Value::as_str).map(str::len);
+    if lengths.sum::<usize>() > MAX_STRIPPED_BYTES {
+        return Err(refusal("too many characters are stripped from a text"));
+    }
+    check_given_up()
+}
+
 /// Calls a method of Python strings; those that can make long texts are bounded like the filters.
 fn call_bounded_method(
     state: &State,
@@ -381,14 +291,21 @@ fn call_bounded_method(
         ("join", Some(_), [parts]) => {
             return join(state, parts.clone(), Rest(vec![value.clone()]));
         }
-        ("format", Some(text), _) => check_format(text)?,
+        ("format", Some(text), _) => check_format(text, arguments)?,
+        ("strip" | "lstrip" | "rstrip", Some(_), _) => check_stripped(arguments)?,
+        // As in Python; the crate counts without end.
+        ("count", Some(text), [part]) if part.as_str() == Some("") => {
+            return Ok(Value::from(text.chars().count() + 1));
+        }
         _ => {}
     }
     minijinja_contrib::pycompat::unknown_method_callback(state, value, name, arguments)
 }
 
-/// Rejects a format whose widths and precisions make too long a text, or come from its arguments.
-fn check_format(text: &str) -> Result<(), Error> {
+/// Rejects a format whose widths, precisions or arguments make too long a text, or whose widths come from them.
+fn check_format(text: &str, arguments: &[Value]) -> Result<(), Error> {
+    let longest = arguments.iter().map(|argument| argument.to_string().len()).max().unwrap_or(0);
+    check_length(text.matches('{').count().saturating_mul(longest))?;
     let numbers = text.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty());
     let sum = |sum: usize, digits: &str| sum.saturating_add(digits.parse().unwrap_or(usize::MAX));
     check_length(numbers.fold(text.len(), sum))?;
@@ -405,8 +322,13 @@ fn check_format(text: &str) -> Result<(), Error> {
 }
 
 /// Creates the error of a rendering that is not permitted.
-fn refusal(reason: &'static str) -> Error {
+pub(super) fn refusal(reason: &'static str) -> Error {
     Error::new(ErrorKind::InvalidOperation, reason)
+}
+
+/// Rejects a rendered text that is too long.
+pub(super) fn check_text(text: &str) -> Result<(), Error> {
+    if text.len() > MAX_TEXT_BYTES { Err(too_long_error("its text")) } else { Ok(()) }
 }
 
 /// The error of a text that is longer than [`MAX_TEXT_BYTES`].
@@ -458,26 +380,25 @@ mod tests {
         for text in
             ["{:01000000000000000}", "{:>100000000000}", "{:.99999999999999999999f}", "{:{}}"]
         {
-            assert!(check_format(text).is_err(), "{text}");
+            assert!(check_format(text, &[]).is_err(), "{text}");
         }
+        let long = Value::from("a".repeat(1 << 20));
+        assert!(check_format(&"{0}".repeat(17), std::slice::from_ref(&long)).is_err());
+        assert!(check_format("{0}{1}", &[Value::from(1), long]).is_ok());
         for text in ["", "{} and {:>10}", "{{{0:.3f}}} in 2026", "{a[key]}"] {
-            assert!(check_format(text).is_ok(), "{text}");
+            assert!(check_format(text, &[]).is_ok(), "{text}");
         }
     }
 
     #[test]
-    fn assignments_are_checked_and_other_tags_left_alone() {
-        let source = "{% set x = '%}' ~ y -%}{# {% set a = 1 %} #}{{ x == 1 }}{% set z %}b{% endset %}{%- set ns.a, b = 1, 2 %}\
-                      {% raw %}{% set x = 1 %}{%- endraw %}{% for a, (b, c) in d -%}{% with a = f(1, 2), b = '=,' %}\
-                      {% macro f(a, b=(1, 2)) %}{% call(a) f(b) %}{% call f(b) %}{% set z | replace('=', '') %}";
-        let wanted = "{% set x =( '%}' ~ y )|_assigned-%}{# {% set a = 1 %} #}{{ x == 1 }}{% set z |_assigned%}b{% endset %}\
-                      {%- set ns.a, b =( 1, 2 )|_stored%}{% raw %}{% set x = 1 %}{%- endraw %}\
-                      {% for a, (b, c) in d -%}{% set a = (a)|_assigned -%}{% set b = (b)|_assigned -%}\
-                      {% set c = (c)|_assigned -%}{% with a =( f(1, 2))|_assigned, b =( '=,' )|_assigned%}\
-                      {% macro f(a, b=((1, 2))|_assigned) %}{% set a = (a)|_assigned %}{% set b = (b)|_assigned %}\
-                      {% call(a) f(b) %}{% set a = (a)|_assigned %}{% call f(b) %}\
-                      {% set z | replace('=', '') |_assigned%}";
-        assert_eq!(insert_checks(source).unwrap(), wanted);
+    fn nothing_is_rendered_after_a_rendering_that_exceeded_a_limit() {
+        let exceeded = OnceLock::new();
+        let error = run(&exceeded, || Err(refusal("no"))).unwrap_err();
+        assert!(error.contains("no"), "{error}");
+        assert_eq!(run(&exceeded, || Ok("a".into())).as_deref(), Ok("a"));
+        let error = run(&exceeded, || Err(ErrorKind::OutOfFuel.into())).unwrap_err();
+        assert!(error.contains("out of fuel"), "{error}");
+        assert_eq!(run(&exceeded, || Ok("a".into())), Err(error));
     }
 
     #[test]

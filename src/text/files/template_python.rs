@@ -212,7 +212,8 @@ mod tests {
     /// Renders a template with one message, whose `content` is a string and whose `x` holds values of all types.
     fn render(source: &str) -> String {
         let (source, special_tokens) = (source.to_string(), Default::default());
-        let template = ChatTemplate { source, tool_source: None, special_tokens, turn_end: None };
+        let (tool_source, turn_end, exceeded) = Default::default();
+        let template = ChatTemplate { source, tool_source, special_tokens, turn_end, exceeded };
         let x = json!({"s": "it's\n\u{200d}\u{1f600}\u{7f}", "n": [1, 2.0, 1e20, null, true, {}]});
         let message = json!({"content": "a", "x": x});
         template.render(&[message]).unwrap()

@@ -179,27 +179,16 @@ fn nested_parts<'a>(part: &'a Value, lists: &'a [&str]) -> impl Iterator<Item = 
     })
 }
 
-/// Maximum number of bytes that a normalizer or decoder makes of one byte, or puts before a text.
+/// Maximum number of bytes that a normalizer, pre-tokenizer or decoder makes of one byte, or puts before a text, and of
+/// tokens that a post-processor puts beside it.
 const MAX_GROWTH: usize = 1 << 10;
 
 /// Rejects a part of a `tokenizer.json` whose own parts together lengthen a text without bound.
 fn check_growth(name: &str, value: &Value) -> Result<(), String> {
     let (mut growth, mut num_prepended) = (1_usize, 0);
     for part in nested_parts(value, &["normalizers", "pretokenizers", "decoders"]) {
-        let length = |value: &Value| value.as_str().map_or(0, str::len);
-        if part["type"] == "Prepend" {
-            num_prepended += length(&part["prepend"]);
-        }
-        // Two bytes for each that is not printable ASCII, as all of its own are.
-        if part["type"] == "ByteLevel" && name != "decoder" {
-            growth = growth.saturating_mul(2);
-        }
-        if part["type"] == "Replace" {
-            // An empty pattern matches between all bytes, and so may a regular expression.
-            let from = length(&part["pattern"]["String"]).max(1);
-            let per_byte = length(&part["content"]).div_ceil(from) + usize::from(from == 1);
-            growth = growth.saturating_mul(per_byte.max(1));
-        }
+        num_prepended += text_length(&part["prepend"]);
+        growth = growth.saturating_mul(measure_growth(name, part)?);
         if growth > MAX_GROWTH {
             return Err(format!("its {name} makes a text over {MAX_GROWTH} times as long"));
         }
@@ -208,6 +197,72 @@ fn check_growth(name: &str, value: &Value) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Length of a string in bytes; 0 for any other value.
+fn text_length(value: &Value) -> usize {
+    value.as_str().map_or(0, str::len)
+}
+
+/// The largest number of bytes that one byte becomes by a part of a normalizer, pre-tokenizer or decoder.
+fn measure_growth(name: &str, part: &Value) -> Result<usize, String> {
+    Ok(match (name, part["type"].as_str().unwrap_or_default()) {
+        (_, "Replace") => {
+            // An empty pattern matches between all bytes, and so may a regular expression.
+            let from = text_length(&part["pattern"]["String"]).max(1);
+            let per_byte = text_length(&part["content"]).div_ceil(from) + usize::from(from == 1);
+            per_byte.max(1)
+        }
+        // Unicode's own numbers for texts in UTF-8.
+        (_, "NFC" | "NFD") => 3,
+        (_, "NFKC" | "NFKD") => 11,
+        // Decomposes, and puts spaces around Chinese characters.
+        (_, "BertNormalizer") => 6,
+        (_, "Precompiled") => find_longest_replacement(&part["precompiled_charsmap"])?.max(1),
+        // Two bytes for each that is not printable ASCII, as all of its own are; and a space before each piece.
+        ("normalizer" | "pre_tokenizer", "ByteLevel") if part["add_prefix_space"] == true => 4,
+        ("normalizer" | "pre_tokenizer", "ByteLevel") => 2,
+        // A mark of up to four bytes for each space, and before each piece.
+        ("pre_tokenizer", "Metaspace") => 8,
+        // A space before each token.
+        ("decoder", "WordPiece") => 2,
+        // A space between all characters.
+        ("decoder", "BPEDecoder") if text_length(&part["suffix"]) == 0 => 3,
+        ("decoder", "CTC") if text_length(&part["word_delimiter_token"]) == 0 => 3,
+        _ => 1,
+    })
+}
+
+/// Finds the length of the longest text by which a `precompiled_charsmap` of SentencePiece replaces characters: behind
+/// the size of a table and the table, it has these texts, each with a zero behind it.
+fn find_longest_replacement(charsmap: &Value) -> Result<usize, String> {
+    let bytes = charsmap.as_str().and_then(decode_base64).unwrap_or_default();
+    let Some((size, rest)) = bytes.split_first_chunk() else { return Ok(0) };
+    let texts = rest.get(u32::from_le_bytes(*size) as usize..);
+    let texts = texts.ok_or("its `precompiled_charsmap` ends before its table does")?;
+    Ok(texts.split(|byte| *byte == 0).map(<[u8]>::len).max().unwrap_or(0))
+}
+
+/// Decodes a text in base64; `None` if a character does not belong to it.
+fn decode_base64(text: &str) -> Option<Vec<u8>> {
+    let (mut bytes, mut bits, mut num_bits) = (Vec::new(), 0_u32, 0);
+    for c in text.trim_end_matches('=').bytes() {
+        let digit = match c {
+            b'A'..=b'Z' => c - b'A',
+            b'a'..=b'z' => c - b'a' + 26,
+            b'0'..=b'9' => c - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => return None,
+        };
+        bits = (bits << 6) | u32::from(digit);
+        num_bits += 6;
+        if num_bits >= 8 {
+            num_bits -= 8;
+            bytes.push((bits >> num_bits) as u8);
+        }
+    }
+    Some(bytes)
 }
 
 /// Splits an entry of `merges`, a string or a list, into its two parts.
@@ -254,15 +309,27 @@ fn check_merges(model: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Rejects a `post_processor` that puts a special token beside a text without defining it.
+/// Rejects a `post_processor` that puts a special token beside a text without defining it, or too many, or that repeats
+/// the text.
 fn check_template(value: &Value) -> Result<(), String> {
+    let mut num_added = 0;
     for processor in nested_parts(value, &["processors"]) {
-        let pieces = processor["single"].as_array().into_iter().flatten();
-        let mut names = pieces.filter_map(|piece| piece["SpecialToken"]["id"].as_str());
-        if let Some(name) = names.find(|name| processor["special_tokens"].get(name).is_none()) {
-            return Err(format!(
-                "its `post_processor` adds the token {name:?} without defining it"
-            ));
+        let pieces = || processor["single"].as_array().into_iter().flatten();
+        for name in pieces().filter_map(|piece| piece["SpecialToken"]["id"].as_str()) {
+            let Some(token) = processor["special_tokens"].get(name) else {
+                return Err(format!(
+                    "its `post_processor` adds the token {name:?} without defining it"
+                ));
+            };
+            num_added += token["ids"].as_array().map_or(0, Vec::len);
+            if num_added > MAX_GROWTH {
+                return Err(format!(
+                    "its `post_processor` puts over {MAX_GROWTH} tokens beside a text"
+                ));
+            }
+        }
+        if pieces().filter(|piece| piece.get("Sequence").is_some()).count() > 1 {
+            return Err("its `post_processor` repeats the text".into());
         }
     }
     Ok(())

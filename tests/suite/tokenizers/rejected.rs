@@ -328,6 +328,23 @@ fn inconsistent_and_unbounded_vocabularies_are_rejected() {
     let replace = json!({ "type": "Replace", "pattern": { "Regex": "." }, "content": "aaaaaaaa" });
     let prepend = json!({ "type": "Prepend", "prepend": "a".repeat(400) });
     let bytes = json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true });
+    let spaced = json!({ "type": "BPEDecoder", "suffix": "" });
+    let delimited =
+        json!({ "type": "CTC", "pad_token": "q", "word_delimiter_token": "", "cleanup": true });
+    let marked = json!({ "type": "Metaspace", "replacement": "_", "prepend_scheme": "always" });
+    // A table of 2^32 - 1 bytes; and an empty one, with a text of 1028 bytes.
+    let charsmap = |text: &str| json!({ "type": "Precompiled", "precompiled_charsmap": text });
+    let long_charsmap = format!("AAAAAGFh{}", "YWFh".repeat(342));
+    let post = |single: Value, ids: usize| {
+        let mut tokenizer = bpe(&vocab, &json!([]));
+        let token = json!({ "id": "a", "ids": vec![0; ids], "tokens": vec!["a"; ids] });
+        tokenizer["post_processor"] = json!({
+            "type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": { "a": token }
+        });
+        tokenizer
+    };
+    let text = json!({ "Sequence": { "id": "A", "type_id": 0 } });
+    let special = json!({ "SpecialToken": { "id": "a", "type_id": 0 } });
     let dropping = |dropout: f64| {
         let mut tokenizer = bpe(&vocab, &json!(["a b"]));
         tokenizer["model"]["dropout"] = json!(dropout);
@@ -343,6 +360,10 @@ fn inconsistent_and_unbounded_vocabularies_are_rejected() {
         with("decoder", "decoders", &replace, 1),
         with("normalizer", "normalizers", &prepend, 2),
         with("pre_tokenizer", "pretokenizers", &bytes, 10),
+        with("pre_tokenizer", "pretokenizers", &marked, 3),
+        with("decoder", "decoders", &spaced, 6),
+        with("decoder", "decoders", &delimited, 6),
+        post(json!([special, text]), 1),
         dropping(0.0),
     ] {
         assert!(load(tokenizer.clone()).is_ok(), "{tokenizer}");
@@ -367,6 +388,19 @@ fn inconsistent_and_unbounded_vocabularies_are_rejected() {
             with("normalizer", "normalizers", &json!({ "type": "ByteLevel" }), 11),
             "its normalizer makes",
         ),
+        (with("pre_tokenizer", "pretokenizers", &marked, 4), "its pre_tokenizer makes a text over"),
+        (with("decoder", "decoders", &spaced, 7), "its decoder makes a text over 1024 times"),
+        (with("decoder", "decoders", &delimited, 7), "its decoder makes a text over 1024 times"),
+        (
+            with("normalizer", "normalizers", &charsmap("/////2FhYWFhYWFh"), 1),
+            "its `precompiled_charsmap` ends before its table does",
+        ),
+        (
+            with("normalizer", "normalizers", &charsmap(&long_charsmap), 1),
+            "its normalizer makes a text over 1024 times",
+        ),
+        (post(json!([text, text]), 1), "its `post_processor` repeats the text"),
+        (post(json!([special, text, special]), 600), "puts over 1024 tokens beside a text"),
         (dropping(0.1), "its `dropout` of 0.1 splits the same text differently each time"),
     ] {
         let error = load(tokenizer).unwrap_err();

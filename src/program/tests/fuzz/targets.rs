@@ -161,6 +161,7 @@ fn chat_template() {
             tool_source: None,
             special_tokens: [("bos_token".to_string(), "<s>".to_string())].into(),
             turn_end: None,
+            exceeded: Default::default(),
         };
         let message =
             |role: &str| json!({ "role": role, "content": "a\nb", "tool_calls": [1, null] });
