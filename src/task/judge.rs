@@ -3,7 +3,7 @@
 use super::{Completion, MAX_REWARD, Rewards, Task, TaskError};
 
 /// Computes the rewards of completions, in their order. A reward with a part that is not finite, or beyond
-/// 1e15 in size, becomes one that could not be judged.
+/// 1e15 in size, or without a part that applies, becomes one that could not be judged.
 ///
 /// # Errors
 /// The errors of [`Task::verify`], and one if the task returns another number of rewards than there are completions, or
@@ -17,8 +17,12 @@ pub fn judge(task: &dyn Task, completions: &[Completion]) -> Result<Vec<Rewards>
             "the task `{name}` must return a reward for each of {expected} completions, but it returned {found}"
         )));
     }
-    for rewards in all.iter_mut().filter(|rewards| rewards.problem.is_none()) {
+    for rewards in &mut all {
         let (found, expected) = (rewards.parts.len(), parts.len());
+        if let Some(problem) = rewards.problem.take() {
+            *rewards = Rewards::unjudged(expected, problem);
+            continue;
+        }
         if found != expected {
             return Err(TaskError::Verifier(format!(
                 "the task `{name}` has rewards of {expected} parts, but it returned one of {found}"
@@ -31,6 +35,15 @@ pub fn judge(task: &dyn Task, completions: &[Completion]) -> Result<Vec<Rewards>
                 "the reward `{}` is {reward:e}, but must be a finite number, at most {MAX_REWARD:e} in size",
                 part.name
             );
+            *rewards = Rewards::unjudged(expected, problem);
+            continue;
+        }
+        // What a task has put there nevertheless is not earned.
+        let Rewards { parts, not_applicable, .. } = rewards;
+        let of_missing = parts.iter_mut().enumerate().filter(|(i, _)| not_applicable.contains(i));
+        let num_missing = of_missing.map(|(_, reward)| *reward = 0.0).count();
+        if num_missing == expected && expected > 0 {
+            let problem = "no part of the reward applies to it".to_string();
             *rewards = Rewards::unjudged(expected, problem);
         }
     }
@@ -45,7 +58,7 @@ mod tests {
     /// A task that returns these rewards.
     struct FixedRewards {
         parts: Vec<RewardPart>,
-        rewards: Vec<Vec<f64>>,
+        rewards: Vec<Rewards>,
     }
 
     impl Task for FixedRewards {
@@ -62,7 +75,7 @@ mod tests {
         }
 
         fn verify(&self, _: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
-            Ok(self.rewards.iter().cloned().map(Rewards::new).collect())
+            Ok(self.rewards.clone())
         }
 
         fn max_new_tokens(&self) -> usize {
@@ -71,8 +84,11 @@ mod tests {
     }
 
     fn judge_two(rewards: &[&[f64]]) -> Result<Vec<Rewards>, TaskError> {
+        judge_rewards(rewards.iter().map(|parts| Rewards::new(parts.to_vec())).collect())
+    }
+
+    fn judge_rewards(rewards: Vec<Rewards>) -> Result<Vec<Rewards>, TaskError> {
         let parts = vec![RewardPart::new("exact", 1.0), RewardPart::new("format", 0.5)];
-        let rewards = rewards.iter().map(|parts| parts.to_vec()).collect();
         let task = FixedRewards { parts, rewards };
         let prompt = task.prompt(Split::Train, 0)?;
         judge(&task, &[Completion::new(&prompt, "a"), Completion::new(&prompt, "b")])
@@ -88,6 +104,21 @@ mod tests {
             );
             assert_eq!(rewards[1], Rewards::unjudged(2, problem));
         }
+    }
+
+    #[test]
+    fn parts_that_do_not_apply_and_rewards_that_were_not_judged_earn_nothing() {
+        let with_missing = |not_applicable: &[usize]| Rewards {
+            not_applicable: not_applicable.to_vec(),
+            ..Rewards::new(vec![1.0, 0.5])
+        };
+        let failed = Rewards { problem: Some("late".to_string()), ..Rewards::new(vec![1.0; 3]) };
+        let rewards = judge_rewards(vec![with_missing(&[0]), failed]).unwrap();
+        assert_eq!(rewards[0].parts, [0.0, 0.5]);
+        assert_eq!(rewards[1], Rewards::unjudged(2, "late".to_string()));
+        let rewards = judge_rewards(vec![with_missing(&[0, 1]), with_missing(&[])]).unwrap();
+        assert_eq!(rewards[0].problem.as_deref(), Some("no part of the reward applies to it"));
+        assert_eq!(rewards[1].parts, [1.0, 0.5]);
     }
 
     #[test]
