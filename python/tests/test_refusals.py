@@ -386,7 +386,7 @@ class Table:
         ("catch", {"run_dir": "c\udcffd"}, r"`run_dir` is 'c.udcffd', but must be Unicode"),
         ("catch", {"stop": {"score": np.inf}}, "`stop.score` cannot be inf: must be a finite number, or None for its default"),
         (None, {"task": TASK, "reward_funcs": len}, "`reward_funcs` is not a setting of `train`: the argument `reward`"),
-        (Still, {"data": {"path": "nowhere"}}, "`grove fit` learns from datasets; `train` plays"),
+        (Still, {"data": {"path": "nowhere"}, "loss": {"loss_type": "nll"}}, "`grove fit` learns from datasets; `train` plays"),
     ],
 )
 def test_arguments_that_mean_nothing_are_refused(what: Any, arguments: dict[str, Any], words: str) -> None:
