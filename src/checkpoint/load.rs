@@ -28,7 +28,7 @@ pub fn load(path: &Path) -> Result<Checkpoint, CheckpointError> {
 /// Reads the iteration of a checkpoint without its sections.
 ///
 /// # Errors
-/// Those of [`load`], but for damage within a section.
+/// The errors of [`load`], except for damage within a section.
 pub fn read_iteration(path: &Path) -> Result<u64, CheckpointError> {
     Ok(open_stable(path, &input::open)?.manifest.iteration)
 }

@@ -45,7 +45,10 @@ mod store;
 pub use error::CheckpointError;
 pub use load::load;
 #[cfg(feature = "program")]
-pub(crate) use load::{load_with, read_iteration};
+pub(crate) use load::load_with;
+#[cfg(on_disk)]
+pub(crate) use load::read_iteration;
+#[cfg(on_disk)]
 pub(crate) use manifest::MANIFEST;
 pub use save::save;
 pub use store::{LatestCheckpoint, Store};

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 /// Time to wait for a process that only tests the lock ([`RunFolder::is_locked`]).
 const LOCK_TEST_TIMEOUT: Duration = Duration::from_millis(50);
+
 /// Exclusive right to train a run, among all processes; released when dropped.
 #[derive(Debug)]
 pub struct RunLock {

@@ -293,7 +293,7 @@ fn parse_end_tokens(config: &Value) -> Result<Vec<u32>, String> {
 #[derive(Default)]
 struct TemplateSources {
     source: Option<String>,
-    /// That for conversations with tools, if it is another.
+    /// Source for conversations with tools, if it is another.
     tool_source: Option<String>,
 }
 
