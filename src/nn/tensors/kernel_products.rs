@@ -185,8 +185,9 @@ mod tests {
     fn assert_near(what: &str, got: &[f32], want: &[f32]) {
         assert_eq!(got.len(), want.len(), "{what}");
         let off = got.iter().zip(want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        // TF32 would be off by 1e-3.
-        assert!(off < 1e-5, "{what}: off by {off}");
+        // The order of sums of 1,100 products, which differs between processors, accounts for 1e-5; TF32 would be
+        // off by 1e-3.
+        assert!(off < 5e-5, "{what}: off by {off}");
     }
 
     /// The product and its gradients, by `product`, with both operands tracked.
