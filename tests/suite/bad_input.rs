@@ -1,14 +1,12 @@
 //! Error messages for bad input: one clear line, and nothing is lost.
 
-use crate::support::{json, refusal, train};
+use crate::support::{Scratch, json, refusal, train};
 use std::fs;
 use std::path::Path;
-use tempfile::TempDir;
 
 #[test]
 fn bad_input_is_a_one_line_error() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     fs::write(folder.join("unknown.toml"), "learning_rat = 1e-3\n").unwrap();
     fs::write(folder.join("section.toml"), "[optimizer]\nlearning_rte = 1e-3\n").unwrap();
     fs::write(folder.join("broken.toml"), "seed = = 3\n").unwrap();
@@ -134,8 +132,7 @@ fn bad_input_is_a_one_line_error() {
 
 #[test]
 fn a_checkpoint_of_another_game_or_shape_is_rejected() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     json(folder, &train("catch", "run", &["--iterations", "2"]));
     let moments = ["train", "--resume", "--run-dir", "run", "--set", "moments=bf16"];
     let cases: [(&[&str], &str); 4] = [
@@ -178,8 +175,7 @@ fn a_checkpoint_of_another_game_or_shape_is_rejected() {
 
 #[test]
 fn a_non_finite_loss_stops_the_run_and_keeps_the_last_checkpoint() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let more = ["--iterations", "3", "--set", "save_every=1"];
     json(folder, &train("cartpole", "run", &more));
 
@@ -216,8 +212,7 @@ fn write_sparse_file(path: &Path, start: &str) {
 #[test]
 #[cfg(unix)]
 fn pipes_devices_folders_and_huge_files_are_rejected_at_once() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let pipe = folder.join("pipe");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     fs::create_dir(folder.join("folder")).unwrap();

@@ -1,6 +1,6 @@
 //! Datasets in memory and streamed give the same result, and nothing is copied twice.
 
-use crate::support::{adapter, cpu, is_alone, wait_for};
+use crate::support::{Scratch, adapter, cpu, is_alone, wait_for};
 use burn::tensor::Device;
 use grove::data::{
     Dataset, DatasetWriter, EpisodeStatus, Manifest, StepColumns, Steps, WindowOptions, WindowSet,
@@ -14,7 +14,6 @@ use grove::settings::{DataConfig, EngineChoice, KlEstimator, LossType, ModelKind
 use grove::trainer::{Demonstrations, GameTrainer, Trainer};
 use std::path::Path;
 use std::sync::Arc;
-use tempfile::TempDir;
 
 /// Steps per episode.
 const EPISODE: usize = 50;
@@ -92,8 +91,8 @@ fn params(trainer: &GameTrainer<Fruit>) -> Vec<f32> {
 /// in memory, on any number of threads and after resuming; and that data in memory are not copied
 /// again.
 fn assert_streams_alike(kind: ModelKind, window: usize, engine: EngineChoice, device: &Device) {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path().join("shown");
+    let folder = Scratch::new();
+    let folder = folder.join("shown");
     // A MiB holds about 16,000 steps with their context.
     let episodes = if window == 1 { 1500 } else { 900 };
     write(&folder, episodes);
@@ -172,8 +171,8 @@ fn a_decoder_learns_the_same_from_streamed_data() {
 
 #[test]
 fn the_general_engine_compares_streamed_data_with_the_same_reference() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path().join("shown");
+    let folder = Scratch::new();
+    let folder = folder.join("shown");
     let (episodes, window) = (600, 10);
     write(&folder, episodes);
     let windows = episodes * 9 / 10 * EPISODE / window;
@@ -207,8 +206,8 @@ fn a_device_gets_data_once_and_needs_no_more_memory_after_an_epoch() {
     if !is_alone("data::a_device_gets_data_once_and_needs_no_more_memory_after_an_epoch") {
         return;
     }
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path().join("shown");
+    let folder = Scratch::new();
+    let folder = folder.join("shown");
     write(&folder, 60);
     let config = config(ModelKind::Mlp, 54 * EPISODE, 1);
     let mut trainer = run(&folder, &config, &device);
@@ -225,15 +224,15 @@ fn a_device_gets_data_once_and_needs_no_more_memory_after_an_epoch() {
 #[cfg(unix)]
 #[test]
 fn a_pipe_in_the_place_of_a_file_is_rejected() {
-    let folder = TempDir::new().unwrap();
-    write(folder.path(), 3);
-    let manifest = Dataset::open(folder.path()).unwrap().manifest().clone();
+    let folder = Scratch::new();
+    write(&folder, 3);
+    let manifest = Dataset::open(&folder).unwrap().manifest().clone();
     for name in [&manifest.shards[0][..], "manifest.json"] {
-        let path = folder.path().join(name);
+        let path = folder.join(name);
         std::fs::remove_file(&path).unwrap();
         let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
         assert!(made.success());
-        let error = Dataset::open(folder.path()).unwrap_err().to_string();
+        let error = Dataset::open(&folder).unwrap_err().to_string();
         assert!(error.contains(name) && error.contains("not a regular file"), "{error}");
     }
 }

@@ -1,6 +1,6 @@
 //! Learning from demonstrations: what is kept, what is learnt from it, and what is refused.
 
-use crate::support::{adapter, cpu, grove, json, refusal, stderr};
+use crate::support::{Scratch, adapter, cpu, grove, json, refusal, stderr};
 use burn::tensor::Device;
 use grove::data::{
     Dataset, DatasetWriter, EpisodeStatus, Manifest, StepColumns, Steps, WindowOptions, WindowSet,
@@ -16,7 +16,6 @@ use safetensors::tensor::{Dtype, TensorView};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use tempfile::TempDir;
 
 /// Demonstrations of the fruit catcher in `folder/shown`.
 fn demo(folder: &Path, episodes: &str) -> serde_json::Value {
@@ -26,8 +25,7 @@ fn demo(folder: &Path, episodes: &str) -> serde_json::Value {
 
 #[test]
 fn a_planner_is_imitated_and_surpassed() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let shown = demo(folder, "2000");
     assert!(shown["mean_score"].as_f64().unwrap() > 7.5, "{shown}");
     let fit = ["fit", "shown", "--device", "cpu", "--iterations", "150", "--run-dir", "fit"];
@@ -58,8 +56,7 @@ fn a_planner_is_imitated_and_surpassed() {
 /// The defaults of `fit` and a file may name a setting differently.
 #[test]
 fn a_settings_file_overrides_the_defaults_by_any_name() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     demo(folder, "40");
     // The dataset is that of the command line.
     let file = "path = \"elsewhere\"\nlr = 1e-4\nentropy_coef = 0.5\niterations = 2\n\
@@ -98,8 +95,7 @@ fn a_settings_file_overrides_the_defaults_by_any_name() {
 
 #[test]
 fn a_policy_is_demonstrated_by_its_run() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let small = ["--set", "num_groups=8", "--iterations", "3", "--device", "cpu", "--json"];
     json(folder, &[&["train", "catch", "--run-dir", "run"][..], &small].concat());
     let shown = json(
@@ -301,8 +297,7 @@ fn shard(path: &Path, obs: (&[usize], &[f32]), actions: &[i64], more: &[(&str, &
 
 #[test]
 fn bad_datasets_get_one_clear_sentence_and_nothing_is_written() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let manifest = |text: &str| {
         fs::create_dir_all(folder.join("d")).unwrap();
         fs::write(folder.join("d/manifest.json"), text).unwrap();
@@ -378,8 +373,7 @@ fn bad_datasets_get_one_clear_sentence_and_nothing_is_written() {
 
 #[test]
 fn a_fit_stops_without_improvement_and_can_be_resumed() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let mut writer = DatasetWriter::create(&folder.join("shown"), Manifest::new("catch")).unwrap();
     writer.write(&columns(4)).unwrap();
     writer.finish().unwrap();
@@ -399,8 +393,7 @@ fn a_fit_stops_without_improvement_and_can_be_resumed() {
 
 #[test]
 fn the_games_of_a_person_are_imported_and_learnt() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let mut manifest = Manifest::new("catch");
     manifest.features = (0..4).map(|i| format!("feature {i}")).collect();
     manifest.actions = ["left", "stay", "right"].map(String::from).to_vec();
@@ -427,8 +420,7 @@ fn the_games_of_a_person_are_imported_and_learnt() {
 
 #[test]
 fn games_have_players_that_know_how() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     for (game, player, score) in
         [("catch", "chaser", 1.0), ("cartpole", "balancer", 500.0), ("recall", "rememberer", 1.0)]
     {

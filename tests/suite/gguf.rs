@@ -1,14 +1,13 @@
 //! GGUF files of models: they are read as they were written, adapters are added to weights, and forms that the
 //! format lacks are refused.
 
-use crate::support::{TINY_SIZES, grove, json, refusal, stderr, tree};
+use crate::support::{Scratch, TINY_SIZES, grove, json, refusal, stderr, tree};
 use grove::model::DecoderShape;
 use grove::nn::arch::{FAMILIES, Family, QkNorm};
 use grove::text::generate::{CompletionRequest, Generator, Sampling};
 use grove::text::{Adapters, GgufType, LanguageModel, LoraConfig};
 use std::fs;
 use std::path::Path;
-use tempfile::TempDir;
 
 const ALPHABET: &str = "0123456789+= \nab";
 
@@ -68,8 +67,8 @@ fn greedy(model: &LanguageModel, count: usize) -> Vec<u32> {
 }
 
 fn written(model: &LanguageModel, kind: GgufType) -> LanguageModel {
-    let folder = TempDir::new().unwrap();
-    let path = folder.path().join("model.gguf");
+    let folder = Scratch::new();
+    let path = folder.join("model.gguf");
     model.save_gguf(&path, kind).unwrap();
     LanguageModel::load(&path).unwrap()
 }
@@ -132,8 +131,8 @@ fn adapters_are_added_to_the_weights_or_written_alone() {
         assert_ne!(greedy(&base, 24), greedy(&model, 24), "{}", shape.family.model_type);
         assert!(written(&merged, GgufType::F32).params == merged.params);
 
-        let folder = TempDir::new().unwrap();
-        let path = folder.path().join("adapters.gguf");
+        let folder = Scratch::new();
+        let path = folder.join("adapters.gguf");
         model.save_gguf(&path, GgufType::F32).unwrap();
         let bytes = fs::read(&path).unwrap();
         let holds = |words: &str| bytes.windows(words.len()).any(|it| it == words.as_bytes());
@@ -144,8 +143,8 @@ fn adapters_are_added_to_the_weights_or_written_alone() {
 
 #[test]
 fn ambiguous_pre_tokenizers_are_rejected() {
-    let folder = TempDir::new().unwrap();
-    let path = folder.path().join("model.gguf");
+    let folder = Scratch::new();
+    let path = folder.join("model.gguf");
     for name in ["gemma3", "olmo2", "olmo3", "smollm3", "llama", "rope_yarn"] {
         let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/language").join(name);
         let model = LanguageModel::load(&from).unwrap();
@@ -164,8 +163,7 @@ fn ambiguous_pre_tokenizers_are_rejected() {
 
 #[test]
 fn runs_are_exported_with_a_card() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let small =
         ["num_prompts=4", "group_size=2", "fit.iterations=2", "eval_episodes=8", "sort.length=3"];
     let sets = |more: &[&'static str]| -> Vec<&str> {

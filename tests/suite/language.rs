@@ -1,5 +1,6 @@
 //! Language models: files in and out, and text that depends on nothing but its prompt, its key and the weights.
 
+use crate::support::Scratch;
 use burn::tensor::Device;
 use grove::nn::arch::{FAMILIES, Family};
 use grove::settings::Precision;
@@ -122,14 +123,14 @@ fn folders_of_transformers_give_its_logits_and_its_text() {
 fn saved_checkpoints_load_again() {
     for name in folders() {
         let (model, expected) = load(&name);
-        let copy = tempfile::tempdir().unwrap();
-        model.save(copy.path()).unwrap();
-        let again = LanguageModel::load(copy.path()).unwrap();
+        let copy = Scratch::new();
+        model.save(&copy).unwrap();
+        let again = LanguageModel::load(&copy).unwrap();
         assert!(again.params == model.params && again.shape == model.shape, "{name}");
         assert_eq!(again.tokenize_prompt(&expected.text, &[] as &[()]).unwrap(), expected.tokens);
         assert_eq!((again.template, again.stop_tokens), (model.template, model.stop_tokens));
         // One of the folders is in bf16, to which `transformers` would round the weights.
-        assert_eq!(config(copy.path())["dtype"], "float32", "{name}");
+        assert_eq!(config(&copy)["dtype"], "float32", "{name}");
     }
 }
 
@@ -138,9 +139,9 @@ fn new_models_are_saved_and_loaded() {
     let shape = load("qwen2").0.shape;
     let tiny = LanguageModel::tiny(&shape, "0123456789,=\n", 3);
     assert_eq!(tiny.shape.num_actions, 14);
-    let copy = tempfile::tempdir().unwrap();
-    tiny.save(copy.path()).unwrap();
-    let again = LanguageModel::load(copy.path()).unwrap();
+    let copy = Scratch::new();
+    tiny.save(&copy).unwrap();
+    let again = LanguageModel::load(&copy).unwrap();
     assert!(again.params == tiny.params && again.shape == tiny.shape);
     assert_eq!(again.stop_tokens, [0]);
     let tokens = again.tokenize_prompt("3,1=", &[] as &[()]).unwrap();
@@ -240,10 +241,10 @@ fn texts_that_are_learnt_from_have_the_very_probabilities_of_their_generation() 
 fn unusable_model_folders_are_rejected_in_a_sentence() {
     let (model, _) = load("qwen2");
     let broken = |change: &dyn Fn(&Path)| {
-        let copy = tempfile::tempdir().unwrap();
-        model.save(copy.path()).unwrap();
-        change(copy.path());
-        let error = LanguageModel::load(copy.path()).unwrap_err().to_string();
+        let copy = Scratch::new();
+        model.save(&copy).unwrap();
+        change(&copy);
+        let error = LanguageModel::load(&copy).unwrap_err().to_string();
         assert!(!error.contains('\n') && error.len() < 400, "{error}");
         error
     };
@@ -286,11 +287,11 @@ fn unusable_model_folders_are_rejected_in_a_sentence() {
     }
     let mut adapted = model.clone();
     adapted.adapters = Some(Adapters::zeros(&model.shape, &LoraConfig::new(2)));
-    let copy = tempfile::tempdir().unwrap();
-    adapted.save(copy.path()).unwrap();
+    let copy = Scratch::new();
+    adapted.save(&copy).unwrap();
     let [safe, pickled] = ["adapter_model.safetensors", "adapter_model.bin"];
-    std::fs::rename(copy.path().join(safe), copy.path().join(pickled)).unwrap();
-    let error = LanguageModel::load(copy.path()).unwrap_err().to_string();
+    std::fs::rename(copy.join(safe), copy.join(pickled)).unwrap();
+    let error = LanguageModel::load(&copy).unwrap_err().to_string();
     assert!(error.contains("weights are pickled (adapter_model.bin)"), "{error}");
     #[cfg(unix)]
     {
@@ -339,18 +340,18 @@ fn a_real_model_in_few_bits_gives_the_logits_and_the_text_of_transformers() {
 fn a_folder_without_a_head_is_rejected_unless_it_is_tied() {
     let (model, _) = load("qwen3");
     assert!(!model.shape.tie_word_embeddings);
-    let headless = tempfile::tempdir().unwrap();
-    model.save(headless.path()).unwrap();
-    let weights = headless.path().join("model.safetensors");
+    let headless = Scratch::new();
+    model.save(&headless).unwrap();
+    let weights = headless.join("model.safetensors");
     let bytes = std::fs::read(&weights).unwrap();
     let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
     let others = tensors.iter().filter(|(name, _)| *name != "lm_head.weight");
     std::fs::write(&weights, safetensors::serialize(others, None).unwrap()).unwrap();
-    let mut config = config(headless.path());
+    let mut config = config(&headless);
     for is_tied in [json!(false), json!(null), json!(true)] {
         config["tie_word_embeddings"] = is_tied.clone();
-        std::fs::write(headless.path().join("config.json"), config.to_string()).unwrap();
-        match LanguageModel::load(headless.path()) {
+        std::fs::write(headless.join("config.json"), config.to_string()).unwrap();
+        match LanguageModel::load(&headless) {
             Ok(model) => assert!(is_tied == true && model.shape.tie_word_embeddings),
             Err(error) => {
                 let why =
@@ -365,8 +366,8 @@ fn a_folder_without_a_head_is_rejected_unless_it_is_tied() {
 fn a_head_beside_a_tied_table_is_used_if_it_differs() {
     let (model, _) = load("qwen2");
     assert!(model.shape.tie_word_embeddings);
-    let folder = tempfile::tempdir().unwrap();
-    let [headed, saved] = ["headed", "saved"].map(|name| folder.path().join(name));
+    let folder = Scratch::new();
+    let [headed, saved] = ["headed", "saved"].map(|name| folder.join(name));
     for factor in [1.0, -2.0] {
         model.save(&headed).unwrap();
         let weights = headed.join("model.safetensors");
@@ -404,9 +405,9 @@ fn a_head_beside_a_tied_table_is_used_if_it_differs() {
 fn a_tied_table_may_be_named_as_the_head() {
     let (model, _) = load("qwen2");
     assert!(model.shape.tie_word_embeddings);
-    let folder = tempfile::tempdir().unwrap();
-    model.save(folder.path()).unwrap();
-    let weights = folder.path().join("model.safetensors");
+    let folder = Scratch::new();
+    model.save(&folder).unwrap();
+    let weights = folder.join("model.safetensors");
     let bytes = std::fs::read(&weights).unwrap();
     let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
     let renamed = tensors.tensors().into_iter().map(|(name, tensor)| match &*name {
@@ -415,44 +416,44 @@ fn a_tied_table_may_be_named_as_the_head() {
     });
     let renamed: Vec<_> = renamed.collect();
     std::fs::write(&weights, safetensors::serialize(renamed, None).unwrap()).unwrap();
-    let again = LanguageModel::load(folder.path()).unwrap();
+    let again = LanguageModel::load(&folder).unwrap();
     assert!(again.shape.tie_word_embeddings && again.params == model.params);
 }
 
 #[test]
 fn saved_folders_name_all_tokens_that_end_a_completion() {
     let (mut model, _) = load("qwen2");
-    let folder = tempfile::tempdir().unwrap();
+    let folder = Scratch::new();
     let named = || {
-        let text = std::fs::read(folder.path().join("generation_config.json")).ok()?;
+        let text = std::fs::read(folder.join("generation_config.json")).ok()?;
         Some(serde_json::from_slice::<serde_json::Value>(&text).unwrap()["eos_token_id"].clone())
     };
-    model.save(folder.path()).unwrap();
+    model.save(&folder).unwrap();
     let before = named();
     assert!(model.stop_tokens.len() < 2 || before.is_some());
     // The end of a turn in a chat template, which the files of a base model do not name.
     let end = (0..).find(|token| !model.stop_tokens.contains(token)).unwrap();
     model.stop_tokens.push(end);
-    model.save(folder.path()).unwrap();
+    model.save(&folder).unwrap();
     assert_eq!(named(), Some(json!(model.stop_tokens)));
-    let again = LanguageModel::load(folder.path()).unwrap();
+    let again = LanguageModel::load(&folder).unwrap();
     assert_eq!(again.stop_tokens, model.stop_tokens);
 }
 
 #[test]
 fn adapters_are_read_with_the_tokenizer_and_the_template_of_their_folder() {
     let (base, _) = load("qwen2");
-    let folder = tempfile::tempdir().unwrap();
+    let folder = Scratch::new();
     let mut adapted = base.clone();
     adapted.adapters = Some(Adapters::zeros(&base.shape, &LoraConfig::new(2)));
-    adapted.save(folder.path()).unwrap();
+    adapted.save(&folder).unwrap();
     let load = || {
-        let model = LanguageModel::load(folder.path()).unwrap();
+        let model = LanguageModel::load(&folder).unwrap();
         assert!(model.adapters.is_some() && model.base == base.base && model.params == base.params);
         (model.template.map(|template| template.source), model.stop_tokens)
     };
-    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
-    let remove = |name: &str| std::fs::remove_file(folder.path().join(name)).unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.join(name), text).unwrap();
+    let remove = |name: &str| std::fs::remove_file(folder.join(name)).unwrap();
     let of_base = base.template.as_ref().map(|template| template.source.clone());
     assert_eq!(load(), (of_base.clone(), base.stop_tokens.clone()));
     write("chat_template.jinja", "own");
@@ -467,7 +468,7 @@ fn adapters_are_read_with_the_tokenizer_and_the_template_of_their_folder() {
     write("tokenizer_config.json", r#"{ "chat_template": "configured" }"#);
     assert_eq!(load().0.as_deref(), Some("configured"));
     write("tokenizer_config.json", r#"{ "extra_special_tokens": ["<x>"] }"#);
-    let error = LanguageModel::load(folder.path()).unwrap_err().to_string();
+    let error = LanguageModel::load(&folder).unwrap_err().to_string();
     assert!(error.contains("its `added_tokens` lack \"<x>\""), "{error}");
     remove("tokenizer_config.json");
     remove("generation_config.json");
@@ -477,11 +478,11 @@ fn adapters_are_read_with_the_tokenizer_and_the_template_of_their_folder() {
 #[test]
 fn an_index_beside_a_whole_file_of_weights_is_ignored() {
     let (model, _) = load("qwen2");
-    let copy = tempfile::tempdir().unwrap();
-    model.save(copy.path()).unwrap();
+    let copy = Scratch::new();
+    model.save(&copy).unwrap();
     let stale =
         json!({ "weight_map": { "model.norm.weight": "model-00001-of-00002.safetensors" } });
-    let index = copy.path().join("model.safetensors.index.json");
+    let index = copy.join("model.safetensors.index.json");
     std::fs::write(index, stale.to_string()).unwrap();
-    assert!(LanguageModel::load(copy.path()).unwrap().params == model.params);
+    assert!(LanguageModel::load(&copy).unwrap().params == model.params);
 }

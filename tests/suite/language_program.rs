@@ -1,10 +1,9 @@
 //! The program with language models: user-defined tasks, fitting, interruptions, and errors about bad input.
 
-use crate::support::{MISSING, adapter_name, grove, json, refusal, stderr};
+use crate::support::{MISSING, Scratch, adapter_name, grove, json, refusal, stderr};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
-use tempfile::TempDir;
 
 /// A tiny run that takes a second.
 const SMALL: [&str; 7] = [
@@ -84,8 +83,8 @@ fn assert_same(a: &Path, b: &Path) {
 
 #[test]
 fn a_user_defined_task_is_learnt_and_resumes_without_options() {
-    let folder = TempDir::new().unwrap();
-    let place = folder.path().join("here");
+    let folder = Scratch::new();
+    let place = folder.join("here");
     fs::create_dir(&place).unwrap();
     sums(&place, "solution");
     let sample = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/verifier.py");
@@ -100,11 +99,10 @@ fn a_user_defined_task_is_learnt_and_resumes_without_options() {
     };
     json(&place, &start("whole", "6"));
     json(&place, &start("cut", "3"));
-    let elsewhere = folder.path();
     let cut = place.join("cut");
     let run = cut.to_str().unwrap();
     let words = ["train", "--resume", "--run-dir", run, "--iterations", "6", "--json"];
-    assert_eq!(json(elsewhere, &words)["iteration"], 6);
+    assert_eq!(json(&folder, &words)["iteration"], 6);
     let metrics = records(&cut, "metrics.jsonl");
     assert_eq!(metrics.len(), 6);
     for record in &metrics[2..] {
@@ -137,8 +135,7 @@ fn a_user_defined_task_is_learnt_and_resumes_without_options() {
 
 #[test]
 fn grpo_continues_from_a_fitted_model() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     sums(folder, "completion");
     let start = ["fit", "sums.jsonl", "--model", "tiny", "--json", "--run-dir", "fitted"];
     let fast = ["fit.epochs=12", "optimizer.learning_rate=1e-2"];
@@ -198,8 +195,7 @@ fn grpo_continues_from_a_fitted_model() {
 #[cfg(unix)]
 #[test]
 fn interrupted_and_resumed_equals_uninterrupted_for_texts_too() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     sums(folder, "solution");
     let fit = ["fit", "sums.jsonl", "--json", "--iterations", "80", "--run-dir"];
     let train = ["train", "sort", "--json", "--iterations", "40", "--run-dir"];
@@ -223,8 +219,7 @@ fn interrupted_and_resumed_equals_uninterrupted_for_texts_too() {
 #[ignore = "slow: 30 s of CPU time on a software adapter"]
 fn a_language_run_on_a_device_resumes_on_the_cpu() {
     let Some(device) = adapter_name() else { return };
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let start = ["train", "sort", "--device", &device, "--run-dir", "run", "--json"];
     let small = ["generation.num_prompts=4", "generation.group_size=2", "sort.length=3"];
     let all = words(&[&start[..], &["--iterations", "2"]].concat(), &small);
@@ -244,11 +239,11 @@ fn a_language_run_on_a_device_resumes_on_the_cpu() {
 
 #[test]
 fn a_dry_run_of_texts_keeps_nothing() {
-    let folder = TempDir::new().unwrap();
-    sums(folder.path(), "solution");
+    let folder = Scratch::new();
+    sums(&folder, "solution");
     for start in [["fit", "sums.jsonl"], ["train", "sort"]] {
         let all = [&start[..], &["--model", "tiny", "--dry-run", "--json"]].concat();
-        let report = json(folder.path(), &words(&all, &["eval_episodes=4", "group_size=2"]));
+        let report = json(&folder, &words(&all, &["eval_episodes=4", "group_size=2"]));
         assert!(report["seconds"].as_f64().unwrap() > 0.0, "{report}");
         let stages = report["stages"].as_array().unwrap();
         let names: Vec<_> = stages.iter().map(|stage| stage["name"].as_str().unwrap()).collect();
@@ -257,13 +252,12 @@ fn a_dry_run_of_texts_keeps_nothing() {
         let same = ["device", "engine", "num_params", "num_envs", "iterations", "memory_bytes"];
         assert!(same.iter().all(|key| !report[key].is_null()), "{report}");
     }
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
 }
 
 #[test]
 fn a_verifier_that_scores_nothing_is_reported_once() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     sums(folder, "solution");
     let verifier = "import json, sys\nfor line in sys.stdin:\n    print(json.dumps({'id': \
                     json.loads(line)['id'], 'error': 'no idea'}), flush=True)\n";
@@ -282,8 +276,7 @@ fn a_verifier_that_scores_nothing_is_reported_once() {
 
 #[test]
 fn bad_input_to_language_models_gets_one_clear_sentence_and_leaves_nothing() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     sums(folder, "solution");
     let write = |name: &str, text: &str| fs::write(folder.join(name), text).unwrap();
     write("broken.jsonl", "{\"prompt\": \"a\", \"solution\": \"b\"}\n{\"prompt\": \n");
@@ -381,8 +374,7 @@ fn bad_input_to_language_models_gets_one_clear_sentence_and_leaves_nothing() {
 
 #[test]
 fn a_model_without_an_end_token_gets_a_warning() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/language/qwen2");
     fs::create_dir(folder.join("endless")).unwrap();
     for name in ["config.json", "model.safetensors", "tokenizer.json"] {
@@ -401,11 +393,11 @@ fn a_model_without_an_end_token_gets_a_warning() {
 #[cfg(unix)]
 #[test]
 fn ocaml_without_a_compiler_says_what_to_install() {
-    let folder = TempDir::new().unwrap();
+    let folder = Scratch::new();
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_grove"))
         .args(["train", "ocaml", "--model", "tiny"])
         .env("PATH", "/nowhere")
-        .current_dir(folder.path())
+        .current_dir(&folder)
         .output()
         .unwrap();
     let said = stderr(&output);
@@ -414,5 +406,5 @@ fn ocaml_without_a_compiler_says_what_to_install() {
         "{said}"
     );
     assert!(said.contains("apt-get install ocaml-nox") && said.trim_end().lines().count() == 1);
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
 }

@@ -1,6 +1,8 @@
 //! Runs of language models that a team of several ranks shares: the bytes are those of one rank.
 
-use crate::support::{HANG, TINY_SIZES, Verified, adapter_name, json, refusal, stderr, tiny};
+use crate::support::{
+    HANG, Scratch, TINY_SIZES, Verified, adapter_name, json, refusal, stderr, tiny,
+};
 use crate::teams::{assert_same_runs, cpus, on_ranks, params};
 use grove::metrics::IterationRecord;
 use grove::parallel::{Team, thread_teams};
@@ -9,7 +11,6 @@ use grove::trainer::text::LanguageTrainer;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use tempfile::TempDir;
 
 /// A run of two iterations that imitate and four with rewards, of a tiny model, in a second.
 const SMALL: [&str; 6] = [
@@ -59,8 +60,7 @@ fn sums(folder: &Path) {
 
 #[test]
 fn any_number_of_ranks_gives_the_same_bytes() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     sums(folder);
     let sort = ["train", "sort", "--model", "tiny", "--iterations", "6"];
     let kl = ["sort.length=3", "kl_coef=0.05", "entropy_coef=0.01", "resample=1"];
@@ -101,8 +101,7 @@ fn any_number_of_ranks_gives_the_same_bytes() {
 #[test]
 #[ignore = "slow: 15 s of CPU time"]
 fn a_large_model_is_shared_where_there_is_memory_for_it() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let sort = ["train", "sort", "--model", "tiny", "--iterations", "3"];
     let text = refusal(folder, &words(&sort, ["run", "cpu,cpu"], &LARGE));
     assert!(text.contains("1 shard, too few for 2 ranks"), "{text}");
@@ -135,8 +134,7 @@ fn a_large_model_is_shared_where_there_is_memory_for_it() {
 
 #[test]
 fn a_run_resumes_with_another_team() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let sort = ["train", "sort", "--model", "tiny", "--iterations", "6"];
     let more = ["sort.length=3", "kl_coef=0.05"];
     json(folder, &words(&sort, ["whole", "cpu"], &more));
@@ -151,24 +149,23 @@ fn a_run_resumes_with_another_team() {
 
 #[test]
 fn mismatched_processes_are_rejected() {
-    let folder = TempDir::new().unwrap();
+    let folder = Scratch::new();
     let sort = ["train", "sort", "--model", "tiny", "--iterations", "6"];
     for (devices, settings, why) in [
         (cpus(7), &[][..], "6 shards, too few for 7 ranks"),
         (cpus(3), &["num_shards=2"], "2 shards, too few for 3 ranks"),
     ] {
-        let text = refusal(folder.path(), &words(&sort, ["run", &devices], settings));
+        let text = refusal(&folder, &words(&sort, ["run", &devices], settings));
         assert!(text.contains(why), "{text}");
     }
-    assert!(!folder.path().join("run").exists(), "nothing is left behind");
+    assert!(!folder.join("run").exists(), "nothing is left behind");
 }
 
 #[test]
 #[ignore = "slow: 15 s of CPU time on a software adapter"]
 fn the_cpu_and_a_device_share_a_run() {
     let Some(adapter) = adapter_name() else { return };
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let sort = ["train", "sort", "--model", "tiny", "--iterations", "4"];
     let weights = ["one", "two"].map(|dir| {
         let devices = if dir == "one" { "cpu" } else { &format!("cpu,{adapter}") };
@@ -240,8 +237,7 @@ fn completions_exchanged_between_processes_arrive_intact() {
 #[test]
 #[ignore = "needs mpirun, and a program with the feature `mpi` that GROVE_MPI names"]
 fn ranks_give_the_same_bytes_as_one_process() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     sums(folder);
     let sort = ["train", "sort", "--model", "tiny", "--iterations", "6"];
     let texts = ["fit", "sums.jsonl", "--model", "tiny", "--iterations", "6"];

@@ -6,7 +6,7 @@ pub mod own_model;
 
 use crate::own_models::Leaky;
 use crate::shared::training::short_run;
-use crate::support::{adapter, cpu, grove, json, stdout, train};
+use crate::support::{Scratch, adapter, cpu, grove, json, stdout, train};
 use burn::tensor::Device;
 use grove::env::{Catch, Env, Recall};
 use grove::model::{NamedModel, NativePolicy, Network, TensorActor};
@@ -251,8 +251,7 @@ fn assert_engine(folder: &Path, run: &str, engine: &str) {
 
 #[test]
 fn the_program_trains_resumes_evaluates_and_records_a_recurrent_policy() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let gru = ["--set", "kind=gru", "--set", "hidden=[6]"];
     assert_program_takes(folder, &gru);
     let general = [&gru[..], &["--iterations", "4", "--engine", "general"]].concat();

@@ -1,14 +1,13 @@
 //! A program with models of its user's: every command is there for them, beside the built-in ones.
 
 use crate::own_game::{json, own};
-use crate::support::{refusal, stderr};
+use crate::support::{Scratch, refusal, stderr};
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor, TensorData};
 use grove::model::{Model, NamedModel};
 use grove::settings::PolicyConfig;
 use std::fs;
 use std::path::Path;
-use tempfile::TempDir;
 
 /// A model with memory: a running mean of what it has seen, which begins with a parameter.
 #[derive(Module, Debug)]
@@ -69,8 +68,7 @@ fn saved(folder: &Path, run: &str) -> Vec<(String, Vec<u8>)> {
 #[test]
 fn every_command_takes_user_defined_models() {
     for kind in ["residual", "leaky"] {
-        let folder = TempDir::new().unwrap();
-        let folder = folder.path();
+        let folder = &Scratch::new();
         let settings = format!("--set kind={kind} {SMALL}");
         let run = |name: &str, iterations: u32| {
             let words =
@@ -119,8 +117,7 @@ fn every_command_takes_user_defined_models() {
 
 #[test]
 fn user_defined_models_begin_alike_on_every_rank() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     // So wide that the ranks draw their weights at the same time.
     let settings = "--iterations 4 --set kind=residual --set hidden=[256] --set num_groups=16 --timeout 600 \
                     --set num_minibatches=1 --set num_shards=4 --set eval_episodes=50";
@@ -133,8 +130,7 @@ fn user_defined_models_begin_alike_on_every_rank() {
 
 #[test]
 fn a_user_defined_model_learns_in_the_program_and_an_unknown_one_is_rejected() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let report =
         json(folder, "train catch --set kind=residual --iterations 30 --device cpu --run-dir x");
     assert!(report["mean_score"].as_f64().unwrap() > 0.9, "{report}");

@@ -1,7 +1,7 @@
 //! Phrases that stay out of documents, the page, help, settings and printed sentences, since an English developer
 //! would write another one.
 
-use crate::support::{grove, stdout};
+use crate::support::{Scratch, grove, stdout};
 use grove::{env, task};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -124,8 +124,7 @@ fn documents_and_the_page_have_none_of_the_phrases() {
 
 #[test]
 fn help_and_settings_have_none_of_the_phrases() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     // Manual pages hold all help.
     assert!(grove(folder, &["man", "--out", "pages"]).status.success());
     for entry in fs::read_dir(folder.join("pages")).unwrap() {

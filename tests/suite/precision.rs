@@ -5,7 +5,7 @@ use crate::shared::decoder::{
 };
 use crate::shared::training::short_run;
 use crate::shared::unpack::unpack;
-use crate::support::{adapter, cpu, floats, refusal};
+use crate::support::{Scratch, adapter, cpu, floats, refusal};
 use burn::tensor::{Device, Tensor};
 use grove::advantage::kernels::compute_recording_advantages;
 use grove::checkpoint::Checkpoint;
@@ -207,26 +207,26 @@ fn lower_precisions_come_close_to_single_precision_where_the_device_has_them() {
 
 #[test]
 fn an_unavailable_precision_is_rejected() {
-    let folder = tempfile::tempdir().unwrap();
-    let text = refusal(folder.path(), &["train", "catch", "--device", "cpu", "--precision", "f16"]);
+    let folder = Scratch::new();
+    let text = refusal(&folder, &["train", "catch", "--device", "cpu", "--precision", "f16"]);
     assert!(
         text.contains("the precision f16 is not available for this run: the CPU supports f32"),
         "{text}"
     );
     let tf32 = ["train", "catch", "--device", "cpu", "--precision", "tf32"];
-    let text = refusal(folder.path(), &tf32);
+    let text = refusal(&folder, &tf32);
     assert!(text.contains("tf32 is for decoders and language models"), "{text}");
-    let text = refusal(folder.path(), &["train", "sort", "--device", "cpu", "--precision", "tf32"]);
+    let text = refusal(&folder, &["train", "sort", "--device", "cpu", "--precision", "tf32"]);
     assert!(text.contains("the CPU supports f32, and bf16 for"), "{text}");
     let gru = ["train", "recall", "--set", "kind=gru", "--precision", "f16"];
-    let text = refusal(folder.path(), &gru);
+    let text = refusal(&folder, &gru);
     assert!(text.contains("this network does not support f16 on this device"), "{text}");
     for kind in ["kind=mlp", "kind=gru", "kind=decoder"] {
         // The CPU has bf16 for all, but not in this engine.
         let general = ["train", "recall", "--set", kind, "--device", "cpu", "--engine", "general"];
-        let text = refusal(folder.path(), &[&general[..], &["--precision", "bf16"]].concat());
+        let text = refusal(&folder, &[&general[..], &["--precision", "bf16"]].concat());
         assert!(text.contains("for this run: `engine = general` was requested"), "{text}");
     }
-    let text = refusal(folder.path(), &["train", "catch", "--precision", "f8"]);
+    let text = refusal(&folder, &["train", "catch", "--precision", "f8"]);
     assert!(text.contains("must be one of: f32, tf32, f16, bf16"), "{text}");
 }

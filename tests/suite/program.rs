@@ -1,15 +1,13 @@
 //! The program from a user's view: runs, results, interruptions, damage.
 
 use crate::support::{
-    adapter_name, assert_same_files, grove, json, refusal, stderr, stdout, train, tree,
+    Scratch, adapter_name, assert_same_files, grove, json, refusal, stderr, stdout, train, tree,
 };
 use std::fs;
-use tempfile::TempDir;
 
 #[test]
 fn eval_plays_the_policy_of_a_run() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     for &game in grove::env::NAMES {
         let report = json(folder, &train(game, game, &["--iterations", "6"]));
         assert_eq!(report["env"], game);
@@ -55,8 +53,7 @@ fn eval_plays_the_policy_of_a_run() {
 
 #[test]
 fn results_do_not_depend_on_the_number_of_threads() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     for (dir, threads) in [("one", "1"), ("two", "2"), ("again", "2")] {
         json(folder, &train("fruit", dir, &["--iterations", "5", "--threads", threads]));
     }
@@ -77,8 +74,7 @@ fn results_do_not_depend_on_the_number_of_threads() {
 #[cfg(unix)]
 #[test]
 fn interrupted_and_resumed_equals_uninterrupted() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let more = ["--iterations", "150", "--set", "kl_coef=0.01", "--set", "save_every=40"];
     json(folder, &train("catch", "whole", &more));
 
@@ -105,8 +101,7 @@ fn interrupted_and_resumed_equals_uninterrupted() {
 
 #[test]
 fn a_damaged_checkpoint_is_named_and_the_one_before_it_is_used() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let more = ["--iterations", "8", "--set", "save_every=4"];
     json(folder, &train("catch", "run", &more));
     let newest = folder.join("run/checkpoints/00000008");
@@ -149,8 +144,7 @@ fn a_damaged_checkpoint_is_named_and_the_one_before_it_is_used() {
 
 #[test]
 fn a_run_is_named_by_its_game_or_its_folder() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     for (run, iterations) in [("runs/catch-1", "1"), ("runs/catch-2", "2")] {
         json(folder, &train("catch", run, &["--iterations", iterations]));
     }
@@ -167,8 +161,8 @@ fn a_run_is_named_by_its_game_or_its_folder() {
 
 #[test]
 fn devices_are_listed() {
-    let folder = TempDir::new().unwrap();
-    let report = json(folder.path(), &["devices", "--json"]);
+    let folder = Scratch::new();
+    let report = json(&folder, &["devices", "--json"]);
     let devices = report["devices"].as_array().unwrap();
     assert_eq!(devices[0]["name"], "cpu");
     assert_eq!(devices[0]["software"], false);
@@ -180,14 +174,13 @@ fn devices_are_listed() {
             assert_eq!(device["software"], false, "auto never takes a software rasterizer");
         }
     }
-    let table = grove(folder.path(), &["devices"]);
+    let table = grove(&folder, &["devices"]);
     assert!(stdout(&table).contains("`auto` selects"));
 }
 
 #[test]
 fn bench_measures_all_quantities() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     for device in [Some("cpu".to_string()), adapter_name()].iter().flatten() {
         let arguments = ["bench", "catch", "--device", device, "--out", "figures.json"];
         let sizes = ["--num-envs", "48", "--num-steps", "20", "--learn-steps", "10"];

@@ -1,7 +1,7 @@
 //! Every command of the README works as printed, from top to bottom in a new folder, and so do those of the documents,
 //! as far as a test has what they need; all are ones that the program has.
 
-use crate::support::{adapter, hear_ctrl_c, interrupted_run, wait_for};
+use crate::support::{Scratch, adapter, hear_ctrl_c, interrupted_run, wait_for};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -40,28 +40,28 @@ fn commands(document: &str) -> Vec<String> {
 }
 
 struct Shell {
-    folder: tempfile::TempDir,
+    folder: Scratch,
 }
 
 impl Shell {
     /// A folder with the repository's examples and the shortened program.
     fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let bin = folder.path().join("bin");
+        let folder = Scratch::new();
+        let bin = folder.join("bin");
         fs::create_dir(&bin).unwrap();
         fs::write(bin.join("grove"), SHORTER).unwrap();
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         fs::set_permissions(bin.join("grove"), mode).unwrap();
         let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
-        std::os::unix::fs::symlink(examples, folder.path().join("examples")).unwrap();
+        std::os::unix::fs::symlink(examples, folder.join("examples")).unwrap();
         Self { folder }
     }
 
     fn command(&self, line: &str) -> Command {
-        let bin: PathBuf = self.folder.path().join("bin");
+        let bin: PathBuf = self.folder.join("bin");
         let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
         let mut command = Command::new("sh");
-        command.args(["-c", &format!("exec {line}")]).current_dir(self.folder.path());
+        command.args(["-c", &format!("exec {line}")]).current_dir(&self.folder);
         command.env("PATH", path).env("GROVE", env!("CARGO_BIN_EXE_grove"));
         command.env("model", "no-such-model");
         command
@@ -78,7 +78,7 @@ impl Shell {
 
     /// Runs a command that serves a page until Ctrl-C.
     fn serve(&self, line: &str) {
-        let log = self.folder.path().join("served");
+        let log = self.folder.join("served");
         let file = fs::File::create(&log).unwrap();
         let mut child = self.command(line).stderr(file).stdout(Stdio::null()).spawn().unwrap();
         let said = || fs::read_to_string(&log).unwrap();
@@ -108,9 +108,9 @@ fn the_commands_of_the_readme_work_in_order() {
                 // One that was interrupted.
                 let run = ["train", "catch", "--iterations", "400"];
                 let arguments = [&run[..], &["--run-dir", "runs/catch-9", "--json"]].concat();
-                interrupted_run(shell.folder.path(), &arguments, "runs/catch-9", 2, 400);
+                interrupted_run(&shell.folder, &arguments, "runs/catch-9", 2, 400);
                 shell.run(&line);
-                let metrics = shell.folder.path().join("runs/catch-9/metrics.jsonl");
+                let metrics = shell.folder.join("runs/catch-9/metrics.jsonl");
                 assert_eq!(fs::read_to_string(metrics).unwrap().lines().count(), 400);
             }
             () => shell.run(&line),
@@ -137,7 +137,7 @@ fn commands_of_the_documents_work_in_their_order() {
     let shorter =
         sweep.replace("trials = 16", "trials = 3").replace("iterations = 12", "iterations = 2");
     assert_ne!(shorter, sweep);
-    fs::write(shell.folder.path().join("catch.toml"), shorter).unwrap();
+    fs::write(shell.folder.join("catch.toml"), shorter).unwrap();
     // Runs of earlier days.
     shell.run("grove train sort --model tiny");
     shell.run("grove train sort --model runs/sort-1/model --set lora.r=2 --run-dir runs/sums-1");

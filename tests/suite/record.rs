@@ -1,16 +1,17 @@
 //! `grove record`: output files and refusals.
 
-use crate::support::{adapter_name, grove, json, refusal, stderr, stdout, train, wait_for};
+use crate::support::{
+    Scratch, adapter_name, grove, json, refusal, stderr, stdout, train, wait_for,
+};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use tempfile::TempDir;
 
 /// A folder with a run of each game.
-fn runs(games: &[&str]) -> TempDir {
-    let folder = TempDir::new().unwrap();
+fn runs(games: &[&str]) -> Scratch {
+    let folder = Scratch::new();
     for game in games {
-        json(folder.path(), &train(game, game, &["--iterations", "2"]));
+        json(&folder, &train(game, game, &["--iterations", "2"]));
     }
     folder
 }
@@ -75,8 +76,7 @@ fn still(path: &Path) -> (u32, u32, Vec<u8>) {
 
 #[test]
 fn an_animation_has_its_frames_and_ends_with_the_still() {
-    let runs = runs(&["fruit", "catch", "cartpole"]);
-    let folder = runs.path();
+    let folder = &runs(&["fruit", "catch", "cartpole"]);
     for (game, per_step, delays_of, size) in [
         ("fruit", 4, (3, 31), (22 * 16, 17 * 16)),
         ("catch", 6, (3, 28), (5 * 16, 10 * 16)),
@@ -118,8 +118,7 @@ fn an_animation_has_its_frames_and_ends_with_the_still() {
 #[test]
 fn gpu_and_cpu_record_the_same() {
     let Some(adapter) = adapter_name() else { return };
-    let runs = runs(&["fruit"]);
-    let folder = runs.path();
+    let folder = &runs(&["fruit"]);
     for (device, out) in [("cpu", "cpu.png"), (adapter.as_str(), "gpu.png")] {
         record(
             folder,
@@ -131,8 +130,7 @@ fn gpu_and_cpu_record_the_same() {
 
 #[test]
 fn many_games_share_a_picture_that_fits() {
-    let runs = runs(&["catch"]);
-    let folder = runs.path();
+    let folder = &runs(&["catch"]);
     for games in ["1", "6", "1024"] {
         record(folder, &["catch", "--out", "x.PNG", "--games", games, "--steps", "3"]);
         let (width, height, pixels) = still(&folder.join("x.PNG"));
@@ -143,8 +141,7 @@ fn many_games_share_a_picture_that_fits() {
 
 #[test]
 fn invalid_recordings_are_rejected_and_leave_no_file() {
-    let runs = runs(&["catch"]);
-    let folder = runs.path();
+    let folder = &runs(&["catch"]);
     fs::create_dir(folder.join("dir.png")).unwrap();
     for (arguments, message) in [
         (&["catch", "--out", "x.avi"][..], "is x.avi, but must end in .gif, .webp, .mp4 or .png"),
@@ -172,8 +169,7 @@ fn invalid_recordings_are_rejected_and_leave_no_file() {
 #[test]
 fn ctrl_c_keeps_the_existing_file() {
     crate::support::hear_ctrl_c();
-    let runs = runs(&["catch"]);
-    let folder = runs.path();
+    let folder = &runs(&["catch"]);
     fs::write(folder.join("x.gif"), "what was there").unwrap();
     let child = Command::new(env!("CARGO_BIN_EXE_grove"))
         .args(["record", "catch", "--out", "x.gif", "--steps", "100000"])
@@ -207,8 +203,7 @@ fn ffmpeg(folder: &Path, lines: &str) -> std::path::PathBuf {
 #[cfg(unix)]
 #[test]
 fn an_mp4_is_what_ffmpeg_makes_of_the_frames() {
-    let runs = runs(&["catch"]);
-    let folder = runs.path();
+    let folder = &runs(&["catch"]);
     let record = |path: &Path| {
         Command::new(env!("CARGO_BIN_EXE_grove"))
             .args(["record", "catch", "--out", "x.mp4", "--steps", "2", "--scale", "3", "--json"])
@@ -243,8 +238,7 @@ fn an_mp4_is_what_ffmpeg_makes_of_the_frames() {
 
 #[test]
 fn scores_are_drawn_on_request() {
-    let runs = runs(&["catch"]);
-    let folder = runs.path();
+    let folder = &runs(&["catch"]);
     let arguments = ["catch", "--steps", "9", "--games", "2", "--scale", "16", "--out"];
     record(folder, &[&arguments[..], &["plain.png"]].concat());
     record(folder, &[&arguments[..], &["score.png", "--score"]].concat());

@@ -1,10 +1,9 @@
 //! Runs that continue from a checkpoint alone, also where their data and models have moved.
 
-use crate::support::{self, assert_same_files, grove, json, refusal, stderr};
+use crate::support::{self, Scratch, assert_same_files, grove, json, refusal, stderr};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use tempfile::TempDir;
 
 /// Settings of a tiny language model's run.
 const TEXT: [&str; 18] = [
@@ -41,8 +40,7 @@ fn copy(folder: &Path, from: &str, to: &str) {
 
 #[test]
 fn a_language_model_continues_from_its_checkpoint_alone() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let tiny = ["--model", "tiny", "--set", "hidden_size=16", "--set", "num_layers=1"];
     train(folder, "half", "2", &tiny);
     train(folder, "other", "1", &tiny);
@@ -64,8 +62,7 @@ fn a_language_model_continues_from_its_checkpoint_alone() {
 
 #[test]
 fn a_language_model_killed_in_its_final_evaluation_is_completed() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let tiny = ["--model", "tiny", "--set", "hidden_size=16", "--set", "num_layers=1"];
     train(folder, "whole", "2", &tiny);
     copy(folder, "whole", "killed");
@@ -86,8 +83,7 @@ fn a_language_model_killed_in_its_final_evaluation_is_completed() {
 
 #[test]
 fn moments_continue_in_another_precision() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let tiny = ["--model", "tiny", "--set", "hidden_size=16", "--set", "num_layers=1"];
     train(folder, "half", "2", &tiny);
     let resume = |from: &str, run: &str, iterations: &str, set: &[&str]| {
@@ -126,8 +122,7 @@ fn moments_continue_in_another_precision() {
 #[cfg(unix)]
 #[test]
 fn links_in_the_place_of_a_runs_folders_are_rejected() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     train(folder, "other", "1", &["--model", "tiny", "--set", "hidden_size=16"]);
     for part in ["checkpoints", "best", "model"] {
         copy(folder, "other", "run");
@@ -156,8 +151,7 @@ fn links_in_the_place_of_a_runs_folders_are_rejected() {
 
 #[test]
 fn adapters_continue_with_their_model_at_another_place() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let tiny = ["--model", "tiny", "--set", "hidden_size=16", "--set", "num_layers=1"];
     train(folder, "base", "1", &tiny);
     train(folder, "other", "1", &[&tiny[..], &["--seed", "5"]].concat());
@@ -223,8 +217,7 @@ fn is_digest(word: &str) -> bool {
 
 #[test]
 fn a_run_of_a_dataset_continues_with_it_at_another_place() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     for (seed, out) in [("1", "shown"), ("2", "other")] {
         let demo = ["demo", "cartpole", "--player", "random", "--episodes", "12", "--out", out];
         json(folder, &[&demo[..], &["--seed", seed, "--json"]].concat());
@@ -252,8 +245,7 @@ fn a_run_of_a_dataset_continues_with_it_at_another_place() {
 
 #[test]
 fn a_folder_without_a_run_does_not_hide_the_runs_of_its_name() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     json(folder, &support::train("catch", "runs/catch-1", &["--iterations", "1"]));
     fs::create_dir(folder.join("catch")).unwrap();
     let report = json(folder, &["eval", "catch", "--episodes", "8", "--json"]);

@@ -1,6 +1,6 @@
 //! Runs under failures: nothing is lost, and nothing hangs.
 
-use crate::support::{grove, json, refusal, start, stderr, stdout, train, wait_for};
+use crate::support::{Scratch, grove, json, refusal, start, stderr, stdout, train, wait_for};
 use grove::checkpoint::{self, Store};
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -9,7 +9,6 @@ use std::io::{PipeWriter, Write};
 #[cfg(unix)]
 use std::os::fd::AsRawFd;
 use std::process::{Command, Stdio};
-use tempfile::TempDir;
 
 fn resume<'a>(run: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     [&["train", "--resume", "--run-dir", run, "--device", "cpu", "--json"], more].concat()
@@ -17,8 +16,7 @@ fn resume<'a>(run: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 
 #[test]
 fn settings_of_a_checkpoint_are_validated_before_use() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     json(folder, &train("catch", "run", &["--iterations", "1"]));
     let path = folder.join("run/best");
     let mut best = checkpoint::load(&path).unwrap();
@@ -36,8 +34,7 @@ fn settings_of_a_checkpoint_are_validated_before_use() {
 
 #[test]
 fn an_overflowing_update_is_not_saved() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     // One step from a finite loss to weights that are not finite.
     let more = ["learning_rate=3e38", "weight_decay=10", "update_epochs=1", "num_minibatches=1"];
     let sets = more.iter().flat_map(|set| ["--set", set]);
@@ -53,8 +50,7 @@ fn an_overflowing_update_is_not_saved() {
 
 #[test]
 fn a_run_resumes_before_non_finite_values() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     json(folder, &train("catch", "run", &["--iterations", "8", "--set", "save_every=4"]));
     let newest = folder.join("run/checkpoints/00000008");
     let mut last = checkpoint::load(&newest).unwrap();
@@ -73,8 +69,7 @@ fn a_run_resumes_before_non_finite_values() {
 
 #[test]
 fn a_run_killed_before_its_first_checkpoint_resumes_from_the_best_policy() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let more = ["--iterations", "300", "--set", "save_every=1000"];
     json(folder, &train("catch", "whole", &more));
     // On a busy machine the run may end before it is killed; then try again.
@@ -97,8 +92,7 @@ fn a_run_killed_before_its_first_checkpoint_resumes_from_the_best_policy() {
 #[test]
 #[cfg(unix)]
 fn nohup_keeps_a_run_alive() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let more = ["--iterations", "1000000", "--set", "save_every=1"];
     let mut child = Command::new("nohup")
         .arg(env!("CARGO_BIN_EXE_grove"))
@@ -139,8 +133,7 @@ fn fill(mut pipe: &PipeWriter) {
 #[test]
 #[cfg(unix)]
 fn a_run_whose_messages_nobody_reads_is_saved_by_one_signal_and_ended_by_the_next() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let (_reader, pipe) = std::io::pipe().unwrap();
     let more = ["--quiet", "--iterations", "1000000", "--set", "save_every=1000000"];
     let mut child = Command::new(env!("CARGO_BIN_EXE_grove"))
@@ -170,8 +163,7 @@ fn a_run_whose_messages_nobody_reads_is_saved_by_one_signal_and_ended_by_the_nex
 
 #[test]
 fn one_process_at_a_time_trains_a_run() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let more = ["--iterations", "1000000", "--set", "save_every=1"];
     let mut child = start(folder, &train("catch", "run", &more));
     let store = Store::new(folder.join("run/checkpoints"));
@@ -188,8 +180,7 @@ fn one_process_at_a_time_trains_a_run() {
 
 #[test]
 fn an_extended_run_updates_its_settings_and_repairs_its_metrics() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     json(folder, &train("catch", "run", &["--iterations", "3"]));
     let metrics = folder.join("run/metrics.jsonl");
     let mut bytes = fs::read(&metrics).unwrap();
@@ -213,8 +204,7 @@ fn an_extended_run_updates_its_settings_and_repairs_its_metrics() {
 
 #[test]
 fn a_closed_pipe_does_not_stop_a_run() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     // Without --json, the table goes to a closed pipe, too.
     let more = ["--iterations", "12", "--set", "eval_every=1"];
     let words: Vec<_> =
@@ -236,8 +226,7 @@ fn a_closed_pipe_does_not_stop_a_run() {
 
 #[test]
 fn every_command_has_json_output() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     json(folder, &train("catch", "run", &["--iterations", "1"]));
     let picture = json(folder, &["record", "run", "--out", "x.gif", "--steps", "2", "--json"]);
     assert_eq!((&picture["frames"], &picture["iteration"]), (&13.into(), &1.into()));

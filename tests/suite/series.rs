@@ -1,9 +1,8 @@
 //! Learning from an annotated series: accuracy close to the optimum, and rejected tables.
 
-use crate::support::{grove, json, refusal, stderr, stdout};
+use crate::support::{Scratch, grove, json, refusal, stderr, stdout};
 use std::fs;
 use std::path::Path;
-use tempfile::TempDir;
 
 #[path = "../../examples/annotated_series/series.rs"]
 mod planted;
@@ -29,8 +28,7 @@ fn import(folder: &Path, patterns: u32) -> Series {
 
 /// Fits a model; returns its accuracy on held-out marks and that of the best predictor.
 fn fit(patterns: u32, more: &[&str]) -> (f64, f64) {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let series = import(folder, patterns);
     let words = ["fit", "shown", "--device", "cpu", "--run-dir", "run", "--json"];
     let report = json(folder, &[&words[..], more].concat());
@@ -69,8 +67,7 @@ fn the_optimal_accuracy_is_that_of_the_best_guess() {
 
 #[test]
 fn a_run_on_a_table_reports_and_resumes_but_cannot_be_played() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     import(folder, 400);
     let output = grove(folder, &["fit", "shown", "--device", "cpu", "--iterations", "2"]);
     assert!(output.status.success(), "{}", stderr(&output));
@@ -96,8 +93,7 @@ fn a_run_on_a_table_reports_and_resumes_but_cannot_be_played() {
 
 #[test]
 fn bad_tables_get_one_clear_sentence_and_nothing_is_written() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let said = |table: &str, more: &[&str]| {
         fs::write(folder.join("t.csv"), table).unwrap();
         let words = ["import", "t.csv", "--label", "mark", "--out", "shown"];
@@ -162,8 +158,7 @@ fn bad_tables_get_one_clear_sentence_and_nothing_is_written() {
 
 #[test]
 fn a_column_without_a_name_is_no_feature() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let row = |i: i32, mark: &str| format!("{i},{},1,2026-01-{:02},{mark}\n", i * i, i + 1);
     let rows: String = (0..8).map(|i| row(i, ["u", "d"][i as usize % 2])).collect();
     for name in ["", "Unnamed: 0"] {

@@ -1,15 +1,13 @@
 //! Runs that end before their iterations are done, and settings that a resumed run may change.
 
-use crate::support::{assert_same_files, grove, json, refusal, stderr, stdout, train};
+use crate::support::{Scratch, assert_same_files, grove, json, refusal, stderr, stdout, train};
 use std::fs;
-use tempfile::TempDir;
 
 const RESUME: [&str; 6] = ["train", "--resume", "--run-dir", "run", "--json", "--set"];
 
 #[test]
 fn a_run_ends_on_reaching_its_target_score() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let more = ["--iterations", "40", "--set", "eval_every=2", "--set", "stop.score=-0.1"];
     let words: Vec<_> =
         train("catch", "run", &more).into_iter().filter(|it| *it != "--json").collect();
@@ -38,8 +36,7 @@ fn a_run_ends_on_reaching_its_target_score() {
 
 #[test]
 fn a_run_ends_after_its_seconds_and_resumes_for_as_many_again() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let report = json(folder, &train("catch", "run", &["--set", "stop.seconds=1e-6"]));
     assert_eq!((&report["iteration"], &report["interrupted"]), (&1.into(), &false.into()));
     assert_eq!(report["best_iteration"], 1, "it is evaluated");
@@ -52,8 +49,7 @@ fn a_run_ends_after_its_seconds_and_resumes_for_as_many_again() {
 /// The schedule of the learning rate does not wait for updates that end early, and a resumed run continues it.
 #[test]
 fn updates_end_at_their_divergence() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let fast =
         ["--iterations", "6", "--set", "optimizer.learning_rate=0.05", "--set", "save_every=3"];
     let target = [&fast[..], &["--set", "target_kl=0.002"]].concat();
@@ -83,8 +79,7 @@ fn updates_end_at_their_divergence() {
 
 #[test]
 fn a_resumed_run_accepts_changeable_settings_only() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     json(folder, &train("catch", "run", &["--iterations", "2"]));
     let error = refusal(folder, &[&RESUME[..], &["group_size=4"]].concat());
     assert!(error.contains("`rollout.group_size` cannot be changed when resuming"), "{error}");
@@ -103,8 +98,7 @@ fn a_resumed_run_accepts_changeable_settings_only() {
 
 #[test]
 fn a_model_stops_with_its_score_and_a_resumed_one_changes_its_settings() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let sizes = "hidden_size=16 num_layers=1 num_heads=2 num_kv_heads=1 intermediate_size=16";
     let mut words = vec!["train", "sort", "--device", "cpu", "--run-dir", "run", "--json"];
     words.extend(

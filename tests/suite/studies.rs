@@ -2,16 +2,16 @@
 
 #[cfg(target_os = "linux")]
 use crate::support::stderr;
-use crate::support::{assert_same_files, grove, json, refusal, start, stdout, train, wait_for};
+use crate::support::{
+    Scratch, assert_same_files, grove, json, refusal, start, stdout, train, wait_for,
+};
 use std::fs;
 #[cfg(target_os = "linux")]
 use std::process::{Command, Stdio};
-use tempfile::TempDir;
 
 #[test]
 fn runs_are_listed_with_what_they_changed() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     json(folder, &train("catch", "runs/catch-2", &["--iterations", "6", "--seed", "7"]));
     json(folder, &train("cartpole", "runs/cartpole-10", &["--iterations", "1"]));
     fs::create_dir(folder.join("runs/other")).unwrap();
@@ -41,8 +41,7 @@ fn runs_are_listed_with_what_they_changed() {
 
 #[test]
 fn seeds_are_trained_side_by_side_and_become_one_line() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let more = ["--iterations", "5", "--seeds", "1..3"];
     let report = json(folder, &train("catch", "study", &more));
     let runs = report["runs"].as_array().unwrap();
@@ -72,8 +71,7 @@ fn seeds_are_trained_side_by_side_and_become_one_line() {
 
 #[test]
 fn runs_side_by_side_stop_with_the_process_that_started_them() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let more = ["--iterations", "1000000", "--seeds", "1,2", "--threads", "2"];
     let mut parent = start(folder, &train("catch", "study", &more));
     let states = || -> Vec<serde_json::Value> {
@@ -94,8 +92,7 @@ fn runs_side_by_side_stop_with_the_process_that_started_them() {
 #[cfg(target_os = "linux")]
 #[test]
 fn runs_side_by_side_are_trained_by_one_program_even_if_its_file_is_removed() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let program = folder.join("grove");
     // Another process copies it: a child that inherits a descriptor open for writing would keep the file from being
     // executed.
@@ -123,8 +120,7 @@ const SWEEP: &str = "game = 'catch'\nsearch = 'halving'\ntrials = 4\neta = 2\nro
 
 #[test]
 fn an_interrupted_sweep_ends_with_the_same_table() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     fs::write(folder.join("whole.toml"), SWEEP).unwrap();
     fs::write(folder.join("broken.toml"), SWEEP).unwrap();
     let sweep = |file: &str| json(folder, &["sweep", file, "--device", "cpu", "--json"]);
@@ -190,8 +186,7 @@ fn an_interrupted_sweep_ends_with_the_same_table() {
 
 #[test]
 fn one_process_at_a_time_runs_a_sweep() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     fs::write(folder.join("study.toml"), SWEEP).unwrap();
     fs::create_dir(folder.join("study")).unwrap();
     let lock = fs::File::create(folder.join("study/sweep.lock")).unwrap();
@@ -206,8 +201,7 @@ fn one_process_at_a_time_runs_a_sweep() {
 #[cfg(unix)]
 #[test]
 fn a_batch_of_tpe_that_fails_as_a_whole_is_tried_again() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let file = SWEEP.replace("'halving'", "'tpe'").replace("'1,2'", "'1'");
     let file = file.replace("trials = 4\neta = 2\nrounds = 2", "trials = 6\nbatch = 2");
     for name in ["whole.toml", "broken.toml"] {
@@ -246,8 +240,7 @@ fn a_batch_of_tpe_that_fails_as_a_whole_is_tried_again() {
 
 #[test]
 fn a_policy_is_exported_in_every_format() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     json(folder, &train("catch", "run", &["--iterations", "1"]));
     for format in ["onnx", "safetensors", "json"] {
         let report = json(folder, &["export", "run", "--format", format, "--json"]);

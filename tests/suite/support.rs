@@ -9,10 +9,12 @@ use grove::trainer::text::LanguageConfig;
 use std::cell::Cell;
 use std::fs;
 use std::io::Write;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 /// Upper limit of every wait in the tests. It ends a hang and decides nothing else, so that a busy machine fails no
 /// test.
@@ -78,6 +80,29 @@ pub fn adapter_name() -> Option<String> {
         return None;
     };
     Some(info.name.clone())
+}
+
+/// A temporary folder, which is deleted with this value.
+pub struct Scratch(TempDir);
+
+impl Scratch {
+    pub fn new() -> Self {
+        Self(TempDir::new().unwrap())
+    }
+}
+
+impl Deref for Scratch {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl AsRef<Path> for Scratch {
+    fn as_ref(&self) -> &Path {
+        self
+    }
 }
 
 /// Reads a tensor.

@@ -1,5 +1,6 @@
 //! The OCaml task: scores by the compiler and by tests, and the sandbox, which only Linux has.
 
+use crate::support::Scratch;
 use grove::task::ocaml::{
     Checker, CodeReport, Compiler, Job, LibraryAccess, Ocaml, OcamlLimits, OcamlSettings, Problem,
     TypeCheck,
@@ -7,7 +8,6 @@ use grove::task::ocaml::{
 use grove::task::{Completion, Split, Task};
 use std::fs;
 use std::path::Path;
-use tempfile::TempDir;
 
 /// The task with a short time limit.
 pub fn open() -> Ocaml {
@@ -36,12 +36,12 @@ pub fn report(task: &Ocaml, problem: &Problem, code: &str) -> CodeReport {
 
 #[test]
 fn generated_problems_have_solutions_and_disjoint_splits() {
-    let folder = TempDir::new().unwrap();
+    let folder = Scratch::new();
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/assets/ocaml/many.py");
     let output =
         std::process::Command::new("python3").args(["-B", script, "150"]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let path = folder.path().join("many.jsonl");
+    let path = folder.join("many.jsonl");
     fs::write(&path, output.stdout).unwrap();
     let settings =
         OcamlSettings { problems: path.display().to_string(), ..OcamlSettings::default() };
@@ -383,8 +383,8 @@ fn missing_tools_and_invalid_settings_are_one_sentence() {
     assert_eq!(error(|s| s.limits.memory_mb = 1), "ocaml.memory_mb is 1, but must be 128 to 16384");
     assert!(error(|s| s.problems = "/none.jsonl".into()).starts_with("cannot read /none.jsonl: "));
 
-    let folder = TempDir::new().unwrap();
-    let path = folder.path().join("own.jsonl");
+    let folder = Scratch::new();
+    let path = folder.join("own.jsonl");
     let good = r#"{"id": "a", "family": "f", "difficulty": 1, "split": "train", "words": "One.", "head": "let f =",
         "signature": "val f : int", "tests": [["f", "1"]]}"#
         .replace('\n', " ");

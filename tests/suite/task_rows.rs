@@ -1,10 +1,10 @@
 //! The OCaml task on rows of prompts and assertions, in the sandbox that only Linux has.
 
+use crate::support::Scratch;
 use grove::task::ocaml::{LibraryAccess, Ocaml, OcamlSettings, Problem};
 use grove::task::{Completion, Split, Task};
 use std::fs;
 use std::path::Path;
-use tempfile::TempDir;
 
 fn open(path: &Path) -> Ocaml {
     let problems = path.display().to_string();
@@ -71,8 +71,8 @@ fn json_rows_need_three_keys_alone() {
     let line = serde_json::json!({
         "id": 7, "problem": "(* Twice. *)\nlet twice (n : int) : int =\n", "tests": "assert (twice 2 = 4)",
     });
-    let folder = TempDir::new().unwrap();
-    let path = folder.path().join("rows.jsonl");
+    let folder = Scratch::new();
+    let path = folder.join("rows.jsonl");
     fs::write(&path, format!("{line}\n")).unwrap();
     let total = totals(&open(&path), |_| "2 * n".to_string()).remove(0).1;
     assert!((total - 1.0).abs() < 1e-9, "{total}");
@@ -87,8 +87,8 @@ fn json_rows_need_three_keys_alone() {
 /// An exception has its own number in each process, by which no answer is judged.
 #[test]
 fn exceptions_of_a_prompt_are_values_like_others() {
-    let folder = TempDir::new().unwrap();
-    let path = folder.path().join("rows.jsonl");
+    let folder = Scratch::new();
+    let path = folder.join("rows.jsonl");
     let row = serde_json::json!({
         "id": "a",
         "prompt": "module Own = struct module Inner = struct let x = 1 exception Empty of int end end\n\
@@ -112,8 +112,8 @@ fn exceptions_of_a_prompt_are_values_like_others() {
 /// Tests that cannot be used stop the task at its start, rather than giving every answer a reward of 0.
 #[test]
 fn unusable_tests_are_an_error_and_helpers_may_assert() {
-    let folder = TempDir::new().unwrap();
-    let path = folder.path().join("rows.jsonl");
+    let folder = Scratch::new();
+    let path = folder.join("rows.jsonl");
     let write = |tests: &str| {
         let row = serde_json::json!({
             "id": "a", "prompt": "let f (x : int) : int =", "tests": tests, "solution": "x + 1",
@@ -157,8 +157,8 @@ fn unusable_tests_are_an_error_and_helpers_may_assert() {
 /// An answer that replaces the library's functions, in whatever way it may have come to do so, is not judged by them.
 #[test]
 fn tests_are_judged_with_a_library_of_their_own() {
-    let folder = TempDir::new().unwrap();
-    let path = folder.path().join("rows.jsonl");
+    let folder = Scratch::new();
+    let path = folder.join("rows.jsonl");
     let row = serde_json::json!({
         "id": "a", "prompt": "let f (l : int list) : int list =",
         "tests": "assert (List.length (f [1; 2]) = 1);; assert (List.mem 2 (f [2; 3]))",

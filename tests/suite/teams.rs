@@ -4,7 +4,7 @@
 //! `mpi`, which `GROVE_MPI` names: those tests are ignored unless they are asked for.
 
 use crate::support::{
-    adapter_name, assert_same_files, grove, json, refusal, stderr, train, wait_for,
+    Scratch, adapter_name, assert_same_files, grove, json, refusal, stderr, train, wait_for,
 };
 use grove::metrics::IterationRecord;
 use std::fs;
@@ -12,7 +12,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
-use tempfile::TempDir;
 
 /// Devices for this number of ranks on the CPU.
 pub fn cpus(ranks: usize) -> String {
@@ -53,8 +52,7 @@ pub fn assert_same_runs(folder: &Path, a: &str, b: &str) {
 
 #[test]
 fn any_number_of_ranks_gives_the_same_bytes() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let more = ["--set", "num_minibatches=1", "--set", "num_groups=64"];
     let general = [&["--engine", "general"][..], &more].concat();
     let target = ["--set", "target_kl=1e-3", "--set", "num_groups=32"];
@@ -91,8 +89,7 @@ fn any_number_of_ranks_gives_the_same_bytes() {
 
 #[test]
 fn a_run_resumes_with_another_team() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     json(folder, &shared("catch", "whole", "cpu", &["--set", "save_every=5"]));
     for (dir, first, then) in [("joined", cpus(4), cpus(1)), ("split", cpus(1), cpus(3))] {
         // A schedule that ends with the eighth, and a run that is interrupted at the fifth.
@@ -109,8 +106,7 @@ fn a_run_resumes_with_another_team() {
 
 #[test]
 fn demonstrations_are_shared_too() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let demo = ["demo", "fruit", "--player", "planner", "--episodes", "480", "--out", "shown"];
     assert!(grove(folder, &demo).status.success());
     let fit = |dir: &str, devices: &str, more: &[&str]| {
@@ -138,8 +134,7 @@ fn demonstrations_are_shared_too() {
 
 #[test]
 fn completions_exchanged_between_processes_arrive_intact() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let one = ["--set", "num_minibatches=1", "--set", "update_epochs=1", "--set", "kl_coef=0"];
     json(folder, &shared("fruit", "run", &cpus(4), &one));
     let text = fs::read_to_string(folder.join("run/metrics.jsonl")).unwrap();
@@ -187,8 +182,7 @@ pub fn params(folder: &Path, dir: &str, iterations: u32) -> Vec<f32> {
 #[ignore = "slow: 62 s of CPU time on a software adapter"]
 fn several_devices_reach_the_result_of_one() {
     let Some(adapter) = &adapter_name() else { return };
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let small = ["--set", "hidden=[16]", "--set", "num_steps=12", "--set", "learn_steps=7"];
     let more = [&small[..], &["--set", "num_groups=6", "--set", "num_minibatches=2"]].concat();
     let more = [&more[..], &["--set", "update_epochs=1", "--set", "eval_every=100"]].concat();
@@ -222,21 +216,21 @@ fn several_devices_reach_the_result_of_one() {
 
 #[test]
 fn too_many_processes_are_rejected() {
-    let folder = TempDir::new().unwrap();
+    let folder = Scratch::new();
     let devices = cpus(5);
     let more = ["--set", "num_shards=4"];
-    let text = refusal(folder.path(), &shared("catch", "run", &devices, &more));
+    let text = refusal(&folder, &shared("catch", "run", &devices, &more));
     assert!(text.contains("4 shards, too few for 5 ranks"), "{text}");
-    let text = refusal(folder.path(), &shared("catch", "run", "cpu,nonsense", &[]));
+    let text = refusal(&folder, &shared("catch", "run", "cpu,nonsense", &[]));
     assert!(text.contains("unknown device `nonsense`"), "{text}");
-    assert!(!folder.path().join("run").exists(), "nothing is left behind");
+    assert!(!folder.join("run").exists(), "nothing is left behind");
 }
 
 #[test]
 fn one_member_tries_a_run_out() {
-    let folder = TempDir::new().unwrap();
+    let folder = Scratch::new();
     for what in ["catch", "sort"] {
-        let text = refusal(folder.path(), &["train", what, "--dry-run", "--device", "cpu,cpu"]);
+        let text = refusal(&folder, &["train", what, "--dry-run", "--device", "cpu,cpu"]);
         assert!(text.contains("--dry-run is for one rank"), "{text}");
     }
 }
@@ -246,7 +240,7 @@ fn a_program_without_mpi_is_not_started_several_times() {
     let output = Command::new(env!("CARGO_BIN_EXE_grove"))
         .args(["train", "catch"])
         .env("OMPI_COMM_WORLD_SIZE", "3")
-        .current_dir(TempDir::new().unwrap().path())
+        .current_dir(&Scratch::new())
         .output()
         .unwrap();
     assert!(!output.status.success());
@@ -276,8 +270,7 @@ pub fn on_ranks(folder: &Path, ranks: usize, arguments: &[&str]) -> Output {
 #[test]
 #[ignore = "needs mpirun, and a program with the feature `mpi` that GROVE_MPI names"]
 fn ranks_give_the_same_bytes_as_one_process() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let demo = ["demo", "fruit", "--player", "planner", "--episodes", "60", "--out", "shown"];
     assert!(grove(folder, &demo).status.success());
     let fit = ["fit", "shown", "--json", "--device", "cpu", "--iterations", "50", "--run-dir"];
@@ -355,8 +348,7 @@ fn signal(process: u32, name: &str) {
 #[test]
 #[ignore = "needs mpirun, and a program with the feature `mpi` that GROVE_MPI names"]
 fn killing_one_rank_ends_all_and_loses_nothing() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let all = [&MANY[..], &["--iterations", "400"]].concat();
     json(folder, &shared("fruit", "whole", "cpu", &all));
     for round in 0..20 {
@@ -391,11 +383,10 @@ fn killing_one_rank_ends_all_and_loses_nothing() {
 #[test]
 #[ignore = "needs mpirun, and a program with the feature `mpi` that GROVE_MPI names"]
 fn a_stopped_rank_is_named() {
-    let folder = TempDir::new().unwrap();
+    let folder = Scratch::new();
     for stopped in [0, 2] {
         let dir = format!("stopped-{stopped}");
-        let child =
-            started_run(folder.path(), &dir, 3, &["--timeout", "2", "--iterations", "1000000"]);
+        let child = started_run(&folder, &dir, 3, &["--timeout", "2", "--iterations", "1000000"]);
         signal(ranks(&child)[stopped], "-STOP");
         let output = child.wait_with_output().unwrap();
         assert!(!output.status.success());
@@ -409,8 +400,7 @@ fn a_stopped_rank_is_named() {
 #[ignore = "needs mpirun, and a program with the feature `mpi` that GROVE_MPI names"]
 fn ctrl_c_saves_the_run_of_all_ranks() {
     crate::support::hear_ctrl_c();
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let child = started_run(folder, "run", 5, &["--iterations", "1000000"]);
     signal(child.id(), "-INT");
     child.wait_with_output().unwrap();
@@ -423,8 +413,7 @@ fn ctrl_c_saves_the_run_of_all_ranks() {
 #[test]
 #[ignore = "needs mpirun, and a program with the feature `mpi` that GROVE_MPI names"]
 fn differing_ranks_are_rejected_by_name() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let seeds = ["1", "2"].map(|seed| shared("catch", "run", "cpu", &["--seed", seed]).join(" "));
     let program = program();
     let parts = seeds.map(|arguments| format!("-n 1 {} {arguments}", program.display()));

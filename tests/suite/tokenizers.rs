@@ -5,6 +5,7 @@ mod gguf;
 mod rejected;
 mod special_tokens;
 
+use crate::support::Scratch;
 use gguf::Gguf;
 use grove::task::{Json, Message};
 use grove::text::{GgufType, LanguageError, LanguageModel};
@@ -14,7 +15,6 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use tempfile::TempDir;
 
 /// Numbers of the stream of the models here, which are as small as can be.
 const WIDTH: usize = 2;
@@ -38,23 +38,23 @@ fn weights(vocabulary: usize) -> Vec<(&'static str, &'static str, Vec<usize>)> {
 }
 
 /// Writes a folder of a model with this `tokenizer.json` and `tokenizer_config.json`.
-fn folder(vocabulary: usize, tokenizer: &[u8], about: &[u8]) -> TempDir {
-    let folder = TempDir::new().unwrap();
+fn folder(vocabulary: usize, tokenizer: &[u8], about: &[u8]) -> Scratch {
+    let folder = Scratch::new();
     let config = json!({
         "model_type": "llama", "vocab_size": vocabulary, "hidden_size": WIDTH,
         "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": WIDTH,
         "max_position_embeddings": 4096, "tie_word_embeddings": true,
     });
-    fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
-    fs::write(folder.path().join("tokenizer.json"), tokenizer).unwrap();
-    fs::write(folder.path().join("tokenizer_config.json"), about).unwrap();
+    fs::write(folder.join("config.json"), config.to_string()).unwrap();
+    fs::write(folder.join("tokenizer.json"), tokenizer).unwrap();
+    fs::write(folder.join("tokenizer_config.json"), about).unwrap();
     let zeros = vec![0; 4 * WIDTH * vocabulary.max(WIDTH)];
     let tensors = weights(vocabulary).into_iter().map(|(name, _, shape)| {
         let bytes = &zeros[..4 * shape.iter().product::<usize>()];
         (name, TensorView::new(Dtype::F32, shape, bytes).unwrap())
     });
     let bytes = safetensors::serialize(tensors, None).unwrap();
-    fs::write(folder.path().join("model.safetensors"), bytes).unwrap();
+    fs::write(folder.join("model.safetensors"), bytes).unwrap();
     folder
 }
 
@@ -111,7 +111,7 @@ fn a_pattern_means_the_same_with_line_ends_spelled_out_or_as_they_are() {
             "model": { "type": "BPE", "vocab": vocabulary, "merges": [["Ċ", "Ċ"]] },
         });
         let folder = folder(tokens.len(), tokenizer.to_string().as_bytes(), b"{}");
-        let model = LanguageModel::load(folder.path()).unwrap();
+        let model = LanguageModel::load(&folder).unwrap();
         assert_eq!(prompt(&model, "a\n\nb"), [97, 256, 98], "{ends:?}");
         assert_eq!(model.decode_completion(&[97, 256, 98]), "a\n\nb");
         assert_eq!(model.decode_pieces(&[0xc3, 0xa9, 97]), ["\u{fffd}", "\u{fffd}", "a"]);
@@ -225,7 +225,7 @@ fn unigrams_marks_and_added_tokens_are_read() {
         },
     });
     let folder = folder(11, tokenizer.to_string().as_bytes(), b"{}");
-    let model = LanguageModel::load(folder.path()).unwrap();
+    let model = LanguageModel::load(&folder).unwrap();
     assert_eq!(prompt(&model, "ab a"), [4, 2]);
     assert_eq!(prompt(&model, "AB x"), [4, 1, 0]);
     assert_eq!(prompt(&model, "cats cat"), [1, 5, 6, 7, 8, 1, 9]);
@@ -258,9 +258,9 @@ fn gguf_vocabularies_of_bytes_are_split_as_they_say() {
         .unwrap();
     assert_eq!(prompt(&begins, "é"), [257, 0xc3, 0xa9]);
     assert_eq!(begins.stop_tokens, [97, 258]);
-    let copy = TempDir::new().unwrap();
-    begins.save(copy.path()).unwrap();
-    let again = LanguageModel::load(copy.path()).unwrap();
+    let copy = Scratch::new();
+    begins.save(&copy).unwrap();
+    let again = LanguageModel::load(&copy).unwrap();
     assert_eq!(again.stop_tokens, begins.stop_tokens);
     assert_eq!(prompt(&again, "a\n\nb"), prompt(&begins, "a\n\nb"));
 }
@@ -295,8 +295,8 @@ fn gguf_vocabularies_of_sentence_piece_are_merged_by_their_scores() {
 
 /// A model as it is after being written to a GGUF file and read.
 fn rewritten(model: &LanguageModel) -> LanguageModel {
-    let folder = TempDir::new().unwrap();
-    let path = folder.path().join("model.gguf");
+    let folder = Scratch::new();
+    let path = folder.join("model.gguf");
     model.save_gguf(&path, GgufType::F32).unwrap();
     LanguageModel::load(&path).unwrap()
 }
@@ -340,8 +340,8 @@ fn gguf_vocabularies_are_written_as_they_were_read() {
         let mark = json!({ "type": "Metaspace", "replacement": "▁", "split": split });
         tokenizer["pre_tokenizer"] = mark;
         model.files.insert("tokenizer.json".to_string(), tokenizer.to_string().into_bytes());
-        let folder = TempDir::new().unwrap();
-        let written = model.save_gguf(&folder.path().join("model.gguf"), GgufType::F32);
+        let folder = Scratch::new();
+        let written = model.save_gguf(&folder.join("model.gguf"), GgufType::F32);
         assert_eq!(written.is_ok(), is_written, "{split}");
     }
 }
@@ -460,9 +460,7 @@ fn real_vocabularies_give_the_tokens_and_the_chats_of_python() {
         let folder = folder(vocabulary, &tokenizer, &read("tokenizer_config.json"));
         let whole = &expected.texts[0].whole;
         let gguf = as_gguf(&json, pre, whole, vocabulary).load().unwrap();
-        for (model, what) in
-            [(LanguageModel::load(folder.path()).unwrap(), "folder"), (gguf, "GGUF")]
-        {
+        for (model, what) in [(LanguageModel::load(&folder).unwrap(), "folder"), (gguf, "GGUF")] {
             for one in &expected.texts {
                 let place = format!("{name}, {what}: {:?}", one.text);
                 assert_eq!(prompt(&model, &one.text), one.whole, "{place}");

@@ -1,21 +1,19 @@
 //! The server of the live page: public files, access control and refusals.
 
 use crate::browser::{Answer, Served};
-use crate::support::{grove, json, refusal, stderr, train, wait_for};
+use crate::support::{Scratch, grove, json, refusal, stderr, train, wait_for};
 use std::fs;
 use std::io::Write;
 use std::path::Path;
-use tempfile::TempDir;
 
 const SECRET: &str = "this stays here";
 
 /// A folder with a run of six iterations, and private files in it and beside it.
-fn folder_with_run() -> TempDir {
-    let folder = TempDir::new().unwrap();
-    let path = folder.path();
-    json(path, &train("catch", "run", &["--iterations", "6", "--set", "save_every=4"]));
+fn folder_with_run() -> Scratch {
+    let folder = Scratch::new();
+    json(&folder, &train("catch", "run", &["--iterations", "6", "--set", "save_every=4"]));
     for place in ["secret.txt", "run/secret.txt", "run/best/secret.txt"] {
-        fs::write(path.join(place), SECRET).unwrap();
+        fs::write(folder.join(place), SECRET).unwrap();
     }
     folder
 }
@@ -27,8 +25,8 @@ fn watch(folder: &Path) -> Served {
 #[test]
 fn the_page_and_the_listed_files_are_served_with_their_headers() {
     let folder = folder_with_run();
-    let run = folder.path().join("run");
-    let server = watch(folder.path());
+    let run = folder.join("run");
+    let server = watch(&folder);
     let listed = [
         ("config.toml", "config.toml", "text/plain; charset=utf-8", None),
         ("run.json", "run.json", "application/json", None),
@@ -84,7 +82,7 @@ fn the_page_and_the_listed_files_are_served_with_their_headers() {
 #[test]
 fn the_page_names_the_policy_of_the_server_before_all_that_it_loads() {
     let folder = folder_with_run();
-    let server = watch(folder.path());
+    let server = watch(&folder);
     let answer = server.get("/");
     // Browsers take the last part from a header alone.
     let policy = answer.header("content-security-policy").unwrap();
@@ -99,7 +97,7 @@ fn the_page_names_the_policy_of_the_server_before_all_that_it_loads() {
 #[test]
 fn the_run_is_described() {
     let folder = folder_with_run();
-    let server = watch(folder.path());
+    let server = watch(&folder);
     let about = server.get("/run/about.json").json();
     assert_eq!(about["run"], "run");
     assert_eq!(about["game"], "catch");
@@ -121,7 +119,7 @@ fn the_run_is_described() {
 #[test]
 fn cached_files_are_not_sent_again() {
     let folder = folder_with_run();
-    let server = watch(folder.path());
+    let server = watch(&folder);
     let host = format!("Host: {}\r\n", server.address);
     for path in ["/", "/run/about.json", "/run/files/best/weights.safetensors"] {
         let first = server.get(path);
@@ -138,7 +136,7 @@ fn cached_files_are_not_sent_again() {
         let length = first.body.len().to_string();
         assert_eq!(head.header("content-length"), Some(length.as_str()), "{path}");
     }
-    let records = fs::read(folder.path().join("run/metrics.jsonl")).unwrap().len().to_string();
+    let records = fs::read(folder.join("run/metrics.jsonl")).unwrap().len().to_string();
     for (path, length) in
         [("/run/events", None), ("/run/files/metrics.jsonl", Some(records.as_str()))]
     {
@@ -151,8 +149,8 @@ fn cached_files_are_not_sent_again() {
 #[test]
 fn no_other_path_is_served() {
     let folder = folder_with_run();
-    let secret = folder.path().join("secret.txt");
-    let server = watch(folder.path());
+    let secret = folder.join("secret.txt");
+    let server = watch(&folder);
     let absolute = format!("/run/files/{}", secret.display());
     let encoded = absolute.replace('/', "%2f");
     let whole = format!("http://{}/run/files/../secret.txt", server.address);
@@ -222,9 +220,9 @@ fn no_other_path_is_served() {
 fn links_out_of_the_run_are_not_followed() {
     use std::os::unix::fs::symlink;
     let folder = folder_with_run();
-    let (run, other) = (folder.path().join("run"), folder.path().join("other"));
+    let (run, other) = (folder.join("run"), folder.join("other"));
     fs::create_dir(&other).unwrap();
-    let server = watch(folder.path());
+    let server = watch(&folder);
     for name in ["config.toml", "metrics.jsonl", "run.json", "best", "checkpoints"] {
         fs::rename(run.join(name), other.join(name)).unwrap();
         symlink(other.join(name), run.join(name)).unwrap();
@@ -236,19 +234,19 @@ fn links_out_of_the_run_are_not_followed() {
     }
     gone("/run/files/newest/weights.safetensors");
     gone("/run/about.json");
-    let error = refusal(folder.path(), &["watch", "run", "--port", "0"]);
+    let error = refusal(&folder, &["watch", "run", "--port", "0"]);
     assert!(error.contains("checkpoints is a symbolic link"), "{error}");
 
     // The run directory itself may be a symbolic link.
-    symlink(&other, folder.path().join("way")).unwrap();
-    let server = Served::start(folder.path(), &["watch", "way", "--port", "0"]);
+    symlink(&other, folder.join("way")).unwrap();
+    let server = Served::start(&folder, &["watch", "way", "--port", "0"]);
     assert_eq!(server.get("/run/about.json").json()["run"], "other");
 }
 
 #[test]
 fn foreign_hosts_origins_and_methods_are_rejected() {
     let folder = folder_with_run();
-    let server = watch(folder.path());
+    let server = watch(&folder);
     let (address, port) = (&server.address, server.address.rsplit(':').next().unwrap());
     let localhost = format!("localhost:{port}");
     let ask = |method: &str, host: &str, more: &str| {
@@ -290,8 +288,7 @@ fn foreign_hosts_origins_and_methods_are_rejected() {
 
 #[test]
 fn the_latest_run_is_shown_by_default() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     for run in ["runs/catch-1", "runs/catch-2", "runs/fruit-1"] {
         let game = &run["runs/".len()..][..5];
         json(folder, &train(game, run, &["--iterations", "1"]));
@@ -309,8 +306,7 @@ fn the_latest_run_is_shown_by_default() {
 
 #[test]
 fn invalid_runs_are_one_line_errors() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     fs::create_dir(folder.join("empty")).unwrap();
     json(folder, &train("catch", "run", &["--iterations", "1"]));
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -345,8 +341,7 @@ fn invalid_runs_are_one_line_errors() {
 #[test]
 fn open_starts_the_browser_with_the_address() {
     use std::os::unix::fs::PermissionsExt;
-    let folder = folder_with_run();
-    let folder = folder.path();
+    let folder = &folder_with_run();
     let browser = folder.join("xdg-open");
     fs::write(&browser, "#!/bin/sh\necho \"$1\" > opened\n").unwrap();
     fs::set_permissions(&browser, fs::Permissions::from_mode(0o755)).unwrap();

@@ -1,16 +1,15 @@
 //! The server of the live page over time: growing runs, reconnecting and slow clients, shutdown.
 
 use crate::browser::{Answer, Event, Events, Served};
-use crate::support::{json, train, wait_for};
+use crate::support::{Scratch, json, train, wait_for};
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::path::Path;
 use std::time::Duration;
-use tempfile::TempDir;
 
-fn folder_with_run(iterations: &str) -> TempDir {
-    let folder = TempDir::new().unwrap();
-    json(folder.path(), &train("catch", "run", &["--iterations", iterations]));
+fn folder_with_run(iterations: &str) -> Scratch {
+    let folder = Scratch::new();
+    json(&folder, &train("catch", "run", &["--iterations", iterations]));
     folder
 }
 
@@ -47,8 +46,7 @@ fn checkpoints(events: &mut Events, number: usize) -> Vec<(String, u64)> {
 
 #[test]
 fn a_client_receives_existing_then_new_records() {
-    let folder = folder_with_run("6");
-    let folder = folder.path();
+    let folder = &folder_with_run("6");
     let server = watch(folder);
     let mut events = server.events(None);
     assert_eq!(events.next().name, "start");
@@ -65,8 +63,7 @@ fn a_client_receives_existing_then_new_records() {
 
 #[test]
 fn a_reconnecting_client_continues_where_it_was() {
-    let folder = folder_with_run("6");
-    let folder = folder.path();
+    let folder = &folder_with_run("6");
     let server = watch(folder);
     let mut events = server.events(None);
     let third = (0..3).map(|_| events.next_of("record")).last().unwrap();
@@ -92,8 +89,7 @@ fn a_reconnecting_client_continues_where_it_was() {
 
 #[test]
 fn resumed_and_replaced_runs_restart_the_stream() {
-    let folder = folder_with_run("6");
-    let folder = folder.path();
+    let folder = &folder_with_run("6");
     record(folder, 7);
     let server = watch(folder);
     let mut events = server.events(None);
@@ -124,8 +120,7 @@ fn resumed_and_replaced_runs_restart_the_stream() {
 
 #[test]
 fn damaged_checkpoints_are_skipped() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     json(folder, &train("catch", "run", &["--iterations", "8", "--set", "save_every=4"]));
     let weights = folder.join("run/checkpoints/00000008/weights.safetensors");
     let mut bytes = fs::read(&weights).unwrap();
@@ -138,7 +133,7 @@ fn damaged_checkpoints_are_skipped() {
 #[test]
 fn connections_are_limited_and_freed_when_clients_leave() {
     let folder = folder_with_run("1");
-    let server = watch(folder.path());
+    let server = watch(&folder);
     let clients: Vec<Events> = (0..64).map(|_| server.events(None)).collect();
     let answer = server.get("/run/about.json");
     assert_eq!(answer.status, 503);
@@ -159,7 +154,7 @@ fn connections_are_limited_and_freed_when_clients_leave() {
 #[test]
 fn incomplete_requests_time_out() {
     let folder = folder_with_run("1");
-    let server = watch(folder.path());
+    let server = watch(&folder);
     let mut silent = server.connect();
     let mut slow = server.connect();
     slow.write_all(format!("GET / HTTP/1.1\r\nHost: {}\r\n", server.address).as_bytes()).unwrap();
@@ -185,8 +180,7 @@ fn resident(id: u32) -> usize {
 #[cfg(target_os = "linux")]
 #[test]
 fn clients_that_do_not_read_take_no_memory() {
-    let folder = folder_with_run("1");
-    let folder = folder.path();
+    let folder = &folder_with_run("1");
     let path = folder.join("run/metrics.jsonl");
     let line = fs::read_to_string(&path).unwrap();
     let many: String = (1..=20_000)
@@ -219,7 +213,7 @@ fn clients_that_do_not_read_take_no_memory() {
 #[test]
 fn ctrl_c_ends_the_server_with_0_despite_open_connections() {
     let folder = folder_with_run("1");
-    let mut server = watch(folder.path());
+    let mut server = watch(&folder);
     let mut events = server.events(None);
     events.next_of("record");
     let _idle = server.connect();
@@ -230,8 +224,7 @@ fn ctrl_c_ends_the_server_with_0_despite_open_connections() {
 #[cfg(unix)]
 #[test]
 fn watching_does_not_change_a_run() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let more = ["--iterations", "40", "--set", "save_every=10"];
     let quiet = json(folder, &train("catch", "quiet", &more));
 
@@ -263,9 +256,9 @@ fn watching_does_not_change_a_run() {
 #[cfg(unix)]
 #[test]
 fn ctrl_c_during_training_saves_and_stops_the_page() {
-    let folder = TempDir::new().unwrap();
+    let folder = Scratch::new();
     let more = ["--iterations", "100000", "--watch", "--port", "0"];
-    let mut server = Served::start(folder.path(), &train("catch", "run", &more));
+    let mut server = Served::start(&folder, &train("catch", "run", &more));
     let mut events = server.events(None);
     while events.iteration() < 5 {}
     assert_eq!(server.interrupt().code(), Some(0));

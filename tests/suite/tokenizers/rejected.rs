@@ -2,11 +2,11 @@
 
 use super::gguf::Gguf;
 use super::{byte_gguf, byte_tokens, folder};
+use crate::support::Scratch;
 use grove::text::LanguageModel;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
-use tempfile::TempDir;
 
 #[test]
 fn unusable_gguf_files_are_rejected_in_a_sentence() {
@@ -66,8 +66,8 @@ fn unusable_gguf_files_are_rejected_in_a_sentence() {
 
 #[test]
 fn gguf_files_that_are_ambiguous_or_hold_no_model_are_rejected_in_a_sentence() {
-    let folder = TempDir::new().unwrap();
-    let path = folder.path().join("model.gguf");
+    let folder = Scratch::new();
+    let path = folder.join("model.gguf");
     let rejected = |bytes: &[u8], why: &str| {
         fs::write(&path, bytes).unwrap();
         let error = LanguageModel::load(&path).map(|model| model.shape).unwrap_err().to_string();
@@ -146,8 +146,8 @@ fn tokens_added_outside_the_vocabulary_are_rejected_by_name() {
         let mut tokenizer = tokenizer.clone();
         tokenizer["normalizer"] = normalizer;
         let folder = folder(3, tokenizer.to_string().as_bytes(), about.to_string().as_bytes());
-        fs::write(folder.path().join("added_tokens.json"), added.to_string()).unwrap();
-        LanguageModel::load(folder.path()).map(|_| ()).map_err(|error| error.to_string())
+        fs::write(folder.join("added_tokens.json"), added.to_string()).unwrap();
+        LanguageModel::load(&folder).map(|_| ()).map_err(|error| error.to_string())
     };
     let load = |about: Value, added: Value| load_with(Value::Null, about, added);
     let token = |name: &str| json!({ "content": name, "special": true });
@@ -203,7 +203,7 @@ fn tokens_beyond_the_weights_are_rejected() {
             "model": { "type": "WordLevel", "vocab": { "a": 0, "b": id }, "unk_token": "a" },
         });
         let folder = folder(3, tokenizer.to_string().as_bytes(), b"{}");
-        let error = LanguageModel::load(folder.path()).unwrap_err().to_string();
+        let error = LanguageModel::load(&folder).unwrap_err().to_string();
         let why = format!("its token {id} is beyond the weights, which have 3 tokens");
         assert!(error.contains(&why), "{error}");
     }
@@ -224,7 +224,7 @@ fn added_tokens_beyond_the_weights_are_rejected_in_texts_alone() {
         });
         let about = br#"{ "eos_token": "<image>" }"#;
         let folder = folder(2, tokenizer.to_string().as_bytes(), about);
-        let model = LanguageModel::load(folder.path()).unwrap();
+        let model = LanguageModel::load(&folder).unwrap();
         assert_eq!(model.stop_tokens, [0_u32; 0], "a token without weights ends no text");
         assert_eq!(model.tokenize_prompt("ab", &[] as &[()]).unwrap(), [0, 1]);
         let error = model.tokenize_prompt("a<image>", &[] as &[()]).unwrap_err().to_string();
@@ -247,8 +247,8 @@ fn tokens_beyond_the_weights_neither_end_nor_begin_a_text() {
     });
     let folder = folder(2, tokenizer.to_string().as_bytes(), b"{}");
     let ends = json!({ "eos_token_id": [999_999, (1_u64 << 32) + 1, 1] });
-    fs::write(folder.path().join("generation_config.json"), ends.to_string()).unwrap();
-    let model = LanguageModel::load(folder.path()).unwrap();
+    fs::write(folder.join("generation_config.json"), ends.to_string()).unwrap();
+    let model = LanguageModel::load(&folder).unwrap();
     assert_eq!(model.stop_tokens, [1]);
     let error = model.tokenize_prompt("b", &[] as &[()]).unwrap_err().to_string();
     assert!(error.contains("it makes the token 9, and the weights have 2 tokens"), "{error}");
@@ -263,8 +263,8 @@ fn entries_of_the_wrong_type_are_rejected_and_null_is_absent() {
     let load = |about: Value, ends: Value| {
         let folder = folder(2, tokenizer.to_string().as_bytes(), about.to_string().as_bytes());
         let generation = json!({ "eos_token_id": ends }).to_string();
-        fs::write(folder.path().join("generation_config.json"), generation).unwrap();
-        LanguageModel::load(folder.path()).map_err(|error| error.to_string())
+        fs::write(folder.join("generation_config.json"), generation).unwrap();
+        LanguageModel::load(&folder).map_err(|error| error.to_string())
     };
     let named = |template: Value| {
         json!({ "chat_template": [
@@ -305,10 +305,10 @@ fn an_index_without_files_of_weights_is_rejected() {
     for map in [json!({}), json!({ "model.norm.weight": 3 })] {
         let tokenizer = json!({ "version": "1.0", "model": { "type": "WordLevel", "vocab": { "a": 0 }, "unk_token": "a" } });
         let folder = folder(1, tokenizer.to_string().as_bytes(), b"{}");
-        fs::remove_file(folder.path().join("model.safetensors")).unwrap();
+        fs::remove_file(folder.join("model.safetensors")).unwrap();
         let index = json!({ "weight_map": map });
-        fs::write(folder.path().join("model.safetensors.index.json"), index.to_string()).unwrap();
-        let error = LanguageModel::load(folder.path()).unwrap_err().to_string();
+        fs::write(folder.join("model.safetensors.index.json"), index.to_string()).unwrap();
+        let error = LanguageModel::load(&folder).unwrap_err().to_string();
         assert!(error.contains("its `weight_map` names no file"), "{error}");
     }
 }
@@ -352,7 +352,7 @@ fn inconsistent_and_unbounded_vocabularies_are_rejected() {
     };
     let load = |tokenizer: Value| {
         let folder = folder(3, tokenizer.to_string().as_bytes(), b"{}");
-        LanguageModel::load(folder.path()).map(|model| model.shape).map_err(|e| e.to_string())
+        LanguageModel::load(&folder).map(|model| model.shape).map_err(|e| e.to_string())
     };
     for tokenizer in [
         bpe(&vocab, &json!(["a b"])),
@@ -412,13 +412,13 @@ fn inconsistent_and_unbounded_vocabularies_are_rejected() {
 fn weights_with_two_tensors_of_one_parameter_are_rejected() {
     let tokenizer = json!({ "version": "1.0", "model": { "type": "WordLevel", "vocab": { "a": 0 }, "unk_token": "a" } });
     let folder = folder(1, tokenizer.to_string().as_bytes(), b"{}");
-    let path = folder.path().join("model.safetensors");
+    let path = folder.join("model.safetensors");
     let bytes = fs::read(&path).unwrap();
     let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
     let norm = file.tensor("model.norm.weight").unwrap();
     let twice = file.tensors().into_iter().chain([("module.norm.weight".to_string(), norm)]);
     fs::write(&path, safetensors::serialize(twice, None).unwrap()).unwrap();
-    let error = LanguageModel::load(folder.path()).unwrap_err().to_string();
+    let error = LanguageModel::load(&folder).unwrap_err().to_string();
     assert!(
         error.contains("two of its tensors, or of other files, are `model.norm.weight`"),
         "{error}"
@@ -429,11 +429,11 @@ fn weights_with_two_tensors_of_one_parameter_are_rejected() {
 fn git_lfs_pointers_are_recognized() {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/language/qwen2");
     for name in ["model.safetensors", "tokenizer.json"] {
-        let copy = TempDir::new().unwrap();
-        LanguageModel::load(&fixture).unwrap().save(copy.path()).unwrap();
+        let copy = Scratch::new();
+        LanguageModel::load(&fixture).unwrap().save(&copy).unwrap();
         let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 988097824\n";
-        fs::write(copy.path().join(name), pointer).unwrap();
-        let error = LanguageModel::load(copy.path()).unwrap_err().to_string();
+        fs::write(copy.join(name), pointer).unwrap();
+        let error = LanguageModel::load(&copy).unwrap_err().to_string();
         assert!(error.contains(name) && error.contains("`git lfs pull` fetches"), "{error}");
     }
 }

@@ -1,6 +1,7 @@
 //! Tests of the special tokens that the files of a tokenizer name.
 
 use super::folder;
+use crate::support::Scratch;
 use grove::text::LanguageModel;
 use serde_json::{Value, json};
 use std::fs;
@@ -14,8 +15,8 @@ fn special_tokens_are_those_of_the_map_if_the_configuration_names_none() {
     let load = |about: Value| {
         let folder = folder(2, tokenizer.to_string().as_bytes(), about.to_string().as_bytes());
         let map = json!({ "eos_token": { "content": "b", "lstrip": false } }).to_string();
-        fs::write(folder.path().join("special_tokens_map.json"), map).unwrap();
-        LanguageModel::load(folder.path()).unwrap()
+        fs::write(folder.join("special_tokens_map.json"), map).unwrap();
+        LanguageModel::load(&folder).unwrap()
     };
     assert_eq!(load(json!({ "eos_token": null })).stop_tokens, [1]);
     assert_eq!(load(json!({ "eos_token": "a" })).stop_tokens, [0]);
@@ -41,7 +42,7 @@ fn chat_templates_know_the_special_tokens_of_the_tokenizer() {
         "chat_template": "{{ pad_token }}{{ image_token }}{{ sep_token is defined }}",
     });
     let folder = folder(3, tokenizer.to_string().as_bytes(), about.to_string().as_bytes());
-    let template = LanguageModel::load(folder.path()).unwrap().template.unwrap();
+    let template = LanguageModel::load(&folder).unwrap().template.unwrap();
     assert_eq!(template.render(&[json!({})]).unwrap(), "<p><i>False");
 }
 
@@ -58,10 +59,10 @@ fn conversations_with_tools_are_rendered_by_the_template_for_tools() {
     fs::write(separate.path().join("additional_chat_templates/tool_use.jinja"), with_tools)
         .unwrap();
     for folder in [load(&json!({ "chat_template": list })), separate] {
-        let model = LanguageModel::load(folder.path()).unwrap();
-        let copy = tempfile::TempDir::new().unwrap();
-        model.save(copy.path()).unwrap();
-        for model in [model, LanguageModel::load(copy.path()).unwrap()] {
+        let model = LanguageModel::load(&folder).unwrap();
+        let copy = Scratch::new();
+        model.save(&copy).unwrap();
+        for model in [model, LanguageModel::load(&copy).unwrap()] {
             let tokens = |values: Value| {
                 model.tokenize_prompt_with(
                     "",
