@@ -15,26 +15,15 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from common import BRIEF, MODULE, PROGRAM, TASK, one
 from gymnasium import spaces
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 
 import grove_rl
 
 FEW = {"iterations": 1, "num_groups": 1, "group_size": 4, "eval_episodes": 2, "max_episode_steps": 3}
-TASK = [{"prompt": f"{i}>", "solution": "ab"} for i in range(4)]
 SPLIT = [{"prompt": "1>", "split": "train"}, {"prompt": "2>", "split": "test"}]
 CHATS = [{"prompt": [{"role": "user", "content": "a"}], "solution": "b"}] * 2
-BRIEF = {
-    "iterations": 1,
-    "fit": {"iterations": 0},
-    "generation": {"num_prompts": 2, "group_size": 2, "max_new_tokens": 2},
-    "eval_episodes": 2,
-}
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 class Still(gymnasium.Env):
@@ -416,9 +405,6 @@ def test_settings_may_be_of_numpy_and_have_the_names_of_trl() -> None:
 
 
 def test_none_leaves_a_setting_at_its_default() -> None:
-    def one(completions: list[str], **_: Any) -> list[float]:
-        return [1.0] * len(completions)
-
     # As `dataclasses.asdict` of TRL's configuration has them.
     off = {"epsilon_high": None, "delta": None, "num_generations": None, "output_dir": None, "lora": {"r": None}}
     runs = [grove_rl.train(task=TASK, reward=one, **BRIEF, **more).run for more in ({}, off)]
@@ -516,30 +502,22 @@ def test_a_run_that_exists_is_refused_in_the_words_of_python() -> None:
 
 
 def test_the_program_has_the_exit_status_of_an_invalid_command_line() -> None:
-    program = [sys.executable, "-P", "-m", "grove_rl._program"]
     for words, status in (["--help"], 0), (["eval", "nothing"], 1), (["train", "--nonsense"], 2):
-        assert subprocess.run([*program, *words], capture_output=True, check=False).returncode == status, words
+        assert subprocess.run([*MODULE, *words], capture_output=True, check=False).returncode == status, words
 
 
 def test_the_program_says_why_it_does_not_resume_runs_of_python() -> None:
-    def one(completions: list[str], **_: Any) -> list[float]:
-        return [1.0] * len(completions)
-
     runs = {
         grove_rl.train(Still, **FEW).run: "stands for environments in a Python process",
         grove_rl.train(task=TASK, reward=one, **BRIEF).run: "reward functions are those of a Python process",
     }
-    program = [sys.executable, "-c", "import grove_rl._program as p; raise SystemExit(p.main())"]
     for run, words in runs.items():
-        resumed = subprocess.run([*program, "train", "--resume", run], capture_output=True, text=True)
+        resumed = subprocess.run([*PROGRAM, "train", "--resume", run], capture_output=True, text=True)
         assert resumed.returncode == 1 and words in resumed.stderr, resumed.stderr
 
 
 @pytest.fixture
 def model() -> grove_rl.LanguageModel:
-    def one(completions: list[str], **_: Any) -> list[float]:
-        return [1.0] * len(completions)
-
     return grove_rl.LanguageModel.load(grove_rl.train(task=TASK, reward=one, **BRIEF).run)
 
 
@@ -581,9 +559,8 @@ def test_the_first_completion_is_that_of_the_program(model: grove_rl.LanguageMod
     options: dict[str, Any] = {"max_new_tokens": 20, "temperature": 1.0, "seed": 3}
     text = model.generate("1>", **options)
     assert model.generate(["1>", "2>"], **options)[0] == text
-    program = [sys.executable, "-c", "import grove_rl._program as p; raise SystemExit(p.main())", "generate", model._path]
-    words = ["1>", "--temperature", "1", "--seed", "3", "--max-new-tokens", "20", "--json"]
-    done = subprocess.run([*program, *words], capture_output=True, check=True)
+    words = ["generate", model._path, "1>", "--temperature", "1", "--seed", "3", "--max-new-tokens", "20", "--json"]
+    done = subprocess.run([*PROGRAM, *words], capture_output=True, check=True)
     assert json.loads(done.stdout)["completions"][0]["text"] == text
 
 
@@ -713,7 +690,7 @@ def test_the_folder_of_the_cache_belongs_to_its_user_alone(tmp_path: Path, monke
     "command",
     [
         ["-c", "import grove_rl; grove_rl.train('catch', iterations=1)"],
-        ["-P", "-m", "grove_rl._program", "devices"],
+        [*MODULE[1:], "devices"],
     ],
 )
 def test_graphics_libraries_print_nothing_while_adapters_are_listed(command: list[str]) -> None:

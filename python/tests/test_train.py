@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import json
+import os
 import pickle
 import shutil
 import signal
@@ -20,6 +21,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from common import BRIEF, MODULE, PROGRAM, TASK, one
 from gymnasium import spaces
 
 import grove_rl
@@ -47,12 +49,6 @@ class Corridor(gymnasium.Env):
 SHORT = {"num_groups": 4, "group_size": 8, "eval_episodes": 32}
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 class Log:
     """The interface that W&B and Trackio share."""
 
@@ -71,7 +67,7 @@ class Log:
         self.finished += 1
 
 
-def test_records_are_logged_under_the_names_of_tensorboard(folder: Path) -> None:
+def test_records_are_logged_under_the_names_of_tensorboard() -> None:
     log, records = Log(), []
     with grove_rl.Tracker(log, name="a run") as tracker:
 
@@ -90,7 +86,7 @@ def test_records_are_logged_under_the_names_of_tensorboard(folder: Path) -> None
         assert ("eval/mean_score" in figures) == (record["evaluation"] is not None)
 
 
-def test_a_tracker_that_fails_warns_once_and_stops_no_run(folder: Path) -> None:
+def test_a_tracker_that_fails_warns_once_and_stops_no_run() -> None:
     class Broken(Log):
         def log(self, figures: dict, step: int) -> None:
             super().log(figures, step)
@@ -126,13 +122,12 @@ def test_trackio_takes_the_records(
     assert list((folder / "trackio").glob("grove*"))
 
 
-def test_a_game_is_trained_as_by_the_program(folder: Path) -> None:
+def test_a_game_is_trained_as_by_the_program() -> None:
     events: list[dict] = []
     report = grove_rl.train("catch", iterations=4, device="cpu", callback=events.append)
     assert [event["iteration"] for event in events] == [1, 2, 3, 4]
-    program = [sys.executable, "-c", "import grove_rl._program as p; raise SystemExit(p.main())"]
     words = ["train", "catch", "--device", "cpu", "--iterations", "4", "--run-dir", "by-program"]
-    subprocess.run([*program, *words], check=True, capture_output=True)
+    subprocess.run([*PROGRAM, *words], check=True, capture_output=True)
     lines = [Path(run, "metrics.jsonl").read_text() for run in (report.run, "by-program")]
     losses = [[json.loads(line)["loss"] for line in text.splitlines()] for text in lines]
     assert losses[0] == losses[1] and len(losses[0]) == 4
@@ -145,14 +140,13 @@ def test_a_game_is_trained_as_by_the_program(folder: Path) -> None:
 def test_the_program_starts_itself_again_for_runs_side_by_side(folder: Path) -> None:
     # A folder of the package's name in the current one is not the package.
     Path("grove_rl").mkdir()
-    program = [sys.executable, "-P", "-m", "grove_rl._program"]
     words = ["train", "catch", "--device", "cpu", "--iterations", "2", "--seeds", "1..2", "--json"]
-    done = subprocess.run([*program, *words], check=True, capture_output=True, text=True)
+    done = subprocess.run([*MODULE, *words], check=True, capture_output=True, text=True)
     runs = json.loads(done.stdout)["runs"]
     assert [run["seed"] for run in runs] == [1, 2] and "Warning" not in done.stderr
 
 
-def test_environments_of_python_are_trained(folder: Path) -> None:
+def test_environments_of_python_are_trained() -> None:
     events: list[dict] = []
     report = grove_rl.train(
         Corridor, iterations=15, max_episode_steps=40, callback=events.append, **SHORT
@@ -169,7 +163,7 @@ def test_environments_of_python_are_trained(folder: Path) -> None:
     np.testing.assert_array_equal(grove_rl.Policy.load(report.run)(flat), policy(obs))
 
 
-def test_episodes_end_at_the_limit_that_is_asked_for_or_else_at_their_own(folder: Path) -> None:
+def test_episodes_end_at_the_limit_that_is_asked_for_or_else_at_their_own() -> None:
     class Endless(Corridor):
         def step(self, action: Any) -> Any:
             return self._obs(), 0.0, False, False, {}
@@ -185,7 +179,7 @@ def test_episodes_end_at_the_limit_that_is_asked_for_or_else_at_their_own(folder
         assert f"num_steps = {steps}" in Path(report.run, "config.toml").read_text().splitlines()
 
 
-def test_processes_do_not_change_the_result(folder: Path) -> None:
+def test_processes_do_not_change_the_result() -> None:
     def losses(num_processes: int) -> list[float]:
         events: list[dict] = []
         grove_rl.train(
@@ -213,7 +207,7 @@ class Fresh(Corridor):
         return super().step(action)
 
 
-def test_processes_start_afresh(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_start_afresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(STATE, "is_used", True)
     few = {"iterations": 1, "max_episode_steps": 5, **SHORT}
     with pytest.raises(AssertionError):
@@ -247,6 +241,14 @@ def test_processes_of_two_threads_leave_the_main_module_in_its_place() -> None:
     assert sys.modules["__main__"] is main
 
 
+def run_script(text: str, **options: Any) -> subprocess.CompletedProcess:
+    """Runs a script that may import this file."""
+    Path("script.py").write_text(text)
+    folders = filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(folders)}
+    return subprocess.run([sys.executable, "script.py"], env=environment, timeout=300, **options)
+
+
 SPAWNED = """
 import multiprocessing, grove_rl, test_train
 
@@ -264,10 +266,8 @@ if __name__ == "__main__":
 """
 
 
-def test_a_process_that_was_spawned_has_processes_of_its_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=":")
-    Path("script.py").write_text(SPAWNED)
-    subprocess.run([sys.executable, "script.py"], check=True, timeout=300)
+def test_a_process_that_was_spawned_has_processes_of_its_own() -> None:
+    run_script(SPAWNED, check=True)
 
 
 REGISTERED = """
@@ -282,10 +282,8 @@ if __name__ == "__main__":
 """
 
 
-def test_an_id_may_stand_for_a_class_of_the_main_script(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=":")
-    Path("script.py").write_text(REGISTERED)
-    subprocess.run([sys.executable, "script.py"], check=True, timeout=300)
+def test_an_id_may_stand_for_a_class_of_the_main_script() -> None:
+    run_script(REGISTERED, check=True)
 
 
 class Deaf(Corridor):
@@ -340,11 +338,9 @@ grove_rl.train(lambda: Mine(), num_processes=2, max_episode_steps=5, callback=ki
 """
 
 
-def test_processes_end_with_the_one_that_trains(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=":")
-    Path("script.py").write_text(KILLED)
+def test_processes_end_with_the_one_that_trains() -> None:
     # The processes share the pipe, which is at its end when the last one is.
-    done = subprocess.run([sys.executable, "script.py"], stdout=subprocess.PIPE, timeout=300)
+    done = run_script(KILLED, stdout=subprocess.PIPE)
     assert done.returncode == -signal.SIGKILL
 
 
@@ -377,17 +373,13 @@ begun.wait()
 
 
 @pytest.mark.parametrize("what", ["lambda: run(0)", "lambda: run(2)", "learn"])
-def test_a_process_ends_while_a_daemon_thread_trains(folder: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=":")
+def test_a_process_ends_while_a_daemon_thread_trains(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     monkeypatch.setenv("PYTHONWARNINGS", "ignore")
-    Path("script.py").write_text(LEFT.replace("WHAT", what))
-    done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, timeout=300)
+    done = run_script(LEFT.replace("WHAT", what), capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_ctrl_c_leaves_none_of_the_processes_that_are_being_started(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_leaves_none_of_the_processes_that_are_being_started(monkeypatch: pytest.MonkeyPatch) -> None:
     start, started = grove_rl._batch._start, []
 
     def interrupted(process: Any) -> None:
@@ -403,23 +395,18 @@ def test_ctrl_c_leaves_none_of_the_processes_that_are_being_started(
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()
 
 
-def test_each_run_warns_anew(folder: Path) -> None:
-    def one(completions: list[str], **_: Any) -> list[float]:
-        return [1.0] * len(completions)
-
-    task = [{"prompt": f"{i}>", "solution": "ab"} for i in range(4)]
-    generation = {"num_prompts": 2, "group_size": 2, "max_new_tokens": 2}
+def test_each_run_warns_anew() -> None:
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("default")
         counts = [0]
         for _ in range(2):
-            grove_rl.train(task=task, reward=one, iterations=2, fit={"iterations": 0}, generation=generation)
+            grove_rl.train(task=TASK, reward=one, **(BRIEF | {"iterations": 2}))
             counts.append(len(seen) - sum(counts))
     assert counts[1] == counts[2] > 0
 
 
 @pytest.mark.filterwarnings("ignore:iteration:UserWarning")
-def test_python_is_called_on_the_thread_that_trains(folder: Path) -> None:
+def test_python_is_called_on_the_thread_that_trains() -> None:
     threads: set[int] = set()
 
     class Bound(Corridor):
@@ -439,19 +426,12 @@ def test_python_is_called_on_the_thread_that_trains(folder: Path) -> None:
         return [float(len(text)) for text in completions]
 
     grove_rl.train(Bound, iterations=2, max_episode_steps=5, **SHORT)
-    grove_rl.train(
-        task=[{"prompt": f"{i}>", "solution": "ab"} for i in range(4)],
-        reward=reward,
-        iterations=2,
-        fit={"iterations": 0},
-        generation={"num_prompts": 2, "group_size": 2, "max_new_tokens": 2},
-        checkpoint={"eval_episodes": 2},
-    )
+    grove_rl.train(task=TASK, reward=reward, **(BRIEF | {"iterations": 2}))
     assert threads == {threading.get_ident()}
 
 
 @pytest.mark.parametrize("num_presses", [1, 2])
-def test_the_second_interrupt_ends_a_run_at_once(folder: Path, num_presses: int) -> None:
+def test_the_second_interrupt_ends_a_run_at_once(num_presses: int) -> None:
     left = [num_presses]
 
     class Pressing(Corridor):
@@ -468,7 +448,7 @@ def test_the_second_interrupt_ends_a_run_at_once(folder: Path, num_presses: int)
     assert saved == (["00000001"] if num_presses == 1 else [])
 
 
-def test_an_interrupt_ends_a_run_within_a_run(folder: Path) -> None:
+def test_an_interrupt_ends_a_run_within_a_run() -> None:
     seen: list[str] = []
 
     def press(event: dict) -> None:
@@ -486,7 +466,7 @@ def test_an_interrupt_ends_a_run_within_a_run(folder: Path) -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_handler_of_an_earlier_run_ends_no_later_one(folder: Path) -> None:
+def test_a_handler_of_an_earlier_run_ends_no_later_one() -> None:
     saved: list[Any] = []
     options: dict = {"device": "cpu", "iterations": 1}
     grove_rl.train("catch", callback=lambda _: saved.append(signal.getsignal(signal.SIGINT)), **options)
@@ -500,7 +480,7 @@ def test_a_handler_of_an_earlier_run_ends_no_later_one(folder: Path) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def test_what_close_raises_is_a_warning_after_a_run(folder: Path) -> None:
+def test_what_close_raises_is_a_warning_after_a_run() -> None:
     closed: list[Corridor] = []
 
     class Closing(Corridor):
@@ -515,7 +495,7 @@ def test_what_close_raises_is_a_warning_after_a_run(folder: Path) -> None:
     assert report.env_steps > 0 and len(set(map(id, closed))) == 33 and seen[0].filename == __file__
 
 
-def test_an_exit_in_close_leaves_no_environment_open(folder: Path) -> None:
+def test_an_exit_in_close_leaves_no_environment_open() -> None:
     closed: list[Corridor] = []
 
     class Leaving(Corridor):
@@ -538,7 +518,7 @@ def test_an_exit_in_close_leaves_no_environment_open(folder: Path) -> None:
     assert len(closed) == 33
 
 
-def test_exceptions_and_stops_reach_the_caller(folder: Path) -> None:
+def test_exceptions_and_stops_reach_the_caller() -> None:
     class Failing(Corridor):
         def step(self, action: Any) -> Any:
             raise OSError("the simulator is gone")
@@ -559,13 +539,13 @@ def test_exceptions_and_stops_reach_the_caller(folder: Path) -> None:
     assert [path.name for path in Path(report.run, "checkpoints").iterdir()] == ["00000003"]
 
 
-def test_a_run_names_its_environment(folder: Path) -> None:
+def test_a_run_names_its_environment() -> None:
     for what, name in ((Corridor, "Corridor"), ("CartPole-v1", "CartPole-v1")):
         run = grove_rl.train(what, iterations=1, max_episode_steps=5, **SHORT).run
         assert json.loads(Path(run, "run.json").read_text())["environment"] == name
 
 
-def test_settings_are_checked(folder: Path) -> None:
+def test_settings_are_checked() -> None:
     with pytest.raises(ValueError, match="learning_rat"):
         grove_rl.train("catch", learning_rat=1e-3)
     with pytest.raises(ValueError, match="group_size"):
@@ -574,7 +554,7 @@ def test_settings_are_checked(folder: Path) -> None:
         grove_rl.train("Pendulum-v1")
 
 
-def test_a_language_model_is_trained_with_reward_functions(folder: Path) -> None:
+def test_a_language_model_is_trained_with_reward_functions() -> None:
     calls: list[dict] = []
 
     def many_a(prompts: list[str], completions: list[str], limit: list[int], large: list[int], **_: Any) -> list:
@@ -623,27 +603,12 @@ def test_a_language_model_is_trained_with_reward_functions(folder: Path) -> None
 
 
 #: A brief run of a language model, and draws that tell one model from another.
-LEARNT: dict[str, Any] = {
-    "task": [{"prompt": f"{i}>", "solution": "ab"} for i in range(4)],
-    "reward": lambda completions, **_: [1.0] * len(completions),
-    "iterations": 1,
-    "fit": {"iterations": 0},
-    "generation": {"num_prompts": 2, "group_size": 2, "max_new_tokens": 2},
-    "eval_episodes": 2,
-}
+LEARNT: dict[str, Any] = {"task": TASK, "reward": one, **BRIEF}
 DRAWS = {"max_new_tokens": 8, "temperature": 1.0, "num_completions": 4}
 
 
 def test_a_language_model_is_pickled_by_its_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    report = grove_rl.train(
-        task=[{"prompt": f"{i}>", "solution": "ab"} for i in range(4)],
-        reward=lambda completions, **_: [1.0] * len(completions),
-        iterations=1,
-        fit={"iterations": 0},
-        generation={"num_prompts": 2, "group_size": 2, "max_new_tokens": 2},
-        eval_episodes=2,
-    )
-    model = grove_rl.LanguageModel.load(report.run)
+    model = grove_rl.LanguageModel.load(grove_rl.train(**LEARNT).run)
     pickled = pickle.dumps(model)
     assert len(pickled) < 1000 < model.num_params
     (folder / "elsewhere").mkdir()
@@ -658,19 +623,11 @@ def test_a_language_model_is_pickled_by_its_path(folder: Path, monkeypatch: pyte
 
 
 def test_a_language_model_is_found_by_the_name_of_its_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = {
-        "task": [{"prompt": f"{i}>", "solution": "ab"} for i in range(4)],
-        "reward": lambda completions, **_: [1.0] * len(completions),
-        "iterations": 1,
-        "fit": {"iterations": 0},
-        "generation": {"num_prompts": 2, "group_size": 2, "max_new_tokens": 2},
-        "eval_episodes": 2,
-    }
-    run = grove_rl.train(**options).run
+    run = grove_rl.train(**LEARNT).run
     assert Path(run) == Path("runs/python-1")
     model = grove_rl.LanguageModel.load("python")
     assert repr(model) == repr(grove_rl.LanguageModel.load(run))
-    more = grove_rl.train(model="python", **options).run
+    more = grove_rl.train(model="python", **LEARNT).run
     assert tomllib.loads(Path(more, "config.toml").read_text())["model"]["path"] == run
     with pytest.raises(ValueError, match="nobody"):
         grove_rl.LanguageModel.load("nobody")
@@ -679,7 +636,7 @@ def test_a_language_model_is_found_by_the_name_of_its_run(folder: Path, monkeypa
     assert copy.deepcopy(model).generate("1>", max_new_tokens=4) == model.generate("1>", max_new_tokens=4)
 
 
-def test_a_folder_in_a_model_is_not_that_of_a_run(folder: Path) -> None:
+def test_a_folder_in_a_model_is_not_that_of_a_run() -> None:
     runs = [grove_rl.train(seed=seed, **LEARNT).run for seed in (1, 2)]
     shutil.copytree(Path(runs[0], "model"), "own")
     shutil.copytree(Path(runs[1], "model"), "own/model")
@@ -692,7 +649,7 @@ def test_a_folder_in_a_model_is_not_that_of_a_run(folder: Path) -> None:
     assert grove_rl.LanguageModel.load(more).generate("1>", **DRAWS) == texts[0]
 
 
-def test_a_run_that_has_not_ended_has_the_best_model_of_its_checkpoints(folder: Path) -> None:
+def test_a_run_that_has_not_ended_has_the_best_model_of_its_checkpoints() -> None:
     runs = [grove_rl.train(seed=seed, **LEARNT).run for seed in (1, 2)]
     texts = [grove_rl.LanguageModel.load(run).generate("1>", **DRAWS) for run in runs]
     # The model card is written last.
@@ -710,26 +667,20 @@ def test_a_run_that_has_not_ended_has_the_best_model_of_its_checkpoints(folder: 
 
 
 @pytest.mark.filterwarnings("ignore:(iteration|no score):UserWarning")
-def test_warnings_are_those_of_python_and_records_are_none(folder: Path) -> None:
+def test_warnings_are_those_of_python_and_records_are_none() -> None:
     def unjudged(completions: list[str], **_: Any) -> list:
         return [None] * len(completions)
 
     log = Log()
     with pytest.warns(UserWarning, match="iteration 1: "):
         grove_rl.train(
-            task=[{"prompt": f"{i}>", "solution": "ab"} for i in range(4)],
-            reward=unjudged,
-            callback=grove_rl.Tracker(log),
-            iterations=2,
-            fit={"iterations": 0},
-            generation={"num_prompts": 2, "group_size": 2, "max_new_tokens": 2},
-            eval_episodes=2,
+            task=TASK, reward=unjudged, callback=grove_rl.Tracker(log), **(BRIEF | {"iterations": 2})
         )
     assert len(log.logged) == 2
 
 
 @pytest.mark.filterwarnings("ignore:iteration:UserWarning")
-def test_completions_that_nobody_judged_have_no_score(folder: Path) -> None:
+def test_completions_that_nobody_judged_have_no_score() -> None:
     def reward(completions: list[str], answer: list[str | None] | None = None, **_: Any) -> list[float | None]:
         answers = answer or [None] * len(completions)
         return [None if own is None else -1.0 - len(text) for own, text in zip(answers, completions, strict=True)]
@@ -741,10 +692,7 @@ def test_completions_that_nobody_judged_have_no_score(folder: Path) -> None:
             eval_task=[{"prompt": f"{i}>", "solution": "ab"} for i in range(4, 8)],
             reward=reward,
             callback=records.append,
-            iterations=2,
-            fit={"iterations": 0},
-            generation={"num_prompts": 2, "group_size": 2, "max_new_tokens": 2},
-            eval_episodes=2,
+            **(BRIEF | {"iterations": 2}),
         )
     assert np.isnan(report.mean_score) and report.details["num_unjudged"] > 0
     for found in (report.details, records[-1]["evaluation"]):
@@ -753,7 +701,7 @@ def test_completions_that_nobody_judged_have_no_score(folder: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:iteration:UserWarning")
-def test_reward_functions_of_one_name_have_parts_of_their_own(folder: Path) -> None:
+def test_reward_functions_of_one_name_have_parts_of_their_own() -> None:
     def constant(name: str, reward: float) -> Any:
         def function(completions: list[str], **_: Any) -> list[float]:
             return [reward] * len(completions)
@@ -763,19 +711,16 @@ def test_reward_functions_of_one_name_have_parts_of_their_own(folder: Path) -> N
 
     records: list[dict] = []
     grove_rl.train(
-        task=[{"prompt": f"{i}>", "solution": "ab"} for i in range(4)],
+        task=TASK,
         reward=[constant("f", 1), constant("f", 2), constant("f_0", 3)],
         callback=records.append,
-        iterations=1,
-        fit={"iterations": 0},
-        generation={"num_prompts": 2, "group_size": 2, "max_new_tokens": 2},
-        eval_episodes=2,
+        **BRIEF,
     )
     assert records[0]["rewards"] == {"f_0": 3, "f_1": 1, "f_2": 2}
 
 
 @pytest.mark.filterwarnings("ignore:iteration:UserWarning")
-def test_a_solution_may_be_a_number(folder: Path) -> None:
+def test_a_solution_may_be_a_number() -> None:
     given: set[Any] = set()
 
     def reward(completions: list[str], solution: list[int], **_: Any) -> list[float]:
@@ -785,9 +730,6 @@ def test_a_solution_may_be_a_number(folder: Path) -> None:
     report = grove_rl.train(
         task=[{"prompt": f"{i}>", "solution": 10 * i} for i in range(4)],
         reward=reward,
-        iterations=2,
-        fit={"iterations": 1},
-        generation={"num_prompts": 2, "group_size": 2, "max_new_tokens": 2},
-        eval_episodes=2,
+        **(BRIEF | {"iterations": 2, "fit": {"iterations": 1}}),
     )
     assert given and given <= {0, 10, 20, 30} and report.env_steps > 0
