@@ -2,7 +2,7 @@
 
 import { saveAgent } from './keeping.mjs';
 import { serve } from './server.mjs';
-import { eventually, gameNames, ok, readPixels, text, until, untilMessage, untilStored } from './visit.mjs';
+import { eventually, gameNames, ok, pickGame, readPixels, text, until, untilMessage, untilStored } from './visit.mjs';
 
 const SIZES = [[320, 640], [390, 844], [768, 1024], [1280, 800], [1920, 1080]];
 
@@ -92,7 +92,7 @@ export default [
       const page = await visit.open({ folded: true, options: { viewport: { width: 1280, height: 800 } } });
       const boxes = new Set();
       for (const game of await gameNames(page)) {
-        await page.locator(`#game input[value=${game}]`).check({ force: true });
+        await pickGame(page, game);
         await until(page, '#names', /Untrained/);
         const [stage, learn, lab] = await Promise.all(['#stage', '#learn', '#lab'].map((one) => page.locator(one).boundingBox()));
         boxes.add(JSON.stringify(stage));
@@ -176,7 +176,7 @@ export default [
       ok(carries(), 'the link lacks the agent that is chosen from the list');
       await other.click('#share');
       await untilMessage(other, /^Link copied: anyone who opens it meets this agent/);
-      await other.locator('#game input[value=fruit]').check({ force: true });
+      await pickGame(other, 'fruit');
       await until(other, '#references', /7\.75/);
       ok(!carries(), 'the link of another game carries the agent');
       // One that cannot be read leaves no trace.
@@ -187,7 +187,7 @@ export default [
       for (const packed of ['AAAA', 'y0jNyckHAA', cut]) {
         const broken = await visit.open({ hash: `#game=catch&agent=${packed}` });
         await until(broken, '#notices', /agent in the link cannot be read/);
-        await broken.locator('#game input[value=fruit]').check({ force: true });
+        await pickGame(broken, 'fruit');
         await until(broken, '#rules', /Fruits fall/);
         ok(!/From the link/.test(await text(broken, '#agent')), 'it is an agent to choose');
         await broken.close();
@@ -245,7 +245,7 @@ export default [
     async run(visit) {
       const page = await visit.open();
       for (const game of await gameNames(page)) {
-        await page.locator(`#game input[value=${game}]`).check({ force: true });
+        await pickGame(page, game);
         await until(page, '#names', /Untrained/);
         await page.click('#takeover');
         await until(page, '#takeover', /Leave/);
@@ -288,7 +288,7 @@ export default [
       const page = await visit.open({ hash: '#game=recall', folded: true });
       ok(await page.locator('#train-here').isDisabled(), 'it offers to train');
       ok(/grove train recall/.test(await text(page, '#state-here')), `it says: ${await text(page, '#state-here')}`);
-      await page.locator('#game input[value=catch]').check({ force: true });
+      await pickGame(page, 'catch');
       await until(page, '#learn-title', /10 seconds/);
       ok(!(await page.locator('#train-here').isDisabled()), 'it offers no training');
     },
@@ -304,13 +304,13 @@ export default [
       await page.click('#train-here');
       await until(page, '#state-here', /^Paused at iteration/);
       const [at] = /iteration \d+/.exec(await text(page, '#state-here'));
-      await page.locator('#game input[value=fruit]').check({ force: true });
+      await pickGame(page, 'fruit');
       await until(page, '#train-here', /^Train an agent$/);
       await page.fill('#set-iterations', '2');
       await page.click('#train-here');
       await untilMessage(page, new RegExp(`Catch is paused at ${at}\\. To continue, pick it and press Resume`));
       await until(page, '#state', /^Finished fruit: iteration 2 of 2/);
-      await page.locator('#game input[value=catch]').check({ force: true });
+      await pickGame(page, 'catch');
       await until(page, '#train-here', /^Resume$/);
       await until(page, '#state-here', new RegExp(`^Paused at ${at} of 5000\\. Fruit catcher: Done`));
       // It waits through a reload, too.

@@ -1,6 +1,6 @@
 // Keeping policies: as files, and in the browser's storage.
 
-import { download, ok, recordSteps, restart, text, until, untilMessage, untilStepped, untilStored } from './visit.mjs';
+import { download, ok, pickGame, recordSteps, restart, text, trainToEnd, until, untilMessage, untilStepped, untilStored } from './visit.mjs';
 import { shortTraining } from './training.mjs';
 
 /** Saves the agent on the stage. */
@@ -21,8 +21,7 @@ export default [
     webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: shortTraining(visit) });
-      await page.click('#start');
-      await until(page, '#state', /^Finished/);
+      await trainToEnd(page);
       const about = await text(page, '#agent-about');
       await restart(page, 4);
       const first = await recordSteps(page, 12);
@@ -49,7 +48,7 @@ export default [
       const page = await visit.open({ hash: '#game=cartpole' });
       const { bytes } = await saveAgent(page);
       const config = Buffer.from(settingsOf(bytes));
-      await page.locator('#game input[value=fruit]').check({ force: true });
+      await pickGame(page, 'fruit');
       await until(page, '#references', /7\.75/);
       await loadAgents(page, [{ name: 'config.toml', buffer: config }, { name: 'weights.safetensors', buffer: bytes }]);
       await untilMessage(page, /Loaded config\.toml and weights\.safetensors/);
@@ -71,8 +70,7 @@ export default [
     async run(visit) {
       const context = await visit.context();
       const page = await visit.open({ hash: shortTraining(visit), context });
-      await page.click('#start');
-      await until(page, '#state', /^Finished/);
+      await trainToEnd(page);
       const about = await text(page, '#agent-about');
       const { bytes } = await saveAgent(page);
       // A finished run is forgotten after its policy is kept.
@@ -119,8 +117,7 @@ export default [
       await page.close();
       const again = await visit.open({ hash: shortTraining(visit), context });
       await untilMessage(again, /^The agent trained here last time cannot be read: \S/);
-      await again.click('#start');
-      await until(again, '#state', /^Finished/);
+      await trainToEnd(again);
       await untilStepped(again);
     },
   },

@@ -2,7 +2,7 @@
 
 import { readFile } from 'node:fs/promises';
 import { shortTraining } from './training.mjs';
-import { assertUnchanged, eventually, gameNames, ok, setSlider, text, until, untilStepped, waitFrames } from './visit.mjs';
+import { assertUnchanged, eventually, gameNames, ok, pickGame, setSlider, text, trainToEnd, until, untilStepped, waitFrames } from './visit.mjs';
 
 /** Notes in the page the numbers of the actions that a person takes. */
 const recordActions = (page) => page.evaluate(async () => {
@@ -104,7 +104,7 @@ export default [
     name: 'the focus stays on a button that is pressed, and returns from a message',
     webgpu: false,
     async run(visit) {
-      const page = await visit.open({ hash: shortTraining(visit).replace('iterations=12', 'iterations=10000') });
+      const page = await visit.open({ hash: shortTraining(visit, 10000) });
       const focused = async (id) => {
         const found = await page.evaluate(() => document.activeElement.id);
         ok(found === id, `the focus is on ${found || 'nothing'} instead of ${id}`);
@@ -153,7 +153,7 @@ export default [
       const hash = await skipped;
       ok(/game=catch&rate=0\.003/.test(hash), `the link is ${hash}`);
       ok(await page.locator('#game input[value=catch]').isChecked(), 'another game is picked');
-      await page.locator('#game input[value=sort]').check({ force: true });
+      await pickGame(page, 'sort');
       await page.locator('.skip').focus();
       await page.keyboard.press('Enter');
       await page.waitForFunction(() => document.activeElement.id === 'text');
@@ -187,15 +187,14 @@ export default [
     async run(visit) {
       const found = [];
       const page = await visit.open({ hash: '#game=catch&groups=16&size=8&width=16&layers=1&iterations=2&seeds=2' });
-      await page.click('#start');
-      await until(page, '#state', /^Finished/);
+      await trainToEnd(page);
       await page.click('#beside summary');
       found.push(...(await findViolations(page, 'after a training of two seeds')));
       await setSlider(page, '#wall', 6);
       await until(page, '#wall-out', /^64$/);
       found.push(...(await findViolations(page, 'on a wall')));
       for (const game of await gameNames(page)) {
-        await page.locator(`#game input[value=${game}]`).check({ force: true });
+        await pickGame(page, game);
         await until(page, '#settings-of', /./);
         found.push(...(await findViolations(page, game)));
       }

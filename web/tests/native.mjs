@@ -5,7 +5,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
-import { ok, text, until, untilChanged, untilMessage, untilStepped } from './visit.mjs';
+import { ok, text, trainToEnd, until, untilChanged, untilMessage, untilStepped } from './visit.mjs';
 import { loadAgents, saveAgent } from './keeping.mjs';
 import { playAlong, saveGames } from './playing.mjs';
 import { shortTraining } from './training.mjs';
@@ -59,9 +59,8 @@ export default [
   {
     name: 'a policy trained in the tab is evaluated by the program, with the score of the tab',
     async run(visit) {
-      const page = await visit.open({ hash: shortTraining(visit).replace('iterations=12', 'iterations=25') });
-      await page.click('#start');
-      await until(page, '#state', /^Finished.*greedy/);
+      const page = await visit.open({ hash: shortTraining(visit, 25) });
+      await trainToEnd(page, /^Finished.*greedy/);
       const [, here] = /greedy ([−\d.]+)/.exec(await text(page, '#state'));
       const { path } = await saveAgent(page);
       const { stdout } = await run(visit.program, ['eval', path, '--json']);
@@ -138,8 +137,7 @@ export default [
       const page = await visit.open({ address, hash: shortTraining(visit) });
       await until(page, '#live', /finished/);
       await page.locator('#source input[value=here]').check({ force: true });
-      await page.click('#start');
-      await until(page, '#state', /^Finished catch: iteration 12/);
+      await trainToEnd(page, /^Finished catch: iteration 12/);
       await page.locator('#source input[value=live]').check({ force: true });
       await until(page, '#state', /^Iteration 10 of 10/);
     },

@@ -1,6 +1,6 @@
 // A page of a user's own game (examples/own_page): it is watched, played, and trained.
 
-import { ok, text, until, untilStepped } from './visit.mjs';
+import { ok, text, trainToEnd, until, untilStepped } from './visit.mjs';
 
 export default [
   {
@@ -18,8 +18,7 @@ export default [
       await page.click('#takeover');
       await until(page, '#takeover', /Leave/);
       await page.keyboard.press('Escape');
-      await page.click('#start');
-      await until(page, '#state', /^Finished boat: .*greedy/);
+      await trainToEnd(page, /^Finished boat: .*greedy/);
       const [, greedy] = /greedy ([\d.]+)/.exec(await text(page, '#state'));
       ok(Number(greedy) > 45, `its greedy score is ${greedy} of 50`);
       await visit.screenshot(page, 'own-page-trained', true);

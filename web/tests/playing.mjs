@@ -1,7 +1,7 @@
 // Playing along: a person beside the agent, walls of games, and the scores to compare with.
 
 import { loadAgents, saveAgent, settingsOf } from './keeping.mjs';
-import { assertUnchanged, download, eventually, ok, readPixels, restart, setSlider, text, until, untilChanged, untilMessage, untilStepped, untilStored, waitFrames } from './visit.mjs';
+import { assertUnchanged, download, eventually, ok, pickGame, readPixels, restart, setSlider, text, until, untilChanged, untilMessage, untilStepped, untilStored, waitFrames } from './visit.mjs';
 
 /** Plays games of catch beside the agent, each from a seed of its own, and does what the agent would do; a
     game that was left before, after some moves, may be among those that are kept. */
@@ -62,7 +62,7 @@ export default [
       await visit.screenshot(page, 'imitated', true);
       await page.keyboard.press('Escape');
       // Games of another game are another matter.
-      await page.locator('#game input[value=fruit]').check({ force: true });
+      await pickGame(page, 'fruit');
       await until(page, '#references', /7\.75/);
       ok(await page.locator('#mine').isHidden(), 'games of catch are offered to fruit');
       return `greedy ${greedy} after ${bytes.length} bytes of games`;
@@ -88,7 +88,7 @@ export default [
       await other.setInputFiles('#files', file);
       await untilMessage(other, /^Loaded mine/);
       ok(await other.locator('#mine').isHidden(), 'games of catch are offered beside fruit');
-      await other.locator('#game input[value=catch]').check({ force: true });
+      await pickGame(other, 'catch');
       await until(other, '#mine-about', /recorded/);
       ok((await text(other, '#mine-about')) === about, 'the games are not kept');
     },
@@ -120,8 +120,8 @@ export default [
       const held = new Promise((done) => { release = done; });
       await page.route('**/policies/cartpole.safetensors', async (route) => { await held; await route.continue(); });
       const arrives = page.waitForResponse('**/policies/cartpole.safetensors');
-      await page.locator('#game input[value=cartpole]').check({ force: true });
-      await page.locator('#game input[value=catch]').check({ force: true });
+      await pickGame(page, 'cartpole');
+      await pickGame(page, 'catch');
       await until(page, '#settings-of', /Catch$/);
       release();
       await (await arrives).finished();
@@ -312,7 +312,7 @@ export default [
       ok(names.join() === 'File good.safetensors,Pretrained,File lazy.safetensors', `over the boards stands ${names}`);
       await visit.screenshot(page, 'side-by-side');
       await page.click('#play');
-      await page.locator('#game input[value=fruit]').check({ force: true });
+      await pickGame(page, 'fruit');
       await until(page, '#references', /7\.75/);
       ok((await page.locator('#names p').count()) === 2, 'the names stay over another game');
     },
@@ -364,7 +364,7 @@ export default [
       const page = await visit.open({ hash: '#game=catch&games=4&speed=4' });
       await page.click('#takeover');
       await until(page, '#duel-last', /Games won/);
-      await page.locator('#game input[value=fruit]').check({ force: true });
+      await pickGame(page, 'fruit');
       await page.waitForFunction(() => /Fruits fall/.test(document.querySelector('#rules').textContent) && document.querySelector('#verdict').hidden);
       ok(/Leave/.test(await text(page, '#takeover')), 'the duel is over');
       await until(page, '#time', /step [1-9]\d? of 100/);

@@ -1,7 +1,7 @@
 // Text: a language model learns to sort on the page, watched completion by completion, and is asked.
 
 import { findViolations } from './looking.mjs';
-import { assertUnchanged, download, eventually, ok, text, until, untilMessage, untilStored, waitFrames } from './visit.mjs';
+import { assertUnchanged, download, eventually, ok, pickGame, text, until, untilMessage, untilStored, waitFrames } from './visit.mjs';
 
 /** The percentage of held-out prompts that must be answered rightly before the training ends. */
 const MIN_RIGHT_PERCENT = 60;
@@ -32,7 +32,7 @@ export default [
       const asked = new Set();
       context.on('request', (request) => asked.add(/(\w+)[\w-]*_bg\.wasm$/.exec(request.url())?.[1]));
       const page = await visit.open({ context });
-      await page.locator('#game input[value=sort]').check({ force: true });
+      await pickGame(page, 'sort');
       ok(await page.locator('#stage').isHidden(), 'the game stays');
       ok(page.url().includes('game=sort'), 'the link does not say it');
       ok(/in ascending order/.test(await text(page, '#text-about')), 'there is no explanation');
@@ -56,7 +56,7 @@ export default [
         // Charts are drawn less often than iterations end.
         await eventually(`a value of ${title}`, () => figure.locator('output').textContent(), (value) => /\d/.test(value));
       }
-      await page.locator('#game input[value=catch]').check({ force: true });
+      await pickGame(page, 'catch');
       await until(page, '#rules', /ball falls/);
       ok(await page.locator('#text').isHidden(), 'the text stays');
       return state;
@@ -202,7 +202,7 @@ export default [
       await untilMessage(page, /no\.safetensors: .*[Nn]ot an intact safetensors file/);
       ok((await text(page, '#text-state')).startsWith('Finished'), 'what was trained is gone');
       // On a game's view it opens the text.
-      await page.locator('#game input[value=catch]').check({ force: true });
+      await pickGame(page, 'catch');
       await until(page, '#rules', /ball falls/);
       await page.setInputFiles('#files', { name: 'again.safetensors', mimeType: 'application/octet-stream', buffer: bytes });
       await untilMessage(page, /Loaded again\.safetensors/);
@@ -243,12 +243,12 @@ export default [
         document.body.dispatchEvent(event);
       });
       await untilMessage(page, /folder: It could not be found/);
-      await page.locator('#game input[value=catch]').check({ force: true });
+      await pickGame(page, 'catch');
       await until(page, '#rules', /ball falls/);
       await refused('#files', foreign);
       ok(await page.locator('#text').isHidden(), 'the text is opened');
       // Neither does Enter in a field take its place.
-      await page.locator('#game input[value=sort]').check({ force: true });
+      await pickGame(page, 'sort');
       await page.click('#text-settings summary');
       await page.press('#text-rate', 'Enter');
       ok((await text(page, '#text-state')) === before, 'Enter starts another training');

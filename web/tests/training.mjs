@@ -3,13 +3,14 @@
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { saveAgent } from './keeping.mjs';
-import { assertUnchanged, download, eventually, ok, setSlider, text, until, untilMessage, untilStepped, untilStored } from './visit.mjs';
+import { assertUnchanged, download, eventually, ok, pickGame, setSlider, text, trainAndPause, trainToEnd, until, untilMessage, untilStepped, untilStored } from './visit.mjs';
 
 /** The greedy score at which catch counts as learnt; the optimum is 1. */
 const LEARNT_SCORE = 0.9;
 
-/** The link of a training that is over soon, on WebGPU where there is any, be it software. */
-export const shortTraining = ({ gpu }) => `#game=catch&groups=16&size=8&width=16&layers=1&iterations=12${gpu ? '&device=WebGPU' : ''}`;
+/** The link of a training of catch, which is over soon unless it has more iterations, on WebGPU where there is any, be
+    it software. */
+export const shortTraining = ({ gpu }, iterations = 12) => `#game=catch&groups=16&size=8&width=16&layers=1&iterations=${iterations}${gpu ? '&device=WebGPU' : ''}`;
 
 const toNumber = (text) => Number(text.replace('−', '-'));
 
@@ -72,11 +73,8 @@ export default [
     name: 'training pauses, continues and is reset',
     async run(visit) {
       // So many that it is not over before it has been seen to continue.
-      const page = await visit.open({ hash: shortTraining(visit).replace('iterations=12', `iterations=${visit.gpu ? 500 : 10_000}`) });
-      await page.click('#start');
-      await until(page, '#state', /^Training catch: iteration ([2-9]|\d\d)/);
-      await page.click('#pause');
-      await until(page, '#state', /^Paused/);
+      const page = await visit.open({ hash: shortTraining(visit, visit.gpu ? 500 : 10_000) });
+      await trainAndPause(page);
       const before = await text(page, '#state');
       await assertUnchanged(page, '#state', 'it trains in the pause', 90);
       await untilStepped(page);
@@ -89,15 +87,14 @@ export default [
       await page.waitForFunction(() => /nothing yet/.test(document.querySelector('figure.entropy canvas').ariaLabel)); // the curves are gone
       await assertUnchanged(page, '#state', 'it trains on after a reset', 60);
       await page.fill('#set-iterations', '3');
-      await page.click('#start');
-      await until(page, '#state', /^Finished catch: iteration 3 of 3/);
+      await trainToEnd(page, /^Finished catch: iteration 3 of 3/);
     },
   },
   {
     name: 'a reload resumes a training, which ends the same to the byte, and leaving warns',
     slow: true,
     async run(visit) {
-      const hash = shortTraining(visit).replace('iterations=12', `iterations=${visit.gpu ? 20 : 1000}&seeds=2`);
+      const hash = `${shortTraining(visit, visit.gpu ? 20 : 1000)}&seeds=2`;
       const files = async (page) => {
         await until(page, '#state', /^Finished catch: iteration \d+/);
         const all = [];
@@ -137,12 +134,12 @@ export default [
     name: 'each game has its own form, and the buttons say what they train',
     webgpu: false,
     async run(visit) {
-      const page = await visit.open({ hash: shortTraining(visit).replace('iterations=12', 'iterations=3000') });
+      const page = await visit.open({ hash: shortTraining(visit, 3000) });
       await page.click('#start');
       await until(page, '#state', /^Training catch: .*left/);
       await page.click('#pause');
       await until(page, '#state', /^Paused catch/);
-      await page.locator('#game input[value=fruit]').check({ force: true });
+      await pickGame(page, 'fruit');
       await until(page, '#settings-of', /^Settings for Fruit catcher$/);
       ok((await page.inputValue('#set-groups')) !== '16', 'the settings are those of catch');
       ok(/Training: Catch/.test(await text(page, '#lab-title')), 'the curves do not say whose they are');
@@ -150,16 +147,15 @@ export default [
       ok((await text(page, '#train-here')) === 'Train an agent', `the button on top says ${await text(page, '#train-here')}`);
       await page.fill('#set-groups', '8');
       await page.fill('#set-iterations', '2');
-      await page.locator('#game input[value=catch]').check({ force: true });
+      await pickGame(page, 'catch');
       await until(page, '#settings-of', /Catch/);
-      await page.locator('#game input[value=fruit]').check({ force: true });
+      await pickGame(page, 'fruit');
       await until(page, '#settings-of', /Fruit/);
       ok((await page.inputValue('#set-groups')) === '8', 'the game has lost its settings');
-      await page.click('#start');
-      await until(page, '#state', /^Finished fruit: iteration 2 of 2/);
+      await trainToEnd(page, /^Finished fruit: iteration 2 of 2/);
       // The device is the same for all games, until a link says otherwise.
       await page.selectOption('#set-device', 'CPU');
-      await page.locator('#game input[value=catch]').check({ force: true });
+      await pickGame(page, 'catch');
       await until(page, '#settings-of', /Catch/);
       ok((await page.inputValue('#set-device')) === 'CPU', 'another game has another device');
       await page.evaluate(() => { location.hash = '#game=catch&groups=32'; });
@@ -177,7 +173,7 @@ export default [
       await context.route('**/train*_bg.wasm', (route) => late.then(() => route.continue()));
       const page = await visit.open({ hash: shortTraining(visit), context });
       await page.click('#start');
-      await page.locator('#game input[value=fruit]').check({ force: true });
+      await pickGame(page, 'fruit');
       await until(page, '#settings-of', /Fruit/);
       arrive();
       await until(page, '#state', /^Finished catch/);
@@ -189,7 +185,7 @@ export default [
     name: 'Enter in a field does not replace a training, but moves to the button that does',
     webgpu: false,
     async run(visit) {
-      const page = await visit.open({ hash: shortTraining(visit).replace('iterations=12', 'iterations=10000') });
+      const page = await visit.open({ hash: shortTraining(visit, 10000) });
       await page.press('#set-iterations', 'Enter'); // nothing is there to be replaced
       await until(page, '#state', /^Training catch: iteration ([2-9]|\d\d)/);
       await page.click('#pause');
@@ -206,11 +202,9 @@ export default [
     webgpu: false,
     async run(visit) {
       const context = await visit.context();
-      const [first, second] = [await visit.open({ hash: shortTraining(visit).replace('iterations=12', 'iterations=10000'), context }), await visit.open({ hash: shortTraining(visit), context })];
+      const [first, second] = [await visit.open({ hash: shortTraining(visit, 10000), context }), await visit.open({ hash: shortTraining(visit), context })];
       await first.bringToFront();
-      await first.click('#start');
-      await until(first, '#state', /^Training catch: iteration ([2-9]|\d\d)/);
-      await first.click('#pause');
+      await trainAndPause(first);
       await untilStored(first, 'run', (run) => run?.paused === true);
       await second.bringToFront();
       await second.click('#start');
@@ -222,9 +216,7 @@ export default [
       await untilStored(first, 'run', (run) => run === undefined);
       await second.bringToFront();
       await second.fill('#set-iterations', '10000');
-      await second.click('#start');
-      await until(second, '#state', /^Training catch: iteration ([2-9]|\d\d)/);
-      await second.click('#pause');
+      await trainAndPause(second);
       await untilStored(second, 'run', (run) => run?.paused === true);
     },
   },
@@ -234,11 +226,8 @@ export default [
     async run(visit) {
       const context = await visit.context();
       const next = await visit.open({ hash: '#game=cartpole', context }); // it has looked for a kept run before there is one
-      const first = await visit.open({ hash: shortTraining(visit).replace('iterations=12', 'iterations=10000'), context });
-      await first.click('#start');
-      await until(first, '#state', /^Training catch: iteration ([2-9]|\d\d)/);
-      await first.click('#pause');
-      await until(first, '#state', /^Paused catch/);
+      const first = await visit.open({ hash: shortTraining(visit, 10000), context });
+      await trainAndPause(first);
       await untilStored(first, 'run', (run) => run?.paused === true);
       const [at] = /iteration \d+/.exec(await text(first, '#state'));
       await first.close();
@@ -292,8 +281,7 @@ export default [
     webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: `${shortTraining(visit)}&seeds=2` });
-      await page.click('#start');
-      await until(page, '#state', /^Finished/);
+      await trainToEnd(page);
       const seeds = await page.locator('#seeds li').allTextContents();
       ok(seeds.join() === 'seed 1,seed 2,mean,range', `the seeds are ${seeds}`);
       const colours = await page.evaluate(() => [...document.querySelectorAll('#seeds .seed')].map((one) => getComputedStyle(one, '::before').borderTopColor));
@@ -309,8 +297,7 @@ export default [
     async run(visit) {
       const page = await visit.open({ hash: `${shortTraining(visit)}&seeds=3` });
       const scores = async () => {
-        await page.click('#start');
-        await until(page, '#state', /^Finished/);
+        await trainToEnd(page);
         return text(page, '#state');
       };
       const first = await scores();
@@ -358,8 +345,7 @@ export default [
         const asked = [];
         context.on('request', (request) => asked.push(new URL(request.url()).pathname.split('/').at(-1)));
         const page = await visit.open({ hash: shortTraining({ gpu: false }), context });
-        await page.click('#start');
-        await until(page, '#state', /^Finished catch: iteration 12/);
+        await trainToEnd(page, /^Finished catch: iteration 12/);
         ok(asked.filter((name) => /^train.*wasm$/.test(name)).every((name) => name === module) && asked.includes(module), `it asked for ${asked.filter((name) => name.endsWith('wasm'))}`);
         scores.push(toNumber(/score ([−\d.]+)/.exec(await text(page, '#state'))[1]));
         await context.close();
@@ -419,9 +405,9 @@ export default [
       ok(await page.locator('#trouble').isHidden(), 'it still says that a setting is out of range');
       ok(!/rate|groups|device/.test(page.url()), `the link is ${page.url()}`);
       ok(/^Not started/.test(await text(page, '#state')), 'the button starts a training');
-      await page.locator('#game input[value=fruit]').check({ force: true });
+      await pickGame(page, 'fruit');
       await until(page, '#settings-of', /Fruit/);
-      await page.locator('#game input[value=catch]').check({ force: true });
+      await pickGame(page, 'catch');
       await until(page, '#settings-of', /Catch/);
       ok((await values(page)) === defaults, 'what was there before is back');
     },
@@ -469,7 +455,7 @@ export default [
     name: 'games of the training device are drawn from its memory, one or a thousand, also in a pause',
     webgpu: true,
     async run(visit) {
-      const page = await visit.open({ hash: shortTraining(visit).replace('iterations=12', 'iterations=500') });
+      const page = await visit.open({ hash: shortTraining(visit, 500) });
       await page.click('#start');
       await until(page, '#state', /iteration ([2-9]|\d\d)/);
       await page.click('#device-wall summary');

@@ -1,6 +1,6 @@
 // When something is refused or lost: a clear message, and the page continues.
 
-import { ok, text, until, untilMessage, untilStepped, untilStored } from './visit.mjs';
+import { ok, pickGame, text, trainAndPause, trainToEnd, until, untilMessage, untilStepped, untilStored } from './visit.mjs';
 import { shortTraining } from './training.mjs';
 
 /** The training module, with changes of the runs that it makes or resumes: `spoil` is code about `run`. */
@@ -23,12 +23,9 @@ export default [
     webgpu: false,
     async run(visit) {
       const { instead } = visit.site;
-      const page = await visit.open({ hash: shortTraining(visit).replace('iterations=12', 'iterations=10000') });
+      const page = await visit.open({ hash: shortTraining(visit, 10000) });
       page.on('dialog', (dialog) => dialog.accept());
-      await page.click('#start');
-      await until(page, '#state', /^Training catch: iteration ([2-9]|\d\d)/);
-      await page.click('#pause');
-      await until(page, '#state', /^Paused catch/);
+      await trainAndPause(page);
       await untilStored(page, 'run', (run) => run?.paused === true);
       const before = await text(page, '#state');
       instead['trainer.js'] = 'export function importTrainer() { throw new Error("broken on the way"); }';
@@ -63,11 +60,8 @@ export default [
         let paused = false;
         addEventListener('message', ({ data }) => { paused ||= data.do === 'pause'; });
         run.iterate = () => (paused ? Promise.reject(new Error('the device is lost')) : iterate());`);
-      const page = await visit.open({ hash: shortTraining(visit).replace('iterations=12', 'iterations=10000') });
-      await page.click('#start');
-      await until(page, '#state', /^Training catch: iteration ([2-9]|\d\d)/);
-      await page.click('#pause');
-      await until(page, '#state', /^Paused catch/);
+      const page = await visit.open({ hash: shortTraining(visit, 10000) });
+      await trainAndPause(page);
       const [at] = /iteration \d+/.exec(await text(page, '#state'));
       await page.click('#pause');
       await until(page, '#state', /^Stopped catch/);
@@ -76,13 +70,13 @@ export default [
       await page.press('#set-rate', 'Enter');
       ok((await page.evaluate(() => document.activeElement.id)) === 'start', 'the focus does not move to the button');
       ok((await text(page, '#start')) === 'Train again', `the button says ${await text(page, '#start')}`);
-      await page.locator('#game input[value=fruit]').check({ force: true });
+      await pickGame(page, 'fruit');
       await until(page, '#settings-of', /Fruit/);
       await page.fill('#set-iterations', '2');
       await page.click('#train-here');
       await untilMessage(page, new RegExp(`Catch is paused at ${at}\\. To continue, pick it and press Resume`));
       await until(page, '#state', /^Finished fruit: iteration 2 of 2/);
-      await page.locator('#game input[value=catch]').check({ force: true });
+      await pickGame(page, 'catch');
       await until(page, '#train-here', /^Resume$/);
       await page.click('#train-here');
       await until(page, '#state', /^Training catch: iteration/);
@@ -97,7 +91,7 @@ export default [
         let pausing = false;
         addEventListener('message', ({ data }) => { pausing ||= data.do === 'pause'; });
         run.save = () => (pausing ? Promise.reject(new Error('the memory is exhausted')) : save());`);
-      const page = await visit.open({ hash: shortTraining(visit).replace('iterations=12', 'iterations=10000') });
+      const page = await visit.open({ hash: shortTraining(visit, 10000) });
       await page.click('#start');
       await until(page, '#state', /^Training catch: iteration ([2-9]|\d\d)/);
       await page.click('#pause');
@@ -131,8 +125,7 @@ export default [
       });
       await untilMessage(page, /stores nothing for the page.*storage is switched off/);
       await visit.screenshot(page, 'no-storage');
-      await page.click('#start');
-      await until(page, '#state', /^Finished/);
+      await trainToEnd(page);
       await untilMessage(page, /Save the policy as a file/);
       await untilStepped(page);
     },
@@ -146,9 +139,8 @@ export default [
         init: () => { IDBDatabase.prototype.transaction = () => { throw new DOMException('the connection is closing', 'InvalidStateError'); }; },
       });
       await untilMessage(page, /stores nothing for the page \(the connection is closing\)/);
-      await page.click('#start');
-      await until(page, '#state', /^Finished/);
-      await page.locator('#game input[value=sort]').check({ force: true });
+      await trainToEnd(page);
+      await pickGame(page, 'sort');
       await until(page, '#text-state', /iteration \d/);
     },
   },
@@ -193,8 +185,7 @@ export default [
       ok(/^Without WebGPU.*does not answer/.test(await text(page, '#renderer-note')), 'the line does not say so');
       await untilStepped(page);
       ok((await visit.describePicture(page)).colours >= 4, 'nothing is drawn');
-      await page.click('#start');
-      await until(page, '#state', /^Finished catch/);
+      await trainToEnd(page, /^Finished catch/);
     },
   },
   {

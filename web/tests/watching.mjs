@@ -1,6 +1,6 @@
 // Watching: the first picture, the controls, the games.
 
-import { assertUnchanged, eventually, gameNames, ok, recordSteps, restart, setSlider, shownStep, text, until, untilStepped, untilStillPicture, waitFrames } from './visit.mjs';
+import { assertUnchanged, eventually, gameNames, ok, pickGame, recordSteps, restart, setSlider, shownStep, text, until, untilStepped, untilStillPicture, waitFrames } from './visit.mjs';
 
 /** What the page says of each game: the number of its actions, a reference score, words of its rules, and whether
     its ruler has the two ends that it needs. */
@@ -122,7 +122,7 @@ export default [
       // The page shows the first at the start, so another is picked before it.
       for (const game of [...games.slice(1), games[0]]) {
         const [actions, reference, rules, hasRuler] = FACTS.get(game);
-        await page.locator(`#game input[value=${game}]`).check({ force: true });
+        await pickGame(page, game);
         await until(page, '#references', reference);
         await until(page, '#rules', rules);
         await until(page, '#agent option:checked', /Pretrained/);
@@ -232,7 +232,7 @@ export default [
     async run(visit) {
       const page = await visit.open({ hash: '#game=catch&groups=16' });
       const pick = async (page, game, title) => {
-        await page.locator(`#game input[value=${game}]`).check({ force: true });
+        await pickGame(page, game);
         await until(page, '#settings-of', title);
       };
       await pick(page, 'fruit', /Fruit/);
@@ -242,11 +242,11 @@ export default [
       await page.evaluate(() => { location.hash = '#game=sort&groups=8'; });
       await page.locator('#text').waitFor();
       ok(!/groups/.test(page.url()), `text has settings of a game: ${page.url()}`);
-      await page.locator('#game input[value=catch]').check({ force: true });
+      await pickGame(page, 'catch');
       await page.locator('#stage').waitFor();
       ok(/Catch$/.test(await text(page, '#settings-of')) && (await page.inputValue('#set-groups')) === '16', 'the form is that of another game');
       const other = await visit.open({ hash: '#game=sort&groups=16' });
-      await other.locator('#game input[value=fruit]').check({ force: true });
+      await pickGame(other, 'fruit');
       await other.locator('#stage').waitFor();
       await untilStepped(other);
       ok((await other.inputValue('#set-groups')) !== '16', 'the settings of a link to text are those of a game');
