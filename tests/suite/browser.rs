@@ -24,6 +24,11 @@ impl Served {
         Self::spawn(Command::new(env!("CARGO_BIN_EXE_grove")).args(arguments).current_dir(folder))
     }
 
+    /// Shows the run in the folder `run`.
+    pub fn watch(folder: &Path) -> Self {
+        Self::start(folder, &["watch", "run", "--port", "0"])
+    }
+
     pub fn spawn(command: &mut Command) -> Self {
         #[cfg(unix)]
         hear_ctrl_c();
@@ -56,13 +61,17 @@ impl Served {
     }
 
     pub fn get(&self, path: &str) -> Answer {
-        self.ask(&format!("GET {path} HTTP/1.1\r\nHost: {}\r\n", self.address))
+        self.ask(&self.head(path))
+    }
+
+    /// The lines that ask for a path.
+    pub fn head(&self, path: &str) -> String {
+        format!("GET {path} HTTP/1.1\r\nHost: {}\r\n", self.address)
     }
 
     /// Sends these lines, and that this is all.
     pub fn ask(&self, head: &str) -> Answer {
-        let mut stream = self.connect();
-        stream.write_all(format!("{head}Connection: close\r\n\r\n").as_bytes()).unwrap();
+        let stream = self.send(&format!("{head}Connection: close\r\n\r\n"));
         Answer::read(stream).unwrap_or_else(|| panic!("no answer to {head:?}"))
     }
 
@@ -72,14 +81,19 @@ impl Served {
         stream
     }
 
+    /// Sends exactly this.
+    pub fn send(&self, text: &str) -> TcpStream {
+        let mut stream = self.connect();
+        stream.write_all(text.as_bytes()).unwrap();
+        stream
+    }
+
     /// Asks for the events after the one with this id.
     pub fn events(&self, last: Option<&str>) -> Events {
-        let mut stream = self.connect();
         // A stream of HTTP/1.0 is not cut into chunks.
         let last = last.map(|id| format!("Last-Event-ID: {id}\r\n")).unwrap_or_default();
         let head = format!("GET /run/events HTTP/1.0\r\nHost: {}\r\n{last}\r\n", self.address);
-        stream.write_all(head.as_bytes()).unwrap();
-        let mut lines = BufReader::new(stream);
+        let mut lines = BufReader::new(self.send(&head));
         let mut line = String::new();
         lines.read_line(&mut line).unwrap();
         assert!(line.contains(" 200 "), "{line}");

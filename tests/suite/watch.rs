@@ -1,10 +1,8 @@
 //! The server of the live page: public files, access control and refusals.
 
 use crate::browser::{Answer, Served};
-use crate::support::{Scratch, grove, json, refusal, stderr, train, wait_for};
+use crate::support::{Scratch, grove, json, refusal, repository, stderr, train, wait_for};
 use std::fs;
-use std::io::Write;
-use std::path::Path;
 
 const SECRET: &str = "this stays here";
 
@@ -18,41 +16,26 @@ fn folder_with_run() -> Scratch {
     folder
 }
 
-fn watch(folder: &Path) -> Served {
-    Served::start(folder, &["watch", "run", "--port", "0"])
-}
-
 #[test]
 fn the_page_and_the_listed_files_are_served_with_their_headers() {
     let folder = folder_with_run();
     let run = folder.join("run");
-    let server = watch(&folder);
+    let server = Served::watch(&folder);
     let listed = [
-        ("config.toml", "config.toml", "text/plain; charset=utf-8", None),
-        ("run.json", "run.json", "application/json", None),
-        ("metrics.jsonl", "metrics.jsonl", "application/x-ndjson", None),
-        ("best/config.toml", "best/config.toml", "text/plain; charset=utf-8", None),
-        (
-            "newest/config.toml",
-            "checkpoints/00000006/config.toml",
-            "text/plain; charset=utf-8",
-            Some("6"),
-        ),
-        ("best/weights.safetensors", "best/weights.safetensors", "application/octet-stream", None),
-        (
-            "newest/weights.safetensors",
-            "checkpoints/00000006/weights.safetensors",
-            "application/octet-stream",
-            Some("6"),
-        ),
+        ("text/plain; charset=utf-8", "config.toml best/config.toml newest/config.toml"),
+        ("application/json", "run.json"),
+        ("application/x-ndjson", "metrics.jsonl"),
+        ("application/octet-stream", "best/weights.safetensors newest/weights.safetensors"),
     ];
-    for (name, file, kind, iteration) in listed {
+    let each = |(kind, names): (_, &'static str)| names.split(' ').map(move |name| (kind, name));
+    for (kind, name) in listed.into_iter().flat_map(each) {
         let answer = server.get(&format!("/run/files/{name}"));
         assert_eq!(answer.status, 200, "{name}");
-        assert!(answer.body == fs::read(run.join(file)).unwrap(), "{name}");
+        let file = run.join(name.replace("newest", "checkpoints/00000006"));
+        assert!(answer.body == fs::read(file).unwrap(), "{name}");
         assert_eq!(answer.header("content-type"), Some(kind), "{name}");
-        if iteration.is_some() {
-            assert_eq!(answer.header("grove-iteration"), iteration, "{name}");
+        if name.starts_with("newest") {
+            assert_eq!(answer.header("grove-iteration"), Some("6"), "{name}");
         }
     }
     for path in ["/", "/index.html"] {
@@ -82,13 +65,12 @@ fn the_page_and_the_listed_files_are_served_with_their_headers() {
 #[test]
 fn the_page_names_the_policy_of_the_server_before_all_that_it_loads() {
     let folder = folder_with_run();
-    let server = watch(&folder);
+    let server = Served::watch(&folder);
     let answer = server.get("/");
     // Browsers take the last part from a header alone.
     let policy = answer.header("content-security-policy").unwrap();
     let policy = policy.strip_suffix("; frame-ancestors 'none'").unwrap();
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("web/page/index.html");
-    let page = fs::read_to_string(page).unwrap();
+    let page = fs::read_to_string(repository("web/page/index.html")).unwrap();
     let meta = format!("<meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\">");
     let (meta_at, first) = (page.find(&meta).expect(&meta), page.find("<link").unwrap());
     assert!(meta_at < first);
@@ -97,7 +79,7 @@ fn the_page_names_the_policy_of_the_server_before_all_that_it_loads() {
 #[test]
 fn the_run_is_described() {
     let folder = folder_with_run();
-    let server = watch(&folder);
+    let server = Served::watch(&folder);
     let about = server.get("/run/about.json").json();
     assert_eq!(about["run"], "run");
     assert_eq!(about["game"], "catch");
@@ -119,7 +101,7 @@ fn the_run_is_described() {
 #[test]
 fn cached_files_are_not_sent_again() {
     let folder = folder_with_run();
-    let server = watch(&folder);
+    let server = Served::watch(&folder);
     let host = format!("Host: {}\r\n", server.address);
     for path in ["/", "/run/about.json", "/run/files/best/weights.safetensors"] {
         let first = server.get(path);
@@ -150,7 +132,7 @@ fn cached_files_are_not_sent_again() {
 fn no_other_path_is_served() {
     let folder = folder_with_run();
     let secret = folder.join("secret.txt");
-    let server = watch(&folder);
+    let server = Served::watch(&folder);
     let absolute = format!("/run/files/{}", secret.display());
     let encoded = absolute.replace('/', "%2f");
     let whole = format!("http://{}/run/files/../secret.txt", server.address);
@@ -201,10 +183,7 @@ fn no_other_path_is_served() {
         &file,
     ];
     for path in paths {
-        let mut stream = server.connect();
-        let host = &server.address;
-        let head = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
-        stream.write_all(head.as_bytes()).unwrap();
+        let stream = server.send(&format!("{}Connection: close\r\n\r\n", server.head(path)));
         // A malformed request may be dropped without a response.
         if let Some(answer) = Answer::read(stream) {
             assert!([400, 403, 404].contains(&answer.status), "{path:?}: {}", answer.status);
@@ -222,7 +201,7 @@ fn links_out_of_the_run_are_not_followed() {
     let folder = folder_with_run();
     let (run, other) = (folder.join("run"), folder.join("other"));
     fs::create_dir(&other).unwrap();
-    let server = watch(&folder);
+    let server = Served::watch(&folder);
     for name in ["config.toml", "metrics.jsonl", "run.json", "best", "checkpoints"] {
         fs::rename(run.join(name), other.join(name)).unwrap();
         symlink(other.join(name), run.join(name)).unwrap();
@@ -246,7 +225,7 @@ fn links_out_of_the_run_are_not_followed() {
 #[test]
 fn foreign_hosts_origins_and_methods_are_rejected() {
     let folder = folder_with_run();
-    let server = watch(&folder);
+    let server = Served::watch(&folder);
     let (address, port) = (&server.address, server.address.rsplit(':').next().unwrap());
     let localhost = format!("localhost:{port}");
     let ask = |method: &str, host: &str, more: &str| {

@@ -13,10 +13,6 @@ fn folder_with_run(iterations: &str) -> Scratch {
     folder
 }
 
-fn watch(folder: &Path) -> Served {
-    Served::start(folder, &["watch", "run", "--port", "0"])
-}
-
 /// Appends a copy of the last record with another iteration.
 fn record(folder: &Path, iteration: u64) {
     let path = folder.join("run/metrics.jsonl");
@@ -33,13 +29,12 @@ fn record(folder: &Path, iteration: u64) {
 }
 
 fn checkpoints(events: &mut Events, number: usize) -> Vec<(String, u64)> {
-    let mut found: Vec<_> = (0..number)
-        .map(|_| {
-            let data = events.next_of("checkpoint").data;
-            let data: serde_json::Value = serde_json::from_str(&data).unwrap();
-            (data["which"].as_str().unwrap().to_string(), data["iteration"].as_u64().unwrap())
-        })
-        .collect();
+    let of = |_| {
+        let data = events.next_of("checkpoint").data;
+        let data: serde_json::Value = serde_json::from_str(&data).unwrap();
+        (data["which"].as_str().unwrap().to_string(), data["iteration"].as_u64().unwrap())
+    };
+    let mut found: Vec<_> = (0..number).map(of).collect();
     found.sort();
     found
 }
@@ -47,7 +42,7 @@ fn checkpoints(events: &mut Events, number: usize) -> Vec<(String, u64)> {
 #[test]
 fn a_client_receives_existing_then_new_records() {
     let folder = &folder_with_run("6");
-    let server = watch(folder);
+    let server = Served::watch(folder);
     let mut events = server.events(None);
     assert_eq!(events.next().name, "start");
     let text = fs::read_to_string(folder.join("run/metrics.jsonl")).unwrap();
@@ -64,14 +59,14 @@ fn a_client_receives_existing_then_new_records() {
 #[test]
 fn a_reconnecting_client_continues_where_it_was() {
     let folder = &folder_with_run("6");
-    let server = watch(folder);
+    let server = Served::watch(folder);
     let mut events = server.events(None);
     let third = (0..3).map(|_| events.next_of("record")).last().unwrap();
     assert!(third.id.ends_with("-3"), "{third:?}");
     drop(events);
 
     // Another server of the same run accepts the id, too.
-    let other = watch(folder);
+    let other = Served::watch(folder);
     for server in [&server, &other] {
         let mut events = server.events(Some(&third.id));
         let names: Vec<String> = (0..3).map(|_| events.next().name).collect();
@@ -91,7 +86,7 @@ fn a_reconnecting_client_continues_where_it_was() {
 fn resumed_and_replaced_runs_restart_the_stream() {
     let folder = &folder_with_run("6");
     record(folder, 7);
-    let server = watch(folder);
+    let server = Served::watch(folder);
     let mut events = server.events(None);
     while events.iteration() < 7 {}
     assert_eq!(checkpoints(&mut events, 2)[1], ("newest".to_string(), 6));
@@ -126,14 +121,14 @@ fn damaged_checkpoints_are_skipped() {
     let mut bytes = fs::read(&weights).unwrap();
     bytes[100] ^= 1;
     fs::write(&weights, bytes).unwrap();
-    let server = watch(folder);
+    let server = Served::watch(folder);
     assert_eq!(server.get("/run/about.json").json()["newest"]["iteration"], 4);
 }
 
 #[test]
 fn connections_are_limited_and_freed_when_clients_leave() {
     let folder = folder_with_run("1");
-    let server = watch(&folder);
+    let server = Served::watch(&folder);
     let clients: Vec<Events> = (0..64).map(|_| server.events(None)).collect();
     let answer = server.get("/run/about.json");
     assert_eq!(answer.status, 503);
@@ -143,9 +138,7 @@ fn connections_are_limited_and_freed_when_clients_leave() {
     drop((clients, waiting));
     let status = || {
         let mut stream = server.connect();
-        let head =
-            format!("GET / HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", server.address);
-        stream.write_all(head.as_bytes()).ok()?;
+        stream.write_all((server.head("/") + "Connection: close\r\n\r\n").as_bytes()).ok()?;
         Some(Answer::read(stream)?.status)
     };
     wait_for("a place that became free", || status() == Some(200));
@@ -154,14 +147,11 @@ fn connections_are_limited_and_freed_when_clients_leave() {
 #[test]
 fn incomplete_requests_time_out() {
     let folder = folder_with_run("1");
-    let server = watch(&folder);
-    let mut silent = server.connect();
-    let mut slow = server.connect();
-    slow.write_all(format!("GET / HTTP/1.1\r\nHost: {}\r\n", server.address).as_bytes()).unwrap();
-    let mut idle = server.connect();
-    idle.write_all(format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", server.address).as_bytes())
-        .unwrap();
-    for client in [&mut silent, &mut slow, &mut idle] {
+    let server = Served::watch(&folder);
+    let head = server.head("/");
+    let (silent, slow, idle) =
+        (server.connect(), server.send(&head), server.send(&(head + "\r\n")));
+    for mut client in [silent, slow, idle] {
         // The server must close the connection.
         if let Err(error) = client.read_to_end(&mut Vec::new()) {
             assert_eq!(error.kind(), ErrorKind::ConnectionReset);
@@ -188,16 +178,13 @@ fn clients_that_do_not_read_take_no_memory() {
         .collect();
     assert!(many.len() > 10 << 20);
     fs::write(&path, many).unwrap();
-    let server = watch(folder);
+    let server = Served::watch(folder);
     assert_eq!(server.get("/run/about.json").json()["iteration"], 20_000);
     let before = resident(server.child.id());
     let slow: Vec<_> = (0..50)
         .map(|i| {
-            let mut stream = server.connect();
             let path = ["/run/events", "/run/files/metrics.jsonl"][i % 2];
-            let head = format!("GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n", server.address);
-            stream.write_all(head.as_bytes()).unwrap();
-            stream
+            server.send(&(server.head(path) + "\r\n"))
         })
         .collect();
     // Other clients are served meanwhile.
@@ -213,7 +200,7 @@ fn clients_that_do_not_read_take_no_memory() {
 #[test]
 fn ctrl_c_ends_the_server_with_0_despite_open_connections() {
     let folder = folder_with_run("1");
-    let mut server = watch(&folder);
+    let mut server = Served::watch(&folder);
     let mut events = server.events(None);
     events.next_of("record");
     let _idle = server.connect();
