@@ -1,13 +1,13 @@
 //! GGUF files of models: they are read as they were written, adapters are added to weights, and forms that the
 //! format lacks are refused.
 
+use crate::language::{complete, folder as fixture};
 use crate::support::{Scratch, TINY_SIZES, grove, json, refusal, stderr, tree};
 use grove::model::DecoderShape;
 use grove::nn::arch::{FAMILIES, Family, QkNorm};
-use grove::text::generate::{CompletionRequest, Generator, Sampling};
+use grove::text::generate::{CompletionRequest, Sampling};
 use grove::text::{Adapters, GgufType, LanguageModel, LoraConfig};
 use std::fs;
-use std::path::Path;
 
 const ALPHABET: &str = "0123456789+= \nab";
 
@@ -61,9 +61,7 @@ fn greedy(model: &LanguageModel, count: usize) -> Vec<u32> {
     let sampling = Sampling { temperature: 0.0, max_new_tokens: count, ..Sampling::default() };
     let tokens = model.tokenize_prompt("12+34=", &[] as &[()]).unwrap();
     let prompt = CompletionRequest { tokens, num_completions: 1, key: 0 };
-    let (decoder, sampling) = (&model.new_decoder(), &sampling);
-    let generator = Generator { decoder, sampling, num_slots: 1, stop: None, listener: None };
-    generator.generate(&[prompt])[0][0].tokens.clone()
+    complete(&model.new_decoder(), &[prompt], &sampling, 1)[0][0].tokens.clone()
 }
 
 fn written(model: &LanguageModel, kind: GgufType) -> LanguageModel {
@@ -146,16 +144,14 @@ fn ambiguous_pre_tokenizers_are_rejected() {
     let folder = Scratch::new();
     let path = folder.join("model.gguf");
     for name in ["gemma3", "olmo2", "olmo3", "smollm3", "llama", "rope_yarn"] {
-        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/language").join(name);
-        let model = LanguageModel::load(&from).unwrap();
+        let model = LanguageModel::load(&fixture(name)).unwrap();
         let error = model.save_gguf(&path, GgufType::F32).unwrap_err().to_string();
         let unwritable = format!("the model cannot be written to {}: ", path.display());
         assert!(error.starts_with(&unwritable), "{name}: {error}");
         assert!(error.contains("in the forms of Llama, Qwen2 and Qwen3"), "{name}: {error}");
     }
     // A vocabulary with its own way of splitting words.
-    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/language/qwen3");
-    let model = LanguageModel::load(&from).unwrap();
+    let model = LanguageModel::load(&fixture("qwen3")).unwrap();
     let error = model.save_gguf(&path, GgufType::F32).unwrap_err().to_string();
     assert!(error.contains("splits text has no name in llama.cpp"), "{error}");
     assert!(!path.exists());
@@ -204,8 +200,8 @@ fn runs_are_exported_with_a_card() {
     // A model in the Hub's cache.
     let cached = "models--acme--sorter-1.5/snapshots/0123";
     fs::create_dir_all(folder.join(cached)).unwrap();
-    for (path, bytes) in tree(&folder.join("run/model")) {
-        fs::write(folder.join(cached).join(path.file_name().unwrap()), bytes).unwrap();
+    for (name, bytes) in tree(&folder.join("run/model")) {
+        fs::write(folder.join(cached).join(name), bytes).unwrap();
     }
     train("adapted", cached, &["lora.r=2", "fit.iterations=0"]);
     let card = fs::read_to_string(folder.join("adapted/model/README.md")).unwrap();

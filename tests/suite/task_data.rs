@@ -1,6 +1,6 @@
 //! Files of prompts: accepted formats and error messages.
 
-use crate::support::{MISSING, Scratch};
+use crate::support::{GIVES_ONE, MISSING, Scratch};
 use grove::task::{Completion, DataTask, Split, Task, TaskError, VerifierOptions, read_prompts};
 use std::collections::BTreeSet;
 use std::fs;
@@ -71,9 +71,7 @@ fn completions_are_strings_or_messages_and_may_differ_from_solutions() {
     assert_eq!(task.max_new_tokens(), "Two and two: 4".len() + 1);
     // Without solutions the characters of answers are unknown.
     let open = file(&folder, r#"{"prompt": "a", "split": "train"}"#);
-    let script = "import json, sys\nfor line in sys.stdin:\n    print(json.dumps({'id': json.loads(line)['id'], \
-                  'reward': 1}), flush=True)\n";
-    fs::write(folder.join("one.py"), script).unwrap();
+    fs::write(folder.join("one.py"), GIVES_ONE).unwrap();
     let options = VerifierOptions {
         folder: Some(folder.to_path_buf()),
         ..VerifierOptions::new("python3 one.py")

@@ -1,6 +1,6 @@
 //! The sandbox of user-defined verifiers, and consent to run them.
 
-use crate::support::{HANG, Scratch, stderr};
+use crate::support::{GIVES_ONE, HANG, Scratch, stderr};
 use grove::task::{Completion, DataTask, Prompt, Task, Verifier, VerifierOptions, VerifierSandbox};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -129,30 +129,13 @@ fn a_verifier_runs_for_those_who_gave_it_or_trust_it() {
     let lines: String =
         (0..8).map(|i| format!("{{\"prompt\": \"{i}\", \"solution\": \"{i}\"}}\n")).collect();
     fs::write(place.join("own.jsonl"), &lines).unwrap();
-    let script = "import json, sys\nopen('ran', 'w')\nfor line in sys.stdin:\n    print(json.dumps({'id': \
-                  json.loads(line)['id'], 'reward': 1}), flush=True)\n";
-    fs::write(place.join("one.py"), script).unwrap();
+    fs::write(place.join("one.py"), format!("open('ran', 'w')\n{GIVES_ONE}")).unwrap();
     let ran = || fs::remove_file(place.join("ran")).is_ok();
-    let train = [
-        "train",
-        "--task-data",
-        "own.jsonl",
-        "--verifier",
-        "python3 one.py",
-        "--verifier-sandbox",
-        "off",
-    ];
-    let sizes = [
-        "--model",
-        "tiny",
-        "--iterations",
-        "1",
-        "--run-dir",
-        "run",
-        "--set",
-        "checkpoint.eval_episodes=1",
-    ];
-    let done = with_cache(place, "mine", &[&train[..], &sizes].concat());
+    let train = ["train", "--task-data", "own.jsonl"];
+    let verifier = ["--verifier", "python3 one.py", "--verifier-sandbox", "off"];
+    let sizes = ["--model", "tiny", "--iterations", "1", "--run-dir", "run"];
+    let set = ["--set", "checkpoint.eval_episodes=1"];
+    let done = with_cache(place, "mine", &[&train[..], &verifier, &sizes, &set].concat());
     assert!(done.status.success() && ran(), "{}", stderr(&done));
     let eval = ["eval", "run", "--episodes", "1", "--k", "1"];
     let resume = ["train", "--resume", "--run-dir", "run", "--iterations", "2"];
@@ -180,10 +163,9 @@ fn a_verifier_runs_for_those_who_gave_it_or_trust_it() {
     assert!(!other.status.success() && stderr(&other).contains("not `cat`"), "{}", stderr(&other));
     assert!(!ran());
     // The options serve a settings file, and a file of prompts named by `--set`, as well.
-    let verifier = &train[3..];
     let by_set = ["train", "data", "--set", "data.path=own.jsonl", "--dry-run"];
     for (cache, command) in [("config", &config[..]), ("set", &by_set)] {
-        let given = with_cache(place, cache, &[command, verifier].concat());
+        let given = with_cache(place, cache, &[command, &verifier].concat());
         assert!(given.status.success() && ran(), "{command:?}: {}", stderr(&given));
     }
 
@@ -193,11 +175,11 @@ fn a_verifier_runs_for_those_who_gave_it_or_trust_it() {
     let theirs = format!("[data]\nfolder = {:?}\n", place.join("theirs"));
     fs::write(place.join("theirs.toml"), theirs).unwrap();
     let set = ["--set", "data.verifier=python3 one.py", "--config", "theirs.toml", "--dry-run"];
-    let refused = with_cache(place, "fifth", &[&train[..3], &set].concat());
+    let refused = with_cache(place, "fifth", &[&train[..], &set].concat());
     let said = stderr(&refused);
     assert!(!refused.status.success() && !place.join("theirs/ran").exists(), "{said}");
     assert!(said.contains("theirs\"") && said.contains("--trust"), "{said}");
-    let twice = [&train[..5], &["--set", "data.verifier=cat", "--dry-run"]].concat();
+    let twice = [&train[..], &verifier[..2], &["--set", "data.verifier=cat", "--dry-run"]].concat();
     let said = stderr(&with_cache(place, "fifth", &twice));
     assert!(said.contains("`data.verifier` is given twice"), "{said}");
 

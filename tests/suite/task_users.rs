@@ -1,6 +1,6 @@
 //! Sandboxes of an ordinary user, of one without a home, without namespaces, and after the end of their trainer.
 
-use crate::support::{Scratch, stderr, stdout, wait_for};
+use crate::support::{GIVES_ONE, Scratch, stderr, stdout, wait_for};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -64,9 +64,7 @@ impl Place {
     fn verify(&self, before: &[&str], more: &[&str]) -> Output {
         let tmp = self.folder.join("tmp");
         fs::write(tmp.join("own.jsonl"), "{\"prompt\": \"a\", \"split\": \"test\"}\n").unwrap();
-        let script = "import json, sys\nfor line in sys.stdin:\n    print(json.dumps({'id': json.loads(line)['id'], \
-                      'reward': 1}), flush=True)\n";
-        fs::write(tmp.join("one.py"), script).unwrap();
+        fs::write(tmp.join("one.py"), GIVES_ONE).unwrap();
         let grove = self.program(env!("CARGO_BIN_EXE_grove")).display().to_string();
         let words =
             ["verify", "--task-data", "own.jsonl", "--verifier", "python3 one.py", "--json"];
