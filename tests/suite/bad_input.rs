@@ -1,6 +1,6 @@
 //! Error messages for bad input: one clear line, and nothing is lost.
 
-use crate::support::{Scratch, json, refusal, train};
+use crate::support::{Scratch, json, records, refusal, rewrite, train};
 use std::fs;
 use std::path::Path;
 
@@ -134,24 +134,16 @@ fn bad_input_is_a_one_line_error() {
 fn a_checkpoint_of_another_game_or_shape_is_rejected() {
     let folder = &Scratch::new();
     json(folder, &train("catch", "run", &["--iterations", "2"]));
-    let moments = ["train", "--resume", "--run-dir", "run", "--set", "moments=bf16"];
+    let resume = ["train", "--resume", "--run-dir", "run", "--set"];
+    let rows = ["catch.rows=12", "--iterations", "3"];
     let cases: [(&[&str], &str); 4] = [
-        (&moments, "optimizer.moments is bf16, but must be f32 where the run plays games"),
+        (
+            &[&resume[..], &["moments=bf16"]].concat(),
+            "optimizer.moments is bf16, but must be f32 where the run plays games",
+        ),
         (&["eval", "run", "--k", "2"], "run is of a game"),
         (&["export", "run", "--outtype", "f16"], "--outtype"),
-        (
-            &[
-                "train",
-                "--resume",
-                "--run-dir",
-                "run",
-                "--iterations",
-                "3",
-                "--set",
-                "catch.rows=12",
-            ],
-            "`catch.rows` cannot be changed",
-        ),
+        (&[&resume[..], &rows].concat(), "`catch.rows` cannot be changed"),
     ];
     for (arguments, words) in cases {
         let text = refusal(folder, arguments);
@@ -162,12 +154,11 @@ fn a_checkpoint_of_another_game_or_shape_is_rejected() {
 
     // Settings of a wider network with the weights of a narrower one, with valid checksums.
     let path = folder.join("run/checkpoints/00000002");
-    let mut checkpoint = grove::checkpoint::load(&path).unwrap();
-    let config = checkpoint.sections.iter_mut().find(|s| s.name == "config.toml").unwrap();
-    let wider = String::from_utf8(config.bytes.clone()).unwrap().replace("64, 64", "64, 65");
-    assert_ne!(wider.as_bytes(), config.bytes);
-    config.bytes = wider.replace("iterations = 2", "iterations = 4").into_bytes();
-    grove::checkpoint::save(&checkpoint, &path).unwrap();
+    rewrite(&path, "config.toml", |config| {
+        let wider = String::from_utf8(config.clone()).unwrap().replace("64, 64", "64, 65");
+        assert_ne!(wider.as_bytes(), config);
+        *config = wider.replace("iterations = 2", "iterations = 4").into_bytes();
+    });
     let text = refusal(folder, &["train", "--resume", "--run-dir", "run", "--device", "cpu"]);
     assert!(text.contains("does not fit the network"), "{text}");
     assert!(text.contains("layers.1.weight"), "{text}");
@@ -182,13 +173,12 @@ fn a_non_finite_loss_stops_the_run_and_keeps_the_last_checkpoint() {
     // Resume with a learning rate that makes the weights overflow.
     let store = grove::checkpoint::Store::new(folder.join("run/checkpoints"));
     let path = folder.join("run/checkpoints/00000003");
-    let mut good = grove::checkpoint::load(&path).unwrap();
-    let config = good.sections.iter_mut().find(|s| s.name == "config.toml").unwrap();
-    let mut table: toml::Table = std::str::from_utf8(&config.bytes).unwrap().parse().unwrap();
-    table["optimizer"]["learning_rate"] = toml::Value::Float(1e30);
-    table["iterations"] = toml::Value::Integer(50);
-    config.bytes = table.to_string().into_bytes();
-    grove::checkpoint::save(&good, &path).unwrap();
+    let good = rewrite(&path, "config.toml", |config| {
+        let mut table: toml::Table = std::str::from_utf8(config).unwrap().parse().unwrap();
+        table["optimizer"]["learning_rate"] = toml::Value::Float(1e30);
+        table["iterations"] = toml::Value::Integer(50);
+        *config = table.to_string().into_bytes();
+    });
     let text = refusal(folder, &["train", "--resume", "--run-dir", "run", "--device", "cpu"]);
     assert!(text.contains("is not finite in iteration 4, so"), "{text}");
 
@@ -197,8 +187,7 @@ fn a_non_finite_loss_stops_the_run_and_keeps_the_last_checkpoint() {
     assert!(latest.skipped_checkpoints.is_empty());
     assert!(latest.checkpoint == good);
     assert_eq!(store.iterations().unwrap(), [1, 2, 3]);
-    let metrics = fs::read_to_string(folder.join("run/metrics.jsonl")).unwrap();
-    assert_eq!(metrics.lines().count(), 3);
+    assert_eq!(records::<serde_json::Value>(&folder.join("run")).len(), 3);
     let evaluation = json(folder, &["eval", "run", "--json"]);
     assert!(evaluation["mean_score"].as_f64().unwrap() > 0.0);
 }

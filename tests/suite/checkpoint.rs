@@ -1,9 +1,8 @@
 //! A single checkpoint on disk: round trips, and detection of any damage.
 
-use crate::support::Scratch;
+use crate::support::{Scratch, tree};
 use grove::checkpoint::{Checkpoint, CheckpointError, Section, load, save};
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -21,12 +20,6 @@ fn checkpoint(iteration: u64) -> Checkpoint {
     Checkpoint { iteration, sections }
 }
 
-/// The content of all files of a directory, by name.
-fn files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
-    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap());
-    entries.map(|e| (e.file_name().into_string().unwrap(), fs::read(e.path()).unwrap())).collect()
-}
-
 /// Loads `path`, which must fail with a message that contains `path` and `named`.
 fn load_damaged(path: &Path, named: &str) -> CheckpointError {
     let error = load(path).expect_err("damage went unnoticed");
@@ -37,7 +30,7 @@ fn load_damaged(path: &Path, named: &str) -> CheckpointError {
 }
 
 /// Replaces the manifest and its checksum.
-fn forge_manifest(path: &Path, text: &str) {
+pub fn forge_manifest(path: &Path, text: &str) {
     fs::write(path.join("manifest.json"), text).unwrap();
     let hash: String = Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect();
     let sums = fs::read_to_string(path.join("SHA256SUMS")).unwrap();
@@ -64,8 +57,8 @@ fn the_bytes_do_not_depend_on_time_or_path() {
     save(&checkpoint(7), &here).unwrap();
     save(&checkpoint(6), &there).unwrap();
     save(&load(&here).unwrap(), &there).unwrap();
-    assert_eq!(files(&here), files(&there));
-    let names: Vec<_> = files(&here).into_keys().collect();
+    assert_eq!(tree(&here), tree(&there));
+    let names: Vec<_> = tree(&here).into_keys().collect();
     assert_eq!(names, ["SHA256SUMS", "empty", "log.jsonl", "manifest.json", "weights.safetensors"]);
 }
 
@@ -96,7 +89,7 @@ fn every_flipped_bit_is_detected() {
     let path = run.join("best");
     save(&checkpoint(7), &path).unwrap();
     let mut flipped = 0;
-    for (name, bytes) in files(&path) {
+    for (name, bytes) in tree(&path) {
         for position in 0..bytes.len() {
             let mut damaged = bytes.clone();
             damaged[position] ^= 1 << (position % 8);
@@ -116,7 +109,7 @@ fn truncated_extended_and_deleted_files_are_detected() {
     let run = Scratch::new();
     let path = run.join("best");
     save(&checkpoint(7), &path).unwrap();
-    for (name, bytes) in files(&path) {
+    for (name, bytes) in tree(&path) {
         let file = path.join(&name);
         for length in 0..bytes.len() {
             fs::write(&file, &bytes[..length]).unwrap();

@@ -1,8 +1,8 @@
 //! Stores of checkpoints, with concurrent readers, crashes and full disks.
 
+use crate::checkpoint::forge_manifest;
 use crate::support::Scratch;
 use grove::checkpoint::{Checkpoint, CheckpointError, Section, Store, load, save};
-use sha2::{Digest, Sha256};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -78,7 +78,7 @@ fn a_store_without_an_intact_checkpoint_is_an_error() {
     let run = Scratch::new();
     let gone = Store::new(run.join("gone"));
     assert!(matches!(gone.load_latest(), Err(CheckpointError::NotFound { .. })));
-    let empty = Store::new(&run);
+    let empty = Store::new(&*run);
     assert!(matches!(empty.load_latest(), Err(CheckpointError::NoneSaved { .. })));
     let file = run.join("file");
     fs::write(&file, "text").unwrap();
@@ -101,12 +101,7 @@ fn a_store_without_an_intact_checkpoint_is_an_error() {
 /// Makes a checkpoint one of a newer format, with the checksum of its manifest.
 fn renew(path: &Path) {
     let text = fs::read_to_string(path.join("manifest.json")).unwrap();
-    let text = text.replace("\"format\": 1", "\"format\": 2");
-    let hash: String = Sha256::digest(&text).iter().map(|byte| format!("{byte:02x}")).collect();
-    let sums = fs::read_to_string(path.join("SHA256SUMS")).unwrap();
-    let (_, rest) = sums.split_once('\n').unwrap();
-    fs::write(path.join("manifest.json"), text).unwrap();
-    fs::write(path.join("SHA256SUMS"), format!("{hash}  manifest.json\n{rest}")).unwrap();
+    forge_manifest(path, &text.replace("\"format\": 1", "\"format\": 2"));
 }
 
 #[test]
@@ -227,7 +222,7 @@ fn a_full_disk_keeps_the_old_checkpoint() {
     use std::process::Command;
     let disk = Scratch::new();
     let mount = ["-t", "tmpfs", "-o", "size=256k", "grove-test"];
-    assert!(Command::new("mount").args(mount).arg(&disk).status().unwrap().success());
+    assert!(Command::new("mount").args(mount).arg(&*disk).status().unwrap().success());
     let outcome = std::panic::catch_unwind(|| {
         let store = Store::new(disk.join("checkpoints"));
         store.save(&checkpoint(1, 50_000)).unwrap();
@@ -244,6 +239,6 @@ fn a_full_disk_keeps_the_old_checkpoint() {
         assert_eq!(store.load_latest().unwrap().checkpoint, checkpoint(1, 50_000));
         store.save(&checkpoint(3, 50_000)).unwrap();
     });
-    assert!(Command::new("umount").arg(&disk).status().unwrap().success());
+    assert!(Command::new("umount").arg(&*disk).status().unwrap().success());
     outcome.unwrap();
 }

@@ -1,17 +1,13 @@
 //! Datasets in memory and streamed give the same result, and nothing is copied twice.
 
 use crate::support::{Scratch, adapter, cpu, is_alone, wait_for};
+use crate::trainers::{imitator, iterate, on_threads, params, snapshot};
 use burn::tensor::Device;
-use grove::data::{
-    Dataset, DatasetWriter, EpisodeStatus, Manifest, StepColumns, Steps, WindowOptions, WindowSet,
-    hold_out,
-};
+use grove::data::{Dataset, DatasetWriter, EpisodeStatus, Manifest, StepColumns};
 use grove::env::{Env, Fruit};
 use grove::metrics::IterationRecord;
-use grove::model::Network;
-use grove::parallel::Team;
 use grove::settings::{DataConfig, EngineChoice, KlEstimator, LossType, ModelKind, TrainConfig};
-use grove::trainer::{Demonstrations, GameTrainer, Trainer};
+use grove::trainer::GameTrainer;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -42,17 +38,9 @@ fn write(folder: &Path, episodes: usize) {
 /// Creates a trainer for the dataset in `folder`.
 fn run(folder: &Path, config: &TrainConfig, device: &Device) -> GameTrainer<Fruit> {
     let game = Fruit::default();
-    let (features, actions) = (game.num_features(), game.num_actions());
-    let steps = Arc::new(Dataset::open(folder).unwrap().into_steps(features, actions).unwrap());
-    let [train, validation] = hold_out(steps.episodes(), config.data.validation);
-    let cut = WindowOptions {
-        history: config.data.history,
-        ..WindowOptions::new(config.data.window, actions)
-    };
-    let window_set = |episodes: &[_]| WindowSet::new(steps.clone(), episodes, cut.clone());
-    let data = Demonstrations { train: window_set(&train), validation: window_set(&validation) };
-    let network = Network::new(features, actions, &config.policy, 7, device);
-    Trainer::with_team(game, network, config, device, Some(data), Team::alone()).unwrap()
+    let data = Dataset::open(folder).unwrap();
+    let steps = data.into_steps(game.num_features(), game.num_actions()).unwrap();
+    imitator(game, Arc::new(steps), config, device)
 }
 
 /// Settings of a run in which an epoch takes slightly more than three iterations.
@@ -77,14 +65,6 @@ fn config(kind: ModelKind, windows: usize, window: usize) -> TrainConfig {
     };
     config.validate().unwrap();
     config
-}
-
-fn iterate(trainer: &mut GameTrainer<Fruit>, iterations: u32) -> Vec<IterationRecord> {
-    (0..iterations).map(|_| trainer.iterate().unwrap()).collect()
-}
-
-fn params(trainer: &GameTrainer<Fruit>) -> Vec<f32> {
-    trainer.model().flatten().without_autodiff().into_data().try_into_vec().unwrap()
 }
 
 /// Checks that streaming data of three times the memory budget gives the same bytes as keeping them
@@ -121,8 +101,7 @@ fn assert_streams_alike(kind: ModelKind, window: usize, engine: EngineChoice, de
     let mut small = config.clone();
     small.data.resident_mb = 1;
     let streamed = |threads: usize| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        pool.install(|| {
+        on_threads(threads, || {
             let mut trainer = run(&folder, &small, device);
             let records = iterate(&mut trainer, 5);
             let engine = trainer.describe_engine();
@@ -140,8 +119,7 @@ fn assert_streams_alike(kind: ModelKind, window: usize, engine: EngineChoice, de
     }
     let mut first = run(&folder, &small, device);
     iterate(&mut first, 2);
-    let mut second =
-        run(&folder, &small, device).with_checkpoint(&first.snapshot().unwrap()).unwrap();
+    let mut second = run(&folder, &small, device).with_checkpoint(&snapshot(&first)).unwrap();
     iterate(&mut second, 3);
     assert_eq!(params(&second), expected, "resumed");
     // Held-out measurements agree.

@@ -2,7 +2,7 @@
 
 #[cfg(target_os = "linux")]
 use crate::output::{in_terminal, without_escapes};
-use crate::support::{Scratch, grove, json, refusal, stderr, stdout, train};
+use crate::support::{Scratch, json, records, refusal, stderr, stdout, success, train};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
@@ -23,8 +23,7 @@ fn next_step(said: &str) -> String {
 }
 
 fn run(folder: &Path, line: &str) -> String {
-    let output = grove(folder, &words(line));
-    assert!(output.status.success(), "{line}: {}", stderr(&output));
+    let output = success(folder, &words(line));
     stdout(&output) + &stderr(&output)
 }
 
@@ -42,8 +41,7 @@ fn a_language_run_prints_stages_and_working_next_steps() {
     assert!(said_no.contains("a language model, which plays no game"), "{said_no}");
     fs::remove_dir_all(folder.join("runs/sort-2")).unwrap();
     // Without rewards there is no score.
-    let metrics = fs::read_to_string(folder.join("runs/sort-1/metrics.jsonl")).unwrap();
-    let first: serde_json::Value = serde_json::from_str(metrics.lines().next().unwrap()).unwrap();
+    let first = records::<serde_json::Value>(&folder.join("runs/sort-1")).remove(0);
     assert!(first["score"].is_null() && first["is_sft"] == true, "{first}");
 
     let next = next_step(&said).replace('\'', "");
@@ -190,12 +188,12 @@ fn games_and_texts_report_in_the_same_words() {
     run(folder, &format!("train sort --iterations 4 --set fit.iterations=2 {TINY}"));
     let eval = |of: &str| json(folder, &["eval", of, "--episodes", "8", "--json"]);
     let file = |path: &str| fs::read_to_string(folder.join(path)).unwrap();
-    let last = |path: &str| file(path).lines().last().unwrap().to_string();
+    let last = |run: &str| records::<serde_json::Value>(&folder.join(run)).pop().unwrap();
     let read = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
     let pairs = [
         [eval("catch"), eval("sort")],
         ["runs/catch-1/run.json", "runs/sort-1/run.json"].map(|path| read(&file(path))),
-        ["runs/catch-1/metrics.jsonl", "runs/sort-1/metrics.jsonl"].map(|path| read(&last(path))),
+        ["runs/catch-1", "runs/sort-1"].map(last),
     ];
     for pair in pairs {
         let [game, text] = pair.map(|report| {

@@ -1,17 +1,14 @@
 //! Learning from demonstrations: what is kept, what is learnt from it, and what is refused.
 
-use crate::support::{Scratch, adapter, cpu, grove, json, refusal, stderr};
+use crate::support::{Scratch, adapter, cpu, json, records, refusal, stderr, success};
+use crate::trainers::{assert_resumes, imitator, iterate, params, snapshot};
 use burn::tensor::Device;
 use grove::data::{
-    Dataset, DatasetWriter, EpisodeStatus, Manifest, StepColumns, Steps, WindowOptions, WindowSet,
-    hold_out, serialize_games,
+    Dataset, DatasetWriter, EpisodeStatus, Manifest, StepColumns, Steps, serialize_games,
 };
 use grove::env::{Fruit, Recall, Rules};
-use grove::metrics::IterationRecord;
-use grove::model::Network;
-use grove::parallel::Team;
 use grove::settings::{DataConfig, EngineChoice, LossType, ModelKind, TrainConfig};
-use grove::trainer::{Demonstrations, GameTrainer, Trainer};
+use grove::trainer::{GameTrainer, Trainer};
 use safetensors::tensor::{Dtype, TensorView};
 use std::fs;
 use std::path::Path;
@@ -44,10 +41,8 @@ fn a_planner_is_imitated_and_surpassed() {
     assert!(score(&after) > score(&fitted) + 0.05, "{after} after {fitted}");
     // The first evaluation is beyond what a run from nothing has by then.
     let first = |run: &str| {
-        let text = fs::read_to_string(folder.join(run).join("metrics.jsonl")).unwrap();
-        let line = text.lines().find(|line| line.contains("\"mean_score\"")).unwrap().to_string();
-        let record: serde_json::Value = serde_json::from_str(&line).unwrap();
-        record["evaluation"]["mean_score"].as_f64().unwrap()
+        let records: Vec<serde_json::Value> = records(&folder.join(run));
+        records.iter().find_map(|record| record["evaluation"]["mean_score"].as_f64()).unwrap()
     };
     json(folder, &[&more[..], &["--run-dir", "from-nothing"]].concat());
     assert!(first("after") > first("from-nothing") + 0.3);
@@ -153,23 +148,7 @@ fn config(kind: ModelKind, window: usize) -> TrainConfig {
 }
 
 fn run<G: Rules>(game: G, config: &TrainConfig, device: &Device) -> GameTrainer<G> {
-    let columns = Arc::new(columns(game.num_features()));
-    let [train, validation] = hold_out(columns.episodes(), config.data.validation);
-    let window_set = |episodes: &[_]| {
-        WindowSet::new(
-            columns.clone(),
-            episodes,
-            WindowOptions::new(config.data.window, game.num_actions()),
-        )
-    };
-    let data = Demonstrations { train: window_set(&train), validation: window_set(&validation) };
-    let (features, actions) = (game.num_features(), game.num_actions());
-    let network = Network::new(features, actions, &config.policy, 7, device);
-    Trainer::with_team(game, network, config, device, Some(data), Team::alone()).unwrap()
-}
-
-fn iterate<G: Rules>(trainer: &mut GameTrainer<G>, iterations: u32) -> Vec<IterationRecord> {
-    (0..iterations).map(|_| trainer.iterate().unwrap()).collect()
+    imitator(game, Arc::new(columns(game.num_features())), config, device)
 }
 
 #[test]
@@ -182,25 +161,13 @@ fn settings_of_a_dataset_play_no_games() {
 /// A run that is interrupted in the middle of an epoch gives the bytes of one that is not, on any number
 /// of threads; and it learns.
 fn assert_resumes_exactly<G: Rules + serde::Serialize>(game: G, config: &TrainConfig) {
-    let whole = |threads: usize| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        pool.install(|| {
-            let mut trainer = run(game, config, &cpu());
-            let before = trainer.compute_confusion_matrix().unwrap().means();
-            iterate(&mut trainer, config.iterations);
-            let after = trainer.compute_confusion_matrix().unwrap().means();
-            assert!(after.loss < 0.5 * before.loss, "{before:?} {after:?}");
-            trainer.snapshot().unwrap()
-        })
-    };
-    let uninterrupted = whole(1);
-    assert_eq!(uninterrupted, whole(2), "threads");
-    let mut first = run(game, config, &cpu());
-    iterate(&mut first, 4);
-    let saved = first.snapshot().unwrap();
-    let mut second = run(game, config, &cpu()).with_checkpoint(&saved).unwrap();
-    iterate(&mut second, config.iterations - 4);
-    assert_eq!(uninterrupted, second.snapshot().unwrap(), "interrupted");
+    let new = || run(game, config, &cpu());
+    assert_resumes(new, config.iterations, &[(2, 0), (2, 4)]);
+    let mut trainer = new();
+    let before = trainer.compute_confusion_matrix().unwrap().means();
+    iterate(&mut trainer, config.iterations);
+    let after = trainer.compute_confusion_matrix().unwrap().means();
+    assert!(after.loss < 0.5 * before.loss, "{before:?} {after:?}");
 }
 
 #[test]
@@ -222,7 +189,7 @@ fn a_dataset_smaller_than_a_batch_counts_its_own_steps() {
         let records = iterate(&mut trainer, 2);
         // Nine of ten episodes of 12 steps are learnt from, in each of five optimizer steps.
         assert_eq!([0, 1].map(|i| records[i].env_steps), [5 * 9 * 12, 2 * 5 * 9 * 12]);
-        let saved = trainer.snapshot().unwrap();
+        let saved = snapshot(&trainer);
         let resumed = run(Fruit::default(), &config, &cpu()).with_checkpoint(&saved).unwrap();
         assert_eq!(resumed.env_steps(), trainer.env_steps());
     }
@@ -240,16 +207,14 @@ fn assert_engines_learn_the_same(label_smoothing: f64) {
     let mut weights = |config: &TrainConfig, device: &Device| -> Vec<f32> {
         let mut trainer = run(Fruit::default(), config, device);
         records.push(iterate(&mut trainer, 3).pop().unwrap());
-        let model = trainer.model().flatten();
-        model.without_autodiff().into_data().try_into_vec().unwrap()
+        params(&trainer)
     };
     let mut fast = config(ModelKind::Mlp, 1);
     (fast.update.update_epochs, fast.update.num_minibatches) = (2, 3);
     fast.loss.label_smoothing = label_smoothing;
     let general = TrainConfig { engine: EngineChoice::General, ..fast.clone() };
     let native = weights(&fast, &cpu());
-    let first = run(Fruit::default(), &fast, &cpu()).model();
-    let first: Vec<f32> = first.flatten().without_autodiff().into_data().try_into_vec().unwrap();
+    let first = params(&run(Fruit::default(), &fast, &cpu()));
     let far = |other: &[f32]| {
         let square = |a: &[f32], b: &[f32]| -> f64 {
             a.iter().zip(b).map(|(a, b)| f64::from(a - b).powi(2)).sum()
@@ -386,8 +351,7 @@ fn a_fit_stops_without_improvement_and_can_be_resumed() {
     assert_eq!(report["interrupted"], false);
     json(folder, &[&fit[..5], &["--run-dir", "run2", "--iterations", "3"]].concat());
     let on = ["train", "--resume", "--run-dir", "run2", "--iterations", "5", "--device", "cpu"];
-    let output = grove(folder, &on);
-    assert!(output.status.success(), "{}", stderr(&output));
+    let output = success(folder, &on);
     assert!(stderr(&output).contains("a dataset in memory"), "{}", stderr(&output));
 }
 

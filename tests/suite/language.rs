@@ -1,6 +1,7 @@
 //! Language models: files in and out, and text that depends on nothing but its prompt, its key and the weights.
 
-use crate::support::Scratch;
+use crate::support::{Scratch, repository};
+use crate::trainers::on_threads;
 use burn::tensor::Device;
 use grove::nn::arch::{FAMILIES, Family};
 use grove::settings::Precision;
@@ -24,7 +25,7 @@ struct Expected {
 }
 
 pub fn folder(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/language").join(name)
+    repository("tests/language").join(name)
 }
 
 /// Names of the folders whose architecture is known: at least one of each.
@@ -72,7 +73,8 @@ fn logits(decoder: &TokenDecoder, tokens: &[u32]) -> Vec<Vec<f32>> {
     logits.chunks_exact(decoder.shape().num_actions).map(<[f32]>::to_vec).collect()
 }
 
-fn generate(
+/// Completes prompts in so many slots.
+pub fn complete(
     decoder: &TokenDecoder,
     prompts: &[CompletionRequest],
     sampling: &Sampling,
@@ -87,7 +89,7 @@ fn completions_of_no_tokens_are_empty() {
     let sampling = Sampling { max_new_tokens: 0, ..Sampling::default() };
     let decoder = load("qwen2").0.new_decoder();
     for decoder in [decoder.clone(), decoder.with_device(Some(Device::flex()), Precision::F32)] {
-        let found = generate(&decoder, &prompts, &sampling, 4);
+        let found = complete(&decoder, &prompts, &sampling, 4);
         assert_eq!(found, [vec![Completion::default(); 2]]);
     }
 }
@@ -111,7 +113,7 @@ fn folders_of_transformers_give_its_logits_and_its_text() {
         let prompt = CompletionRequest { tokens: expected.tokens, num_completions: 1, key: 0 };
         let there = decoder.clone().with_device(Some(Device::flex()), Precision::F32);
         for decoder in [&decoder, &there] {
-            let completions = generate(decoder, std::slice::from_ref(&prompt), &sampling, 1);
+            let completions = complete(decoder, std::slice::from_ref(&prompt), &sampling, 1);
             assert_eq!(completions[0][0].tokens, expected.greedy, "{name}");
         }
         let messages = [json!({ "role": "user", "content": " jumps over " })];
@@ -178,7 +180,7 @@ fn completions_depend_on_prompt_key_and_weights_alone() {
         let stop_tokens = vec![5, 9];
         let sampling = Sampling { max_new_tokens: 20, stop_tokens, ..Sampling::default() };
         let prompts = prompts(64);
-        let all = generate(&decoder, &prompts, &sampling, 64);
+        let all = complete(&decoder, &prompts, &sampling, 64);
         let lengths: Vec<usize> = all.iter().flatten().map(|one| one.tokens.len()).collect();
         assert!(lengths.contains(&20) && lengths.iter().any(|length| *length < 20), "{lengths:?}");
         for one in all.iter().flatten() {
@@ -187,14 +189,13 @@ fn completions_depend_on_prompt_key_and_weights_alone() {
             assert!(stops || one.tokens.len() == 20);
         }
         for (prompt, completions) in prompts.iter().zip(&all) {
-            let alone = generate(&decoder, std::slice::from_ref(prompt), &sampling, 1);
+            let alone = complete(&decoder, std::slice::from_ref(prompt), &sampling, 1);
             assert!(alone[0] == *completions, "{name}: alone");
             let [first, second] = [0, 1].map(|i| &completions[i].tokens);
             assert!(first != second, "{name}: members of a group differ");
         }
         for threads in [1, 2, 3] {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            let same = pool.install(|| generate(&decoder, &prompts, &sampling, 7));
+            let same = on_threads(threads, || complete(&decoder, &prompts, &sampling, 7));
             assert!(same == all, "{name}: {threads} threads");
         }
     }
@@ -207,7 +208,7 @@ fn texts_that_are_learnt_from_have_the_very_probabilities_of_their_generation() 
         let decoder = decoder(&model);
         let sampling = Sampling { max_new_tokens: 20, ..Sampling::default() };
         let prompts = prompts(64);
-        let all = generate(&decoder, &prompts, &sampling, 9);
+        let all = complete(&decoder, &prompts, &sampling, 9);
         let texts: Vec<PromptWithCompletions> = prompts
             .iter()
             .zip(&all)
@@ -328,7 +329,7 @@ fn a_real_model_in_few_bits_gives_the_logits_and_the_text_of_transformers() {
     }
     let sampling = Sampling { temperature: 0.0, max_new_tokens: 64, ..Sampling::default() };
     let prompt = CompletionRequest { tokens: expected.tokens, num_completions: 1, key: 0 };
-    let completions = generate(&decoder, &[prompt], &sampling, 1);
+    let completions = complete(&decoder, &[prompt], &sampling, 1);
     assert_eq!(completions[0][0].tokens, expected.greedy);
     let question =
         "What is the capital of France? Answer with it's name only, please: 12345 + 678.";

@@ -1,7 +1,7 @@
 //! Runs of language models that a team of several ranks shares: the bytes are those of one rank.
 
 use crate::support::{
-    HANG, Scratch, TINY_SIZES, Verified, adapter_name, json, refusal, stderr, tiny,
+    HANG, Scratch, TINY_SIZES, Verified, adapter_name, json, records, refusal, stderr, tiny,
 };
 use crate::teams::{assert_same_runs, cpus, on_ranks, params};
 use grove::metrics::IterationRecord;
@@ -13,14 +13,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// A run of two iterations that imitate and four with rewards, of a tiny model, in a second.
-const SMALL: [&str; 6] = [
-    "num_prompts=6",
-    "group_size=3",
-    "fit.iterations=2",
-    "eval_every=3",
-    "save_every=2",
-    "eval_episodes=9",
-];
+const SMALL: &str =
+    "num_prompts=6 group_size=3 fit.iterations=2 eval_every=3 save_every=2 eval_episodes=9";
 
 /// 4.9 million parameters.
 const LARGE: [&str; 5] = [
@@ -39,7 +33,8 @@ fn words<'a>(
 ) -> Vec<&'a str> {
     let mut all = command.to_vec();
     all.extend(["--json", "--run-dir", dir, "--device", devices]);
-    TINY_SIZES.iter().chain(&SMALL).chain(settings).for_each(|set| all.extend(["--set", set]));
+    let sizes = TINY_SIZES.into_iter().chain(SMALL.split(' '));
+    sizes.chain(settings.iter().copied()).for_each(|set| all.extend(["--set", set]));
     all
 }
 
@@ -110,10 +105,8 @@ fn a_large_model_is_shared_where_there_is_memory_for_it() {
         json(folder, &words(&sort, [dir, &cpus(others + 1)], &large));
         assert_same(folder, "one", dir);
     }
-    let text = fs::read_to_string(folder.join("three/metrics.jsonl")).unwrap();
-    for line in text.lines() {
-        let communication =
-            serde_json::from_str::<IterationRecord>(line).unwrap().communication.unwrap();
+    for record in records::<IterationRecord>(&folder.join("three")) {
+        let communication = record.communication.unwrap();
         assert!(
             communication.seconds > 0.0 && (0.0..=1.0).contains(&communication.hidden_fraction),
             "{communication:?}"

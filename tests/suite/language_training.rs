@@ -1,8 +1,7 @@
 //! Language models learn tasks: they repeat, go on where they were, and depend on no thread.
 
 use crate::support::{Scratch, TINY_SIZES, json, refusal, tiny};
-use grove::checkpoint::Checkpoint;
-use grove::metrics::IterationRecord;
+use crate::trainers::{assert_resumes, iterate, snapshot};
 use grove::settings::MomentPrecision;
 use grove::task::{Completion, Prompt, RewardPart, Rewards, Sort, Split, Task, TaskError};
 use grove::text::{LanguageModel, LoraConfig};
@@ -31,14 +30,6 @@ pub fn trainer(config: &LanguageConfig) -> LanguageTrainer {
     LanguageTrainer::for_task(Arc::new(Sort { length: 3 }), config.clone(), None).unwrap()
 }
 
-pub fn iterate(trainer: &mut LanguageTrainer, count: u32) -> Vec<IterationRecord> {
-    (0..count).map(|_| trainer.iterate().unwrap()).collect()
-}
-
-pub fn snapshot(trainer: &LanguageTrainer) -> Checkpoint {
-    trainer.snapshot().unwrap()
-}
-
 #[test]
 fn a_resumed_run_equals_an_uninterrupted_one_with_any_threads() {
     let [f32, bf16, bits8] =
@@ -47,20 +38,7 @@ fn a_resumed_run_equals_an_uninterrupted_one_with_any_threads() {
         let mut config = config();
         config.generation.resample = resample;
         config.optimizer.moments = moments;
-        let run = |threads: usize, cut: u32| {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            pool.install(|| {
-                let mut first = trainer(&config);
-                iterate(&mut first, cut);
-                let mut second = trainer(&config).with_checkpoint(&snapshot(&first)).unwrap();
-                iterate(&mut second, config.iterations - cut);
-                snapshot(&second)
-            })
-        };
-        let whole = run(1, 0);
-        for (threads, cut) in [(1, 1), (2, 3), (3, 5)] {
-            assert!(run(threads, cut) == whole, "{threads} threads, cut at {cut}");
-        }
+        assert_resumes(|| trainer(&config), config.iterations, &[(1, 1), (2, 3), (3, 5)]);
     }
 }
 

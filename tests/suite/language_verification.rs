@@ -1,6 +1,7 @@
 //! Verification on other threads while a language model generates: a run has the same bytes as with one that waits.
 
 use crate::support::{HANG, Scratch, Verified, tiny};
+use crate::trainers;
 use grove::checkpoint::Checkpoint;
 use grove::metrics::LanguageRecord;
 use grove::parallel::thread_teams;
@@ -84,9 +85,8 @@ fn outcome(mut trainer: LanguageTrainer) -> Outcome {
 
 /// Trains on the task on a pool of threads.
 fn train(task: &Arc<dyn Task>, pool: usize) -> Outcome {
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(pool).build().unwrap();
     let trainer = || LanguageTrainer::for_task(task.clone(), config(), None).unwrap();
-    pool.install(|| outcome(trainer()))
+    trainers::on_threads(pool, || outcome(trainer()))
 }
 
 #[test]

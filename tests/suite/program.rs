@@ -1,8 +1,10 @@
 //! The program from a user's view: runs, results, interruptions, damage.
 
 use crate::support::{
-    Scratch, adapter_name, assert_same_files, grove, json, refusal, stderr, stdout, train, tree,
+    Scratch, adapter_name, assert_same_files, grove, json, records, refusal, stderr, stdout,
+    success, train, tree,
 };
+use grove::metrics::IterationRecord;
 use std::fs;
 
 #[test]
@@ -26,9 +28,7 @@ fn eval_plays_the_policy_of_a_run() {
         assert_eq!((&few["sampled"]["episodes"], &few["seed"]), (&7.into(), &3.into()));
         assert_ne!(evaluation["sampled"]["mean_score"], evaluation["mean_score"], "{game}");
 
-        let metrics = fs::read_to_string(folder.join(game).join("metrics.jsonl")).unwrap();
-        let records: Vec<grove::metrics::IterationRecord> =
-            metrics.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let records: Vec<IterationRecord> = records(&folder.join(game));
         let values: Vec<u32> = records.iter().map(|r| r.iteration).collect();
         assert_eq!(values, [1, 2, 3, 4, 5, 6]);
         // The native engine works in host memory.
@@ -83,8 +83,6 @@ fn interrupted_and_resumed_equals_uninterrupted() {
     assert_eq!(report["interrupted"], true);
     let stopped_at = report["iteration"].as_u64().unwrap();
     assert!((7..150).contains(&stopped_at));
-    let metrics = folder.join("broken/metrics.jsonl");
-    let lines = || fs::read_to_string(&metrics).map_or(0, |text| text.lines().count());
 
     let resume = ["train", "--resume", "--run-dir", "broken", "--device", "cpu", "--json"];
     let report = json(folder, &resume);
@@ -92,7 +90,8 @@ fn interrupted_and_resumed_equals_uninterrupted() {
     let last = |run: &str| folder.join(run).join("checkpoints/00000150");
     assert_same_files(&last("whole"), &last("broken"));
     assert_same_files(&folder.join("whole/best"), &folder.join("broken/best"));
-    assert_eq!(lines(), 150, "each iteration is reported once");
+    let metrics = records::<IterationRecord>(&folder.join("broken"));
+    assert_eq!(metrics.len(), 150, "each iteration is reported once");
 
     let again = grove(folder, &resume);
     assert!(!again.status.success());
@@ -114,8 +113,7 @@ fn a_damaged_checkpoint_is_named_and_the_one_before_it_is_used() {
     fs::remove_dir_all(folder.join("run/best")).unwrap();
 
     let resume = ["train", "--resume", "--run-dir", "run", "--device", "cpu"];
-    let output = grove(folder, &resume);
-    assert!(output.status.success(), "{}", stderr(&output));
+    let output = success(folder, &resume);
     assert!(stderr(&output).contains("00000008"), "{}", stderr(&output));
     assert!(
         stderr(&output).contains("using run/checkpoints/00000004 instead"),
@@ -126,8 +124,7 @@ fn a_damaged_checkpoint_is_named_and_the_one_before_it_is_used() {
 
     // Without the best policy, `eval` warns and uses the newest checkpoint.
     fs::remove_file(folder.join("run/best/weights.safetensors")).unwrap();
-    let output = grove(folder, &["eval", "run", "--episodes", "10"]);
-    assert!(output.status.success(), "{}", stderr(&output));
+    let output = success(folder, &["eval", "run", "--episodes", "10"]);
     assert!(stderr(&output).contains("weights.safetensors"), "{}", stderr(&output));
 
     // Where the system cannot read it, it may be intact, and no other policy takes its place.
@@ -190,8 +187,7 @@ fn bench_measures_all_quantities() {
         let run = [&run[..], &["num_steps=20", "learn_steps=10"]].concat();
         let run: Vec<_> = run.into_iter().flat_map(|setting| ["--set", setting]).collect();
         let more = [more.as_slice(), &["--score-repeats", "2"], &run[..]].concat();
-        let output = grove(folder, &[arguments.as_slice(), &sizes, &more].concat());
-        assert!(output.status.success(), "{}", stderr(&output));
+        let output = success(folder, &[arguments.as_slice(), &sizes, &more].concat());
         let text = fs::read_to_string(folder.join("figures.json")).unwrap();
         let report: serde_json::Value = serde_json::from_str(&text).unwrap();
         for rate in ["rules", "policy", "trained"] {

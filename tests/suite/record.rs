@@ -1,7 +1,7 @@
 //! `grove record`: output files and refusals.
 
 use crate::support::{
-    Scratch, adapter_name, grove, json, refusal, stderr, stdout, train, wait_for,
+    Scratch, adapter_name, json, refusal, stderr, stdout, success, train, wait_for,
 };
 use std::fs;
 use std::path::Path;
@@ -26,9 +26,7 @@ fn files(folder: &Path) -> Vec<String> {
 }
 
 fn record(folder: &Path, arguments: &[&str]) -> String {
-    let output = grove(folder, &[&["record"], arguments].concat());
-    assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
-    stdout(&output)
+    stdout(&success(folder, &[&["record"], arguments].concat()))
 }
 
 /// The frames of a GIF in RGBA, with their durations in hundredths of a second.

@@ -1,9 +1,8 @@
 //! The registry of games: the program, the page and the trained policies agree with it.
 
-use crate::support::{Scratch, for_every_game, grove, stdout};
+use crate::support::{Scratch, for_every_game, grove, repository, stdout};
 use grove::env::look::SceneInfo;
 use grove::env::{Env, NAMES};
-use std::path::Path;
 
 /// Checks that a game has the texts that the page shows.
 fn assert_has_page_texts<G: Env + SceneInfo>(game: G) {
@@ -24,7 +23,7 @@ fn the_page_and_the_program_have_all_games() {
 
 #[test]
 fn trained_policies_are_of_registered_games() {
-    let policies = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/policies");
+    let policies = repository("assets/policies");
     for entry in policies.read_dir().unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_stem().unwrap().to_str().unwrap();

@@ -5,32 +5,22 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Settings of a tiny language model's run.
-const TEXT: [&str; 18] = [
-    "--device",
-    "cpu",
-    "--json",
-    "--set",
-    "sort.length=2",
-    "--set",
-    "fit.iterations=1",
-    "--set",
-    "num_prompts=2",
-    "--set",
-    "group_size=2",
-    "--set",
-    "save_every=1",
-    "--set",
-    "eval_episodes=2",
-    "--set",
-    "eval_every=1",
-    "--iterations",
-];
-
 /// Trains a tiny language model for so many iterations.
 fn train(folder: &Path, run: &str, iterations: &str, more: &[&str]) {
-    let words = ["train", "sort", "--run-dir", run];
-    json(folder, &[&words[..], more, &TEXT, &[iterations]].concat());
+    let settings = "sort.length=2 fit.iterations=1 num_prompts=2 group_size=2 save_every=1 eval_episodes=2 eval_every=1";
+    let set: Vec<&str> = settings.split(' ').flat_map(|set| ["--set", set]).collect();
+    let words = ["train", "sort", "--run-dir", run, "--device", "cpu", "--json", "--iterations"];
+    json(folder, &[&words[..], &[iterations], more, &set].concat());
+}
+
+const TINY: [&str; 6] = ["--model", "tiny", "--set", "hidden_size=16", "--set", "num_layers=1"];
+
+/// Checks that two runs in a folder have saved the same.
+fn assert_same_runs(folder: &Path, expected: &str, found: &str) {
+    for part in ["checkpoints", "best", "model"] {
+        let [expected, found] = [expected, found].map(|run| folder.join(run).join(part));
+        assert_same_files(&expected, &found);
+    }
 }
 
 fn copy(folder: &Path, from: &str, to: &str) {
@@ -41,9 +31,8 @@ fn copy(folder: &Path, from: &str, to: &str) {
 #[test]
 fn a_language_model_continues_from_its_checkpoint_alone() {
     let folder = &Scratch::new();
-    let tiny = ["--model", "tiny", "--set", "hidden_size=16", "--set", "num_layers=1"];
-    train(folder, "half", "2", &tiny);
-    train(folder, "other", "1", &tiny);
+    train(folder, "half", "2", &TINY);
+    train(folder, "other", "1", &TINY);
     let runs = ["undisturbed", "missing", "torn", "replaced"];
     runs.iter().for_each(|run| copy(folder, "half", run));
     fs::remove_dir_all(folder.join("missing/model")).unwrap();
@@ -53,18 +42,14 @@ fn a_language_model_continues_from_its_checkpoint_alone() {
     copy(folder, "other/model", "replaced/model");
     for run in runs {
         json(folder, &["train", "--resume", "--run-dir", run, "--iterations", "4", "--json"]);
-        for part in ["checkpoints", "best", "model"] {
-            let [expected, found] = ["undisturbed", run].map(|run| folder.join(run).join(part));
-            assert_same_files(&expected, &found);
-        }
+        assert_same_runs(folder, "undisturbed", run);
     }
 }
 
 #[test]
 fn a_language_model_killed_in_its_final_evaluation_is_completed() {
     let folder = &Scratch::new();
-    let tiny = ["--model", "tiny", "--set", "hidden_size=16", "--set", "num_layers=1"];
-    train(folder, "whole", "2", &tiny);
+    train(folder, "whole", "2", &TINY);
     copy(folder, "whole", "killed");
     fs::remove_file(folder.join("killed/model/README.md")).unwrap();
     fs::write(folder.join("killed/model/model.safetensors"), "the last iteration's").unwrap();
@@ -74,18 +59,14 @@ fn a_language_model_killed_in_its_final_evaluation_is_completed() {
     let report = json(folder, &resume);
     assert_eq!((&report["iteration"], &report["interrupted"]), (&2.into(), &false.into()));
     assert!(report["mean_score"].is_number(), "{report}");
-    for part in ["checkpoints", "best", "model"] {
-        let [whole, killed] = ["whole", "killed"].map(|run| folder.join(run).join(part));
-        assert_same_files(&whole, &killed);
-    }
+    assert_same_runs(folder, "whole", "killed");
     assert!(refusal(folder, &resume).contains("has finished all 2 iterations"));
 }
 
 #[test]
 fn moments_continue_in_another_precision() {
     let folder = &Scratch::new();
-    let tiny = ["--model", "tiny", "--set", "hidden_size=16", "--set", "num_layers=1"];
-    train(folder, "half", "2", &tiny);
+    train(folder, "half", "2", &TINY);
     let resume = |from: &str, run: &str, iterations: &str, set: &[&str]| {
         copy(folder, from, run);
         let words = ["train", "--resume", "--run-dir", run, "--iterations", iterations, "--json"];
@@ -94,10 +75,7 @@ fn moments_continue_in_another_precision() {
     resume("half", "unchanged", "4", &[]);
     resume("half", "same", "4", &["--set", "moments=f32"]);
     resume("half", "less", "4", &["--set", "optimizer.moments=8bit"]);
-    for part in ["checkpoints", "best", "model"] {
-        let [expected, found] = ["unchanged", "same"].map(|run| folder.join(run).join(part));
-        assert_same_files(&expected, &found);
-    }
+    assert_same_runs(folder, "unchanged", "same");
     let read = |run: &str, name: &str| {
         let checkpoints = fs::read_dir(folder.join(run).join("checkpoints")).unwrap();
         let last = checkpoints.map(|entry| entry.unwrap().path()).max().unwrap();
@@ -152,9 +130,8 @@ fn links_in_the_place_of_a_runs_folders_are_rejected() {
 #[test]
 fn adapters_continue_with_their_model_at_another_place() {
     let folder = &Scratch::new();
-    let tiny = ["--model", "tiny", "--set", "hidden_size=16", "--set", "num_layers=1"];
-    train(folder, "base", "1", &tiny);
-    train(folder, "other", "1", &[&tiny[..], &["--seed", "5"]].concat());
+    train(folder, "base", "1", &TINY);
+    train(folder, "other", "1", &[&TINY[..], &["--seed", "5"]].concat());
     copy(folder, "base/model", "place");
     train(folder, "half", "2", &["--model", "place", "--set", "lora.r=2"]);
     copy(folder, "half", "moved");

@@ -1,6 +1,8 @@
 //! Runs under failures: nothing is lost, and nothing hangs.
 
-use crate::support::{Scratch, grove, json, refusal, start, stderr, stdout, train, wait_for};
+use crate::support::{
+    Scratch, grove, json, refusal, rewrite, start, stderr, stdout, success, train, wait_for,
+};
 use grove::checkpoint::{self, Store};
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -18,12 +20,10 @@ fn resume<'a>(run: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 fn settings_of_a_checkpoint_are_validated_before_use() {
     let folder = &Scratch::new();
     json(folder, &train("catch", "run", &["--iterations", "1"]));
-    let path = folder.join("run/best");
-    let mut best = checkpoint::load(&path).unwrap();
-    let config = best.sections.iter_mut().find(|s| s.name == "config.toml").unwrap();
-    let text = String::from_utf8(config.bytes.clone()).unwrap();
-    config.bytes = text.replace("rows = 10", "rows = 0").into_bytes();
-    checkpoint::save(&best, &path).unwrap();
+    rewrite(&folder.join("run/best"), "config.toml", |config| {
+        let text = String::from_utf8(config.clone()).unwrap();
+        *config = text.replace("rows = 10", "rows = 0").into_bytes();
+    });
     let commands: [&[&str]; 2] =
         [&["eval", "run"], &["record", "run", "--out", "x.png", "--steps", "3"]];
     for arguments in commands {
@@ -53,16 +53,13 @@ fn a_run_resumes_before_non_finite_values() {
     let folder = &Scratch::new();
     json(folder, &train("catch", "run", &["--iterations", "8", "--set", "save_every=4"]));
     let newest = folder.join("run/checkpoints/00000008");
-    let mut last = checkpoint::load(&newest).unwrap();
-    let weights = last.sections.iter_mut().find(|s| s.name == "weights.safetensors").unwrap();
-    let end = weights.bytes.len();
-    weights.bytes[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
-    checkpoint::save(&last, &newest).unwrap();
+    rewrite(&newest, "weights.safetensors", |weights| {
+        let end = weights.len();
+        weights[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
+    });
     // A best policy that is later would be preferred.
     fs::remove_dir_all(folder.join("run/best")).unwrap();
-    let output = grove(folder, &resume("run", &["--iterations", "9"]));
-    let said = stderr(&output);
-    assert!(output.status.success(), "{said}");
+    let said = stderr(&success(folder, &resume("run", &["--iterations", "9"])));
     assert!(said.contains("00000008 cannot be used: its values are not finite"), "{said}");
     assert!(said.contains("using run/checkpoints/00000004 instead"), "{said}");
 }
@@ -81,9 +78,8 @@ fn a_run_killed_before_its_first_checkpoint_resumes_from_the_best_policy() {
         child.wait().unwrap();
         !folder.join("killed/checkpoints").exists()
     });
-    let output = grove(folder, &resume("killed", &[]));
-    assert!(output.status.success(), "{}", stderr(&output));
-    assert!(stderr(&output).contains("using the best policy"), "{}", stderr(&output));
+    let said = stderr(&success(folder, &resume("killed", &[])));
+    assert!(said.contains("using the best policy"), "{said}");
     let last = |run: &str| folder.join(run).join("checkpoints/00000300");
     let load = |run: &str| checkpoint::load(&last(run)).unwrap();
     assert_eq!(load("whole"), load("killed"), "the same as without the kill");
@@ -207,8 +203,8 @@ fn a_closed_pipe_does_not_stop_a_run() {
     let folder = &Scratch::new();
     // Without --json, the table goes to a closed pipe, too.
     let more = ["--iterations", "12", "--set", "eval_every=1"];
-    let words: Vec<_> =
-        train("catch", "run", &more).into_iter().filter(|w| *w != "--json").collect();
+    let mut words = train("catch", "run", &more);
+    words.retain(|word| *word != "--json");
     let mut child = start(folder, &words);
     drop(child.stdout.take());
     let mut line = String::new();

@@ -1,6 +1,6 @@
 //! Learning from an annotated series: accuracy close to the optimum, and rejected tables.
 
-use crate::support::{Scratch, grove, json, refusal, stderr, stdout};
+use crate::support::{Scratch, grove, json, refusal, stderr, stdout, success};
 use std::fs;
 use std::path::Path;
 
@@ -69,8 +69,7 @@ fn the_optimal_accuracy_is_that_of_the_best_guess() {
 fn a_run_on_a_table_reports_and_resumes_but_cannot_be_played() {
     let folder = &Scratch::new();
     import(folder, 400);
-    let output = grove(folder, &["fit", "shown", "--device", "cpu", "--iterations", "2"]);
-    assert!(output.status.success(), "{}", stderr(&output));
+    let output = success(folder, &["fit", "shown", "--device", "cpu", "--iterations", "2"]);
     let printed = stdout(&output);
     assert!(printed.contains("ripple") && !printed.contains("player"), "{printed}");
     assert!(

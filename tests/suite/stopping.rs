@@ -1,6 +1,8 @@
 //! Runs that end before their iterations are done, and settings that a resumed run may change.
 
-use crate::support::{Scratch, assert_same_files, grove, json, refusal, stderr, stdout, train};
+use crate::support::{
+    Scratch, assert_same_files, grove, json, records, refusal, stderr, stdout, train,
+};
 use std::fs;
 
 const RESUME: [&str; 6] = ["train", "--resume", "--run-dir", "run", "--json", "--set"];
@@ -9,8 +11,8 @@ const RESUME: [&str; 6] = ["train", "--resume", "--run-dir", "run", "--json", "-
 fn a_run_ends_on_reaching_its_target_score() {
     let folder = &Scratch::new();
     let more = ["--iterations", "40", "--set", "eval_every=2", "--set", "stop.score=-0.1"];
-    let words: Vec<_> =
-        train("catch", "run", &more).into_iter().filter(|it| *it != "--json").collect();
+    let mut words = train("catch", "run", &more);
+    words.retain(|word| *word != "--json");
     let output = grove(folder, &words);
     let said = stderr(&output);
     assert!(
@@ -18,9 +20,7 @@ fn a_run_ends_on_reaching_its_target_score() {
         "{said}"
     );
     assert!(stdout(&output).contains("greedy"), "the best policy is evaluated");
-    let last = fs::read_to_string(folder.join("run/metrics.jsonl")).unwrap();
-    let records: Vec<serde_json::Value> =
-        last.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let records: Vec<serde_json::Value> = records(&folder.join("run"));
     let scores = records.iter().filter_map(|record| record["evaluation"]["mean_score"].as_f64());
     let scores: Vec<f64> = scores.collect();
     let (end, before) = scores.split_last().unwrap();
@@ -53,10 +53,7 @@ fn updates_end_at_their_divergence() {
     let fast =
         ["--iterations", "6", "--set", "optimizer.learning_rate=0.05", "--set", "save_every=3"];
     let target = [&fast[..], &["--set", "target_kl=0.002"]].concat();
-    let records = |dir: &str| -> Vec<serde_json::Value> {
-        let text = fs::read_to_string(folder.join(dir).join("metrics.jsonl")).unwrap();
-        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-    };
+    let records = |dir: &str| records::<serde_json::Value>(&folder.join(dir));
     for engine in ["fused", "general"] {
         for (dir, more) in [("free", &fast[..]), ("run", &target)] {
             let dir = format!("{dir}-{engine}");

@@ -1,9 +1,8 @@
 //! Commands that compare runs: lists, curves, seeds, sweeps, exports.
 
-#[cfg(target_os = "linux")]
-use crate::support::stderr;
 use crate::support::{
-    Scratch, assert_same_files, grove, json, refusal, start, stdout, train, wait_for,
+    Scratch, assert_same_files, grove, json, records, refusal, start, stderr, stdout, train,
+    wait_for,
 };
 use std::fs;
 #[cfg(target_os = "linux")]
@@ -23,11 +22,8 @@ fn runs_are_listed_with_what_they_changed() {
     assert_eq!(catch["changes"]["seed"], 7);
     assert_eq!(catch["changes"]["rollout.num_groups"], 8);
     assert!(catch["changes"].get("optimizer.learning_rate").is_none());
-    let records = fs::read_to_string(folder.join("runs/catch-2/metrics.jsonl")).unwrap();
-    let scores = records.lines().filter_map(|line| {
-        let record: serde_json::Value = serde_json::from_str(line).unwrap();
-        record["evaluation"]["mean_score"].as_f64()
-    });
+    let records: Vec<serde_json::Value> = records(&folder.join("runs/catch-2"));
+    let scores = records.iter().filter_map(|record| record["evaluation"]["mean_score"].as_f64());
     let best = scores.fold(f64::MIN, f64::max);
     assert_eq!(catch["best_score"], best);
     let table = stdout(&grove(folder, &["runs"]));

@@ -4,7 +4,8 @@
 //! `mpi`, which `GROVE_MPI` names: those tests are ignored unless they are asked for.
 
 use crate::support::{
-    Scratch, adapter_name, assert_same_files, grove, json, refusal, stderr, train, wait_for,
+    Scratch, adapter_name, assert_same_files, grove, json, records, refusal, stderr, train,
+    wait_for,
 };
 use grove::metrics::IterationRecord;
 use std::fs;
@@ -39,13 +40,11 @@ pub fn assert_same_runs(folder: &Path, a: &str, b: &str) {
         assert_same_files(&folder.join(a).join(part), &folder.join(b).join(part));
     }
     let figures = |run: &str| -> Vec<_> {
-        let text = fs::read_to_string(folder.join(run).join("metrics.jsonl")).unwrap();
-        let record = |line| serde_json::from_str::<IterationRecord>(line).unwrap();
         let of = |it: IterationRecord| {
             let lengths = (it.mean_length, it.evaluation);
             (it.iteration, it.env_steps, it.score, it.episodes, it.mean_reward, lengths)
         };
-        text.lines().map(record).map(of).collect()
+        records(&folder.join(run)).into_iter().map(of).collect()
     };
     assert_eq!(figures(a), figures(b), "{b}");
 }
@@ -137,9 +136,7 @@ fn completions_exchanged_between_processes_arrive_intact() {
     let folder = &Scratch::new();
     let one = ["--set", "num_minibatches=1", "--set", "update_epochs=1", "--set", "kl_coef=0"];
     json(folder, &shared("fruit", "run", &cpus(4), &one));
-    let text = fs::read_to_string(folder.join("run/metrics.jsonl")).unwrap();
-    for line in text.lines() {
-        let record: IterationRecord = serde_json::from_str(line).unwrap();
+    for record in records::<IterationRecord>(&folder.join("run")) {
         let communication = record.communication.expect("there are four ranks");
         assert_eq!(communication.num_ranks, 4);
         // 16 features, two layers of 64, 3 actions.
@@ -197,10 +194,8 @@ fn several_devices_reach_the_result_of_one() {
     for (name, game, more) in [("fused", "catch", &more), ("gru", "recall", &gru)] {
         let one = run(&format!("{name}-one"), game, adapter, more);
         let size = one.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
-        let metrics = folder.join(format!("{name}-one/metrics.jsonl"));
-        for line in fs::read_to_string(metrics).unwrap().lines() {
-            let record: IterationRecord = serde_json::from_str(line).unwrap();
-            assert!(record.grad_norm > 1e-4, "{name} learns: {line}");
+        for record in records::<IterationRecord>(&folder.join(format!("{name}-one"))) {
+            assert!(record.grad_norm > 1e-4, "{name} learns: {record:?}");
         }
         for devices in [format!("{adapter},{adapter}"), format!("{adapter},cpu")] {
             let shared = run(&format!("{name}-{devices}"), game, &devices, more);
@@ -237,10 +232,11 @@ fn one_member_tries_a_run_out() {
 
 #[test]
 fn a_program_without_mpi_is_not_started_several_times() {
+    let folder = Scratch::new();
     let output = Command::new(env!("CARGO_BIN_EXE_grove"))
         .args(["train", "catch"])
         .env("OMPI_COMM_WORLD_SIZE", "3")
-        .current_dir(&Scratch::new())
+        .current_dir(&*folder)
         .output()
         .unwrap();
     assert!(!output.status.success());
