@@ -43,7 +43,6 @@ export const measureRise = (page) => page.evaluate(async () => {
 export default [
   {
     name: 'a press on Train shows the stage, the curve and the progress of learning at every size, without scrolling',
-    webgpu: false,
     async run(visit) {
       const times = [];
       for (const [width, height] of SIZES) {
@@ -69,7 +68,6 @@ export default [
   },
   {
     name: 'nothing moves by itself: at the start, in training a game, and in training text',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ folded: true, init: recordShifts });
       await until(page, '#mean', /–/);
@@ -87,7 +85,6 @@ export default [
   },
   {
     name: 'every game has the same stage, edges that meet, and a page of at most 1,800 pixels',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ folded: true, options: { viewport: { width: 1280, height: 800 } } });
       const boxes = new Set();
@@ -105,7 +102,6 @@ export default [
   },
   {
     name: 'a board that the network sees is a picture for each channel',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=breakout' });
       const maps = await page.locator('#maps canvas').evaluateAll((all) => all.map(({ width, height, ariaLabel }) => `${ariaLabel}, ${width} x ${height}`));
@@ -116,7 +112,6 @@ export default [
   },
   {
     name: 'a number that rounds up to the next unit has that unit',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open();
       const numbers = await page.evaluate(async () => {
@@ -128,7 +123,6 @@ export default [
   },
   {
     name: 'a message is at the bottom right, alone, and disappears after six seconds',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open();
       const { count, delay, right, bottom, left } = await page.evaluate(async () => {
@@ -151,7 +145,6 @@ export default [
   },
   {
     name: 'a link carries an agent',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=catch&groups=16&size=8&width=16&layers=1&iterations=3' });
       await page.click('#train-here');
@@ -201,7 +194,6 @@ export default [
   },
   {
     name: 'on a host that sends no headers a service worker isolates the page, and links lead to the project',
-    webgpu: false,
     async run(visit) {
       const site = await serve(visit.site.folder, true);
       visit.cleaners.push(() => site.close());
@@ -241,7 +233,6 @@ export default [
   },
   {
     name: 'every action of every game has a button with its name',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open();
       for (const game of await gameNames(page)) {
@@ -283,7 +274,6 @@ export default [
   },
   {
     name: 'the page says so of a game whose network it does not train, and trains another after it',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=recall', folded: true });
       ok(await page.locator('#train-here').isDisabled(), 'it offers to train');
@@ -295,7 +285,6 @@ export default [
   },
   {
     name: 'a paused training of one game does not block another, and waits for its game',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=catch&groups=16&size=8&width=16&layers=1&iterations=5000' });
       page.on('dialog', (dialog) => dialog.accept());

@@ -18,7 +18,6 @@ export function settingsOf(bytes) {
 export default [
   {
     name: 'a policy is saved and loaded again, and plays the same',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: shortTraining(visit) });
       await trainToEnd(page);
@@ -43,7 +42,6 @@ export default [
   },
   {
     name: 'settings and weights also load as two files, and by drag and drop',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=cartpole' });
       const { bytes } = await saveAgent(page);
@@ -66,7 +64,6 @@ export default [
   },
   {
     name: 'the last policy is kept in the browser',
-    webgpu: false,
     async run(visit) {
       const context = await visit.context();
       const page = await visit.open({ hash: shortTraining(visit), context });
@@ -86,7 +83,6 @@ export default [
   },
   {
     name: 'an agent that is offered later does not move the names over the boards of a paused game',
-    webgpu: false,
     async run(visit) {
       const context = await visit.context({ reducedMotion: 'reduce' });
       const page = await visit.open({ context });
@@ -105,7 +101,6 @@ export default [
   },
   {
     name: 'stored data that cannot be read is reported, and the page trains',
-    webgpu: false,
     async run(visit) {
       const context = await visit.context();
       const page = await visit.open({ context });
@@ -123,7 +118,6 @@ export default [
   },
   {
     name: 'a run that an earlier page has stored has its fields, and what is no run is none',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open();
       const [earlier, current, none] = await page.evaluate(async () => {
@@ -139,7 +133,6 @@ export default [
   },
   {
     name: 'recorded games that cannot be read are reported and replaced',
-    webgpu: false,
     async run(visit) {
       const context = await visit.context();
       const page = await visit.open({ context });
@@ -159,7 +152,6 @@ export default [
   },
   {
     name: 'a full storage is reported',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({
         hash: shortTraining(visit),
@@ -176,7 +168,6 @@ export default [
   },
   {
     name: 'broken and foreign files get a message, and the page continues',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open();
       const { bytes } = await saveAgent(page);

@@ -33,7 +33,6 @@ export async function findViolations(page, when) {
 export default [
   {
     name: 'at every width nothing is too wide and the game picker is in the first view, light and dark',
-    webgpu: false,
     async run(visit) {
       for (const [width, height] of [[320, 640], [390, 844], [768, 1024], [1280, 800], [1920, 1080]]) {
         for (const colorScheme of ['light', 'dark']) {
@@ -57,6 +56,7 @@ export default [
   },
   {
     name: 'on a phone nothing is too wide, and touch steers',
+    webgpu: 'too',
     async run(visit) {
       const page = await visit.open({ options: { viewport: { width: 360, height: 740 }, deviceScaleFactor: 2, hasTouch: true, isMobile: true } });
       await visit.screenshot(page, 'phone', true);
@@ -77,7 +77,6 @@ export default [
   },
   {
     name: 'every control is reached by the keyboard, with a visible focus and a name',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open();
       const wanted = await page.evaluate(() => [...document.querySelectorAll('button, select, input:not([type=radio], [type=file]), summary, #charts canvas')]
@@ -102,7 +101,6 @@ export default [
   },
   {
     name: 'the focus stays on a button that is pressed, and returns from a message',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: shortTraining(visit, 10000) });
       const focused = async (id) => {
@@ -129,7 +127,6 @@ export default [
   },
   {
     name: 'the watched board of a wall can also be chosen by keys',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=catch&games=16' });
       await page.locator('#board').focus();
@@ -144,7 +141,6 @@ export default [
   },
   {
     name: 'the link that skips to the training keeps the game and the settings',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=catch&rate=0.003' });
       const skipped = page.evaluate(() => new Promise((done) => addEventListener('hashchange', () => done(location.hash))));
@@ -161,8 +157,7 @@ export default [
   },
   {
     name: 'axe-core finds nothing while watching, in a duel and in training',
-    // The elements are the same with WebGPU, where a second page beside this one slows a software adapter.
-    webgpu: false,
+    // Not with WebGPU: the elements are the same, and a second page beside this one slows a software adapter.
     async run(visit) {
       const found = [];
       for (const colorScheme of ['light', 'dark']) {
@@ -183,7 +178,6 @@ export default [
   },
   {
     name: 'axe-core finds nothing in the view of each game, on a wall, side by side and after a training',
-    webgpu: false,
     async run(visit) {
       const found = [];
       const page = await visit.open({ hash: '#game=catch&groups=16&size=8&width=16&layers=1&iterations=2&seeds=2' });
@@ -203,7 +197,6 @@ export default [
   },
   {
     name: 'a key that is held presses a button once',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open();
       await page.locator('#takeover').focus();
@@ -214,7 +207,6 @@ export default [
   },
   {
     name: 'every game is picked and played by keys alone',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open();
       await recordActions(page);
@@ -241,7 +233,6 @@ export default [
   },
   {
     name: 'every game is picked and played by touch alone',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ options: { viewport: { width: 390, height: 844 }, hasTouch: true, isMobile: true } });
       await recordActions(page);
@@ -260,7 +251,6 @@ export default [
   },
   {
     name: 'watching, taking over, training and saving need only the keyboard',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: shortTraining(visit) });
       const go = async (id) => {
@@ -294,7 +284,6 @@ export default [
   },
   {
     name: 'light and dark are both readable, and less motion is respected',
-    webgpu: false,
     async run(visit) {
       const ratios = [];
       for (const colorScheme of ['light', 'dark']) {
@@ -313,7 +302,6 @@ export default [
   },
   {
     name: 'in forced colours the picked game, the bars and the legend keep their colours',
-    webgpu: false,
     async run(visit) {
       for (const colorScheme of ['light', 'dark']) {
         const page = await visit.open({ options: { forcedColors: 'active', colorScheme } });
@@ -330,6 +318,7 @@ export default [
   },
   {
     name: 'the picture follows the size of the window',
+    webgpu: 'too',
     async run(visit) {
       const page = await visit.open();
       const sharp = () => page.evaluate(() => {

@@ -5,6 +5,7 @@ import { ok, text, trainToEnd, until, untilStepped } from './visit.mjs';
 export default [
   {
     name: 'a page of a user\'s own game, without a look and a trained agent, shows, plays and trains it',
+    webgpu: 'too',
     async run(visit) {
       const page = await visit.open();
       ok((await page.locator('#game input').count()) === 1, 'it has other games, too');

@@ -26,7 +26,6 @@ const completionRows = (page) => page.locator('#completions tbody tr');
 export default [
   {
     name: 'beside the games a language model learns to sort, step by step',
-    webgpu: false,
     async run(visit) {
       const context = await visit.context();
       const asked = new Set();
@@ -64,7 +63,6 @@ export default [
   },
   {
     name: 'the training of text pauses, continues, ends and is reset',
-    webgpu: false,
     async run(visit) {
       const page = await openText(visit, { ...BRIEF, 'text-iterations': 400 });
       await page.click('#text-start');
@@ -88,7 +86,6 @@ export default [
   },
   {
     name: 'a button restores the defaults of text, also by the keyboard',
-    webgpu: false,
     async run(visit) {
       const values = (page) => page.locator('#text-fields input').evaluateAll((all) => all.map(({ value }) => value).join());
       const defaults = await values(await openText(visit));
@@ -106,7 +103,6 @@ export default [
   },
   {
     name: 'a reload resumes a training of text, which ends the same to the byte',
-    webgpu: false,
     async run(visit) {
       const settings = { ...BRIEF, 'text-iterations': 300 };
       const model = async (page) => {
@@ -155,7 +151,6 @@ export default [
   },
   {
     name: 'a typed prompt is answered before training and by the trained model, which is saved and loaded',
-    webgpu: false,
     async run(visit) {
       const page = await openText(visit, BRIEF);
       await page.fill('#question', 'no digits');
@@ -212,7 +207,6 @@ export default [
   },
   {
     name: 'files without a model change neither a training of text nor the view',
-    webgpu: false,
     async run(visit) {
       const page = await openText(visit, { ...BRIEF, 'text-iterations': 4000 });
       await page.click('#text-start');
@@ -264,7 +258,6 @@ export default [
   },
   {
     name: 'completions are filtered by text, reward, end and iteration',
-    webgpu: false,
     async run(visit) {
       const page = await openText(visit, { ...BRIEF, 'text-length': 4, 'text-iterations': 16 });
       await page.click('#text-start');
@@ -294,7 +287,6 @@ export default [
   },
   {
     name: 'text fits every width, light and dark, and axe-core finds nothing',
-    webgpu: false,
     async run(visit) {
       const found = [];
       for (const [width, height] of [[320, 640], [390, 844], [1280, 900], [1920, 1080]]) {

@@ -28,16 +28,16 @@ export async function trainToScore(visit, hash) {
 export default [
   {
     name: 'catch is learnt to 0.9',
-    webgpu: false,
     run: async (visit) => (await trainToScore(visit, '#game=catch')).state,
   },
   {
     name: 'catch is learnt on a software GPU, if that is requested, by small groups',
-    webgpu: true,
+    webgpu: 'only',
     run: async (visit) => (await trainToScore(visit, '#game=catch&device=WebGPU&groups=32&size=8&width=32&rate=0.02')).state,
   },
   {
     name: 'the agent on the stage is the newest, all curves are drawn, and the device is shown',
+    webgpu: 'too',
     async run(visit) {
       const page = await visit.open({ hash: shortTraining(visit) });
       const before = await text(page, '#agent-about');
@@ -71,6 +71,7 @@ export default [
   },
   {
     name: 'training pauses, continues and is reset',
+    webgpu: 'too',
     async run(visit) {
       // So many that it is not over before it has been seen to continue.
       const page = await visit.open({ hash: shortTraining(visit, visit.gpu ? 500 : 10_000) });
@@ -92,6 +93,7 @@ export default [
   },
   {
     name: 'a reload resumes a training, which ends the same to the byte, and leaving warns',
+    webgpu: 'too',
     slow: true,
     async run(visit) {
       const hash = `${shortTraining(visit, visit.gpu ? 20 : 1000)}&seeds=2`;
@@ -132,7 +134,6 @@ export default [
   },
   {
     name: 'each game has its own form, and the buttons say what they train',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: shortTraining(visit, 3000) });
       await page.click('#start');
@@ -165,7 +166,6 @@ export default [
   },
   {
     name: 'a visitor who picks another game before the first policy arrives stays on it',
-    webgpu: false,
     async run(visit) {
       const context = await visit.context();
       let arrive;
@@ -183,7 +183,6 @@ export default [
   },
   {
     name: 'Enter in a field does not replace a training, but moves to the button that does',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: shortTraining(visit, 10000) });
       await page.press('#set-iterations', 'Enter'); // nothing is there to be replaced
@@ -199,7 +198,6 @@ export default [
   },
   {
     name: 'one tab stores its training, and a second says that its own is not stored until the first ends',
-    webgpu: false,
     async run(visit) {
       const context = await visit.context();
       const [first, second] = [await visit.open({ hash: shortTraining(visit, 10000), context }), await visit.open({ hash: shortTraining(visit), context })];
@@ -222,7 +220,6 @@ export default [
   },
   {
     name: 'a training that another tab has left waits on the shelf of the next tab, and is replaced only on request',
-    webgpu: false,
     async run(visit) {
       const context = await visit.context();
       const next = await visit.open({ hash: '#game=cartpole', context }); // it has looked for a kept run before there is one
@@ -261,7 +258,6 @@ export default [
   },
   {
     name: 'the range of the seeds leaves out those that have failed, and iterations that some lack',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open();
       const mean = await page.evaluate(async () => {
@@ -278,7 +274,6 @@ export default [
   },
   {
     name: 'seeds are named and coloured, and their data are saved as a file',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: `${shortTraining(visit)}&seeds=2` });
       await trainToEnd(page);
@@ -293,6 +288,7 @@ export default [
   },
   {
     name: 'several seeds side by side, and the same seed learns the same',
+    webgpu: 'too',
     slow: true,
     async run(visit) {
       const page = await visit.open({ hash: `${shortTraining(visit)}&seeds=3` });
@@ -317,7 +313,6 @@ export default [
   },
   {
     name: 'workers share a run where they may, and learn to the byte what one does',
-    webgpu: false,
     async run(visit) {
       const alone = [() => Object.defineProperty(globalThis, 'crossOriginIsolated', { value: false }), () => { delete globalThis.SharedArrayBuffer; }];
       const policies = [];
@@ -336,7 +331,6 @@ export default [
   },
   {
     name: 'the module for all browsers learns about the same as the one with relaxed SIMD, if that is built',
-    webgpu: false,
     async run(visit) {
       const scores = [];
       const relaxed = existsSync(join(visit.site.folder, 'train-relaxed.js')) ? ['train-relaxed_bg.wasm'] : [];
@@ -357,7 +351,6 @@ export default [
   },
   {
     name: 'settings out of range are reported, and nothing starts',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: shortTraining(visit) });
       for (const [id, value, right] of [['rate', '7', '0.002'], ['size', '1', '8'], ['width', '', '16'], ['groups', '2.5', '16']]) {
@@ -382,7 +375,6 @@ export default [
   },
   {
     name: 'a button restores the defaults, also by the keyboard, and the game keeps them',
-    webgpu: false,
     async run(visit) {
       const plain = await visit.open({ hash: '#game=catch' });
       const values = (page) => page.locator('#fields input, #fields select').evaluateAll((all) => all.map(({ value }) => value).join());
@@ -414,7 +406,6 @@ export default [
   },
   {
     name: 'a training that collapses stops and says so',
-    webgpu: false,
     async run(visit) {
       visit.site.instead['trainer.js'] = `
         import { importTrainer as real } from './trainer.js?real';
@@ -442,7 +433,6 @@ export default [
   },
   {
     name: 'a missing training module is reported, and the page continues',
-    webgpu: false,
     async run(visit) {
       visit.site.instead['trainer.js'] = 'export function importTrainer() { throw new Error("broken on the way"); }';
       const page = await visit.open({ hash: shortTraining(visit) });
@@ -453,7 +443,7 @@ export default [
   },
   {
     name: 'games of the training device are drawn from its memory, one or a thousand, also in a pause',
-    webgpu: true,
+    webgpu: 'only',
     async run(visit) {
       const page = await visit.open({ hash: shortTraining(visit, 500) });
       await page.click('#start');

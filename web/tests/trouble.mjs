@@ -20,7 +20,6 @@ const spoiltTrainer = (spoil) => `
 export default [
   {
     name: 'a stored training survives a reload on which it is refused or fails, until it is reset',
-    webgpu: false,
     async run(visit) {
       const { instead } = visit.site;
       const page = await visit.open({ hash: shortTraining(visit, 10000) });
@@ -52,7 +51,6 @@ export default [
   },
   {
     name: 'a failed training makes room for that of another game, and is resumed from its checkpoint',
-    webgpu: false,
     async run(visit) {
       const { instead } = visit.site;
       instead['trainer.js'] = spoiltTrainer(`
@@ -84,7 +82,6 @@ export default [
   },
   {
     name: 'a checkpoint that fails in a pause ends the run with a reason',
-    webgpu: false,
     async run(visit) {
       visit.site.instead['trainer.js'] = spoiltTrainer(`
         const save = run.save.bind(run);
@@ -103,7 +100,6 @@ export default [
   },
   {
     name: 'without workers the page says so and continues',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: shortTraining(visit), init: () => { window.Worker = class { constructor() { throw new Error('workers are switched off'); } }; } });
       await page.click('#start');
@@ -114,7 +110,6 @@ export default [
   },
   {
     name: 'a refused storage gives a message, and training continues',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({
         hash: shortTraining(visit),
@@ -132,7 +127,6 @@ export default [
   },
   {
     name: 'a storage whose connection closes gives a message, and games and text train without it',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({
         hash: shortTraining(visit),
@@ -146,7 +140,7 @@ export default [
   },
   {
     name: 'a lost device is replaced, and after a second loss the CPU draws',
-    webgpu: true,
+    webgpu: 'only',
     async run(visit) {
       const page = await visit.open({
         init: () => {
@@ -179,7 +173,7 @@ export default [
   },
   {
     name: 'if a GPU never answers the CPU draws and trains',
-    webgpu: true,
+    webgpu: 'only',
     async run(visit) {
       const page = await visit.open({ hash: shortTraining({ gpu: false }), init: () => { GPU.prototype.requestAdapter = () => new Promise(() => {}); } });
       ok(/^Without WebGPU.*does not answer/.test(await text(page, '#renderer-note')), 'the line does not say so');
@@ -190,7 +184,6 @@ export default [
   },
   {
     name: 'a GPU that is requested and missing is reported',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=catch&device=WebGPU' });
       await page.click('#start');
@@ -200,7 +193,6 @@ export default [
   },
   {
     name: 'a missing agent is reported, and another game continues',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open();
       visit.allow(/404/);
@@ -222,7 +214,6 @@ export default [
   },
   {
     name: 'a page that cannot be started says so in place of the game',
-    webgpu: false,
     async run(visit) {
       visit.allow(/404|WebAssembly/);
       const context = await visit.context();
@@ -243,7 +234,6 @@ export default [
   },
   {
     name: 'without its first agent the page begins with an untrained one, and trains',
-    webgpu: false,
     async run(visit) {
       visit.allow(/404/);
       const context = await visit.context();

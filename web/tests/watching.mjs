@@ -15,6 +15,7 @@ const FACTS = new Map([
 export default [
   {
     name: 'the first picture shows the trained agent',
+    webgpu: 'too',
     async run(visit) {
       const page = await visit.open();
       await visit.screenshot(page, 'first-frame');
@@ -25,6 +26,7 @@ export default [
   },
   {
     name: 'the page shows its renderer, its speed and its version',
+    webgpu: 'too',
     async run(visit) {
       const page = await visit.open();
       await until(page, '#stat-steps', /[1-9]\d* steps a second/);
@@ -39,6 +41,7 @@ export default [
   },
   {
     name: 'pause stops time, a single step is one step, play continues',
+    webgpu: 'too',
     async run(visit) {
       const page = await visit.open();
       await untilStepped(page);
@@ -58,6 +61,7 @@ export default [
   },
   {
     name: 'speeds range from a quarter to unlimited',
+    webgpu: 'too',
     async run(visit) {
       const page = await visit.open();
       for (const [place, name] of [[0, '0.25×'], [2, '1×'], [4, '4×'], [7, '32×'], [8, 'max']]) {
@@ -90,7 +94,6 @@ export default [
   },
   {
     name: 'the same seed gives the same game, another seed another game',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open();
       await restart(page, 7);
@@ -113,6 +116,7 @@ export default [
   },
   {
     name: 'every game to pick from has its rules and its agent',
+    webgpu: 'too',
     async run(visit) {
       const page = await visit.open();
       const hashes = new Set();
@@ -141,7 +145,6 @@ export default [
   },
   {
     name: 'a bar that is cut off is marked at that end',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#speed=8' });
       const sides = await page.evaluate(async () => {
@@ -164,7 +167,6 @@ export default [
   },
   {
     name: 'the trained agent is good, and better than chance',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open();
       await setSlider(page, '#speed', 8);
@@ -176,7 +178,6 @@ export default [
   },
   {
     name: 'greedy takes the likeliest action, sampled does not always',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=catch' });
       // Count of actions that are not the likeliest, in some hundred looks.
@@ -204,7 +205,6 @@ export default [
   },
   {
     name: 'the link carries game and settings',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=catch&seed=9&games=16&speed=8&rate=0.003&seeds=2' });
       ok(await page.locator('#game input[value=catch]').isChecked(), 'not that game');
@@ -228,7 +228,6 @@ export default [
   },
   {
     name: 'each game keeps the settings of its link while other games or text are shown',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=catch&groups=16' });
       const pick = async (page, game, title) => {
@@ -254,6 +253,7 @@ export default [
   },
   {
     name: 'a tab in the background waits, and says so',
+    webgpu: 'too',
     async run(visit) {
       const page = await visit.open();
       const hide = (hidden) => page.evaluate((hidden) => {
