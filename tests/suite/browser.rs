@@ -1,8 +1,8 @@
 //! A served program, and a client that sends exactly the bytes of a test.
 
+use crate::support::{HANG, command, wait_for};
 #[cfg(unix)]
-use crate::support::hear_ctrl_c;
-use crate::support::{HANG, wait_for};
+use crate::support::{hear_ctrl_c, signal};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
@@ -21,7 +21,7 @@ pub struct Served {
 impl Served {
     /// Starts the program and waits until it says where it is.
     pub fn start(folder: &Path, arguments: &[&str]) -> Self {
-        Self::spawn(Command::new(env!("CARGO_BIN_EXE_grove")).args(arguments).current_dir(folder))
+        Self::spawn(&mut command(folder, arguments))
     }
 
     /// Shows the run in the folder `run`.
@@ -107,8 +107,7 @@ impl Served {
     /// Sends what Ctrl-C sends, and waits for the end.
     #[cfg(unix)]
     pub fn interrupt(&mut self) -> ExitStatus {
-        let id = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
+        signal(self.child.id(), "-INT");
         let mut status = None;
         wait_for("the end of the program", || {
             status = self.child.try_wait().unwrap();

@@ -1,7 +1,7 @@
 //! The program with language models: user-defined tasks, fitting, interruptions, and errors about bad input.
 
 use crate::support::{
-    GIVES_ONE, MISSING, Scratch, adapter_name, assert_same_files, json, records, refusal,
+    GIVES_ONE, MISSING, Scratch, adapter_name, assert_same_files, command, json, records, refusal,
     repository, stderr, success,
 };
 use serde_json::Value;
@@ -352,12 +352,8 @@ fn a_model_without_an_end_token_gets_a_warning() {
 #[test]
 fn ocaml_without_a_compiler_says_what_to_install() {
     let folder = Scratch::new();
-    let output = std::process::Command::new(env!("CARGO_BIN_EXE_grove"))
-        .args(["train", "ocaml", "--model", "tiny"])
-        .env("PATH", "/nowhere")
-        .current_dir(&folder)
-        .output()
-        .unwrap();
+    let mut program = command(&folder, &["train", "ocaml", "--model", "tiny"]);
+    let output = program.env("PATH", "/nowhere").output().unwrap();
     let said = stderr(&output);
     assert!(
         !output.status.success() && said.contains("`ocaml` needs the OCaml compiler"),

@@ -1,7 +1,9 @@
 //! Every command of the README works as printed, from top to bottom in a new folder, and so do those of the documents,
 //! as far as a test has what they need; all are ones that the program has.
 
-use crate::support::{Scratch, adapter, hear_ctrl_c, interrupted_run, repository, wait_for};
+use crate::support::{
+    Scratch, adapter, hear_ctrl_c, interrupted_run, repository, signal, wait_for,
+};
 use std::fs;
 use std::process::{Command, Stdio};
 
@@ -83,7 +85,7 @@ impl Shell {
         if line.contains("train") {
             wait_for("the end of the run", || said().contains("stays up until you press Ctrl-C"));
         }
-        Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+        signal(child.id(), "-INT");
         assert!(child.wait().unwrap().success(), "{line}: {}", said());
     }
 }

@@ -1,11 +1,11 @@
 //! `grove record`: output files and refusals.
 
 use crate::support::{
-    Scratch, adapter_name, json, refusal, stderr, stdout, success, train, wait_for,
+    Scratch, adapter_name, command, json, refusal, signal, start, stderr, stdout, success, train,
+    wait_for,
 };
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 /// A folder with a run of each game.
 fn runs(games: &[&str]) -> Scratch {
@@ -169,16 +169,9 @@ fn ctrl_c_keeps_the_existing_file() {
     crate::support::hear_ctrl_c();
     let folder = &runs(&["catch"]);
     fs::write(folder.join("x.gif"), "what was there").unwrap();
-    let child = Command::new(env!("CARGO_BIN_EXE_grove"))
-        .args(["record", "catch", "--out", "x.gif", "--steps", "100000"])
-        .current_dir(folder)
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let child = start(folder, &["record", "catch", "--out", "x.gif", "--steps", "100000"]);
     wait_for("a file under way", || files(folder).len() > 1);
-    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    assert!(kill.success());
+    signal(child.id(), "-INT");
     let output = child.wait_with_output().unwrap();
     assert!(!output.status.success());
     assert!(stderr(&output).contains("interrupted; x.gif was not written"), "{}", stderr(&output));
@@ -203,12 +196,8 @@ fn ffmpeg(folder: &Path, lines: &str) -> std::path::PathBuf {
 fn an_mp4_is_what_ffmpeg_makes_of_the_frames() {
     let folder = &runs(&["catch"]);
     let record = |path: &Path| {
-        Command::new(env!("CARGO_BIN_EXE_grove"))
-            .args(["record", "catch", "--out", "x.mp4", "--steps", "2", "--scale", "3", "--json"])
-            .env("PATH", path)
-            .current_dir(folder)
-            .output()
-            .unwrap()
+        let words = ["record", "catch", "--out", "x.mp4", "--steps", "2", "--scale", "3", "--json"];
+        command(folder, &words).env("PATH", path).output().unwrap()
     };
     let output = record(&folder.join("nothing"));
     assert!(!output.status.success());

@@ -7,7 +7,8 @@ use std::process::Command;
 
 /// Trains a tiny language model for so many iterations.
 fn train(folder: &Path, run: &str, iterations: &str, more: &[&str]) {
-    let settings = "sort.length=2 fit.iterations=1 num_prompts=2 group_size=2 save_every=1 eval_episodes=2 eval_every=1";
+    let settings = "sort.length=2 fit.iterations=1 num_prompts=2 group_size=2 save_every=1 eval_every=1 \
+        eval_episodes=2";
     let set: Vec<&str> = settings.split(' ').flat_map(|set| ["--set", set]).collect();
     let words = ["train", "sort", "--run-dir", run, "--device", "cpu", "--json", "--iterations"];
     json(folder, &[&words[..], &[iterations], more, &set].concat());

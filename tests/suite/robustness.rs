@@ -1,7 +1,8 @@
 //! Runs under failures: nothing is lost, and nothing hangs.
 
 use crate::support::{
-    Scratch, grove, json, refusal, rewrite, start, stderr, stdout, success, train, wait_for,
+    Scratch, command, grove, json, refusal, rewrite, signal, start, stderr, stdout, success, train,
+    wait_for,
 };
 use grove::checkpoint::{self, Store};
 use std::fs;
@@ -102,9 +103,7 @@ fn nohup_keeps_a_run_alive() {
     let latest = || store.iterations().ok().and_then(|saved| saved.into_iter().max());
     wait_for("a checkpoint", || latest().is_some());
     let before = latest();
-    assert!(
-        Command::new("kill").args(["-HUP", &child.id().to_string()]).status().unwrap().success()
-    );
+    signal(child.id(), "-HUP");
     wait_for("later checkpoints", || latest() > before.map(|iteration| iteration + 50));
     assert!(child.try_wait().unwrap().is_none(), "the run goes on");
     child.kill().unwrap();
@@ -132,15 +131,11 @@ fn a_run_whose_messages_nobody_reads_is_saved_by_one_signal_and_ended_by_the_nex
     let folder = &Scratch::new();
     let (_reader, pipe) = std::io::pipe().unwrap();
     let more = ["--quiet", "--iterations", "1000000", "--set", "save_every=1000000"];
-    let mut child = Command::new(env!("CARGO_BIN_EXE_grove"))
-        .args(train("catch", "run", &more))
-        .current_dir(folder)
-        .stdout(Stdio::null())
-        .stderr(pipe.try_clone().unwrap())
-        .spawn()
-        .unwrap();
-    let id = child.id().to_string();
-    let terminate = || Command::new("kill").args(["-TERM", &id]).status().unwrap();
+    let mut program = command(folder, &train("catch", "run", &more));
+    program.stdout(Stdio::null()).stderr(pipe.try_clone().unwrap());
+    let mut child = program.spawn().unwrap();
+    let id = child.id();
+    let terminate = || signal(id, "-TERM");
     let metrics = folder.join("run/metrics.jsonl");
     wait_for("the first iterations", || fs::metadata(&metrics).is_ok_and(|file| file.len() > 0));
     fill(&pipe);

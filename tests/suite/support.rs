@@ -127,24 +127,27 @@ pub fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().try_into_vec().expect("f32")
 }
 
+/// The program with these arguments, in a folder.
+pub fn command(folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_grove"));
+    command.args(arguments).current_dir(folder);
+    command
+}
+
 /// Runs the program in a folder.
 pub fn grove(folder: &Path, arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_grove"))
-        .args(arguments)
-        .current_dir(folder)
-        .output()
-        .expect("the program starts")
+    command(folder, arguments).output().expect("the program starts")
 }
 
 /// Starts the program in `folder`, without waiting for its end.
 pub fn start(folder: &Path, arguments: &[&str]) -> Child {
-    Command::new(env!("CARGO_BIN_EXE_grove"))
-        .args(arguments)
-        .current_dir(folder)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap()
+    command(folder, arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Sends a signal to a process, such as `-INT`.
+pub fn signal(process: u32, name: &str) {
+    let kill = Command::new("kill").args([name, &process.to_string()]).status().unwrap();
+    assert!(kill.success());
 }
 
 pub fn stdout(output: &Output) -> String {
@@ -296,6 +299,15 @@ pub fn refusal(folder: &Path, arguments: &[&str]) -> String {
     text
 }
 
+/// Runs a line of words that must fail with these words on stderr, and returns what it prints there.
+pub fn refused(folder: &Path, line: &str, words: &[&str]) -> String {
+    let text = refusal(folder, &line.split(' ').collect::<Vec<_>>());
+    for word in words {
+        assert!(text.contains(word), "`{line}` lacks `{word}`: {text}");
+    }
+    text
+}
+
 thread_local! {
     /// Kernels that this thread has launched since launches are counted.
     static LAUNCHES: Cell<usize> = const { Cell::new(0) };
@@ -375,15 +387,10 @@ pub fn interrupted_run(
     hear_ctrl_c();
     wait_for("a run that is interrupted before its end", || {
         let _ = fs::remove_dir_all(folder.join(dir));
-        let child = Command::new(env!("CARGO_BIN_EXE_grove"))
-            .args(arguments)
-            .current_dir(folder)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
+        let mut child = command(folder, arguments);
+        let child = child.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         wait_for("the first iterations", || lines() >= iterations);
-        Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+        signal(child.id(), "-INT");
         let output = child.wait_with_output().unwrap();
         let done = lines();
         if done < total {

@@ -1,10 +1,10 @@
 //! The sandbox of user-defined verifiers, and consent to run them.
 
-use crate::support::{GIVES_ONE, HANG, Scratch, stderr};
+use crate::support::{GIVES_ONE, HANG, Scratch, command, stderr};
 use grove::task::{Completion, DataTask, Prompt, Task, Verifier, VerifierOptions, VerifierSandbox};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 
 /// A verifier that evaluates the completion as an expression of Python.
 const EVALUATES: &str = r#"
@@ -115,12 +115,7 @@ fn a_sandboxed_verifier_finds_the_file_of_prompts_empty_unless_it_is_named() {
 
 /// Runs the program with its own cache.
 fn with_cache(folder: &Path, cache: &str, arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_grove"))
-        .args(arguments)
-        .current_dir(folder)
-        .env("XDG_CACHE_HOME", folder.join(cache))
-        .output()
-        .unwrap()
+    command(folder, arguments).env("XDG_CACHE_HOME", folder.join(cache)).output().unwrap()
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Sandboxes of an ordinary user, of one without a home, without namespaces, and after the end of their trainer.
 
-use crate::support::{GIVES_ONE, Scratch, stderr, stdout, wait_for};
+use crate::support::{GIVES_ONE, Scratch, command, stderr, stdout, wait_for};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -151,13 +151,8 @@ fn below(root: u32) -> Vec<(u32, String)> {
 
 /// Starts a run, kills it once it has so many processes below it, and waits for the end of these.
 fn assert_processes_end(folder: &Path, arguments: &[&str], processes: usize) {
-    let mut run = Command::new(env!("CARGO_BIN_EXE_grove"))
-        .args(arguments)
-        .current_dir(folder)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut run = command(folder, arguments);
+    let mut run = run.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let mut started = Vec::new();
     wait_for("the processes of a verifier", || {
         started = below(run.id());

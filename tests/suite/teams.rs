@@ -4,8 +4,8 @@
 //! `mpi`, which `GROVE_MPI` names: those tests are ignored unless they are asked for.
 
 use crate::support::{
-    Scratch, adapter_name, assert_same_files, grove, json, records, refusal, stderr, train,
-    wait_for,
+    Scratch, adapter_name, assert_same_files, command, grove, json, records, refusal, signal,
+    stderr, train, wait_for,
 };
 use grove::metrics::IterationRecord;
 use std::fs;
@@ -233,12 +233,8 @@ fn one_member_tries_a_run_out() {
 #[test]
 fn a_program_without_mpi_is_not_started_several_times() {
     let folder = Scratch::new();
-    let output = Command::new(env!("CARGO_BIN_EXE_grove"))
-        .args(["train", "catch"])
-        .env("OMPI_COMM_WORLD_SIZE", "3")
-        .current_dir(&*folder)
-        .output()
-        .unwrap();
+    let mut program = command(&folder, &["train", "catch"]);
+    let output = program.env("OMPI_COMM_WORLD_SIZE", "3").output().unwrap();
     assert!(!output.status.success());
     let text = stderr(&output);
     assert!(text.contains("MPI has started 3 processes, but this program was built"), "{text}");
@@ -334,11 +330,6 @@ fn started_run(folder: &Path, dir: &str, iterations: usize, more: &[&str]) -> Ch
             || lines(&folder.join(dir).join("metrics.jsonl")) >= iterations
     });
     child
-}
-
-fn signal(process: u32, name: &str) {
-    let kill = Command::new("kill").args([name, &process.to_string()]).status().unwrap();
-    assert!(kill.success());
 }
 
 #[test]

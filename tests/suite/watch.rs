@@ -1,7 +1,9 @@
 //! The server of the live page: public files, access control and refusals.
 
 use crate::browser::{Answer, Served};
-use crate::support::{Scratch, grove, json, refusal, repository, stderr, train, wait_for};
+use crate::support::{
+    Scratch, command, grove, json, refusal, refused, repository, stderr, train, wait_for,
+};
 use std::fs;
 
 const SECRET: &str = "this stays here";
@@ -290,26 +292,23 @@ fn invalid_runs_are_one_line_errors() {
     json(folder, &train("catch", "run", &["--iterations", "1"]));
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
-    let train_here = ["train", "--run-dir", "new", "--watch", "--port", &port];
-    let resume = ["train", "--resume", "--run-dir", "run", "--iterations", "2", "--watch"];
-    let resume = [resume.as_slice(), &["--port", &port]].concat();
-    let cases: &[(&[&str], &[&str])] = &[
-        (&["watch"], &["no run in runs", "name a run directory"]),
-        (&["watch", "nowhere"], &["no such run: nowhere"]),
-        (&["watch", "empty"], &["empty holds no run", "config.toml"]),
-        (&["watch", "run", "--port", &port], &["127.0.0.1", &port, "in use", "--port"]),
-        (&["watch", "run", "--port", "65536"], &["--port", "65536"]),
-        (&["watch", "run", "--host", "no.such.host.invalid"], &["no.such.host.invalid"]),
-        (&["watch", "run", "--host", "192.0.2.1", "--port", "0"], &["192.0.2.1"]),
+    let train_here = format!("train --run-dir new --watch --port {port}");
+    let resume = format!("train --resume --run-dir run --iterations 2 --watch --port {port}");
+    let watch = format!("watch run --port {port}");
+    let cases: &[(&str, &[&str])] = &[
+        ("watch", &["no run in runs", "name a run directory"]),
+        ("watch nowhere", &["no such run: nowhere"]),
+        ("watch empty", &["empty holds no run", "config.toml"]),
+        (&watch, &["127.0.0.1", &port, "in use", "--port"]),
+        ("watch run --port 65536", &["--port", "65536"]),
+        ("watch run --host no.such.host.invalid", &["no.such.host.invalid"]),
+        ("watch run --host 192.0.2.1 --port 0", &["192.0.2.1"]),
         (&train_here, &["127.0.0.1", &port, "in use"]),
         (&resume, &["127.0.0.1", &port, "in use"]),
-        (&["train", "--run-dir", "new", "--port", "1"], &["--watch"]),
+        ("train --run-dir new --port 1", &["--watch"]),
     ];
-    for (arguments, words) in cases {
-        let text = refusal(folder, arguments);
-        for word in *words {
-            assert!(text.contains(word), "{arguments:?} lacks `{word}`: {text}");
-        }
+    for (line, words) in cases {
+        refused(folder, line, words);
     }
     let output = grove(folder, &["watch", "nowhere"]);
     assert_eq!((output.status.code(), stderr(&output).lines().count()), (Some(1), 1));
@@ -325,9 +324,8 @@ fn open_starts_the_browser_with_the_address() {
     fs::write(&browser, "#!/bin/sh\necho \"$1\" > opened\n").unwrap();
     fs::set_permissions(&browser, fs::Permissions::from_mode(0o755)).unwrap();
     let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_grove"));
-    command.args(["watch", "run", "--port", "0", "--open"]).current_dir(folder).env("PATH", path);
-    let server = Served::spawn(&mut command);
+    let mut program = command(folder, &["watch", "run", "--port", "0", "--open"]);
+    let server = Served::spawn(program.env("PATH", path));
     let opened = || fs::read_to_string(folder.join("opened")).unwrap_or_default();
     wait_for("a browser that opens the page", || opened().ends_with('\n'));
     assert_eq!(opened().trim(), format!("http://{}/", server.address));
