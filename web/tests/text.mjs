@@ -23,6 +23,14 @@ export async function openText(visit, settings = {}, options = {}) {
 
 const completionRows = (page) => page.locator('#completions tbody tr');
 
+/** Starts a training of text and pauses it after some iterations. */
+async function trainAndPause(page) {
+  await page.click('#text-start');
+  await until(page, '#text-state', /iteration ([5-9]|\d\d)/);
+  await page.click('#text-pause');
+  await until(page, '#text-state', /^Paused: iteration/);
+}
+
 export default [
   {
     name: 'beside the games a language model learns to sort, step by step',
@@ -65,10 +73,7 @@ export default [
     name: 'the training of text pauses, continues, ends and is reset',
     async run(visit) {
       const page = await openText(visit, { ...BRIEF, 'text-iterations': 400 });
-      await page.click('#text-start');
-      await until(page, '#text-state', /iteration ([2-9]|\d\d)/);
-      await page.click('#text-pause');
-      await until(page, '#text-state', /^Paused: iteration/);
+      await trainAndPause(page);
       await assertUnchanged(page, '#text-state', 'it trains in the pause', 90);
       await page.click('#text-pause');
       await until(page, '#text-state', /^GRPO, learning/);
@@ -116,10 +121,7 @@ export default [
 
       const page = await openText(visit, settings, { options: {} });
       page.on('dialog', (dialog) => dialog.accept());
-      await page.click('#text-start');
-      await until(page, '#text-state', /iteration ([5-9]|\d\d)/);
-      await page.click('#text-pause');
-      await until(page, '#text-state', /^Paused: iteration/);
+      await trainAndPause(page);
       await page.click('#text-pause');
       await untilStored(page, 'text', (run) => run?.paused === false);
       await page.reload();
@@ -138,10 +140,7 @@ export default [
       await page.click('#text-start');
       await until(page, '#text-state', /iteration \d/);
       await page.click('#text-reset');
-      await page.click('#text-start');
-      await until(page, '#text-state', /iteration ([5-9]|\d\d)/);
-      await page.click('#text-pause');
-      await until(page, '#text-state', /^Paused: iteration/);
+      await trainAndPause(page);
       const state = await text(page, '#text-state');
       await untilStored(page, 'text', (run) => run?.paused === true);
       await page.reload();
@@ -209,10 +208,7 @@ export default [
     name: 'files without a model change neither a training of text nor the view',
     async run(visit) {
       const page = await openText(visit, { ...BRIEF, 'text-iterations': 4000 });
-      await page.click('#text-start');
-      await until(page, '#text-state', /iteration ([2-9]|\d\d)/);
-      await page.click('#text-pause');
-      await until(page, '#text-state', /^Paused: iteration/);
+      await trainAndPause(page);
       await untilStored(page, 'text', (run) => run?.paused === true);
       const before = await text(page, '#text-state');
       const policy = await page.evaluate(async () => [...new Uint8Array(await (await fetch('policies/catch.safetensors')).arrayBuffer())]);
