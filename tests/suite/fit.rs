@@ -1,6 +1,8 @@
 //! Learning from demonstrations: what is kept, what is learnt from it, and what is refused.
 
-use crate::support::{Scratch, adapter, cpu, json, records, refusal, stderr, success};
+use crate::support::{
+    Scratch, adapter, cpu, json, records, refusal, refused, report, stderr, success,
+};
 use crate::trainers::{assert_resumes, imitator, iterate, params, snapshot};
 use burn::tensor::Device;
 use grove::data::{
@@ -16,8 +18,7 @@ use std::sync::Arc;
 
 /// Demonstrations of the fruit catcher in `folder/shown`.
 fn demo(folder: &Path, episodes: &str) -> serde_json::Value {
-    let player = ["--player", "planner", "--episodes", episodes];
-    json(folder, &[&["demo", "fruit", "--out", "shown", "--json"][..], &player].concat())
+    report(folder, &format!("demo fruit --out shown --json --player planner --episodes {episodes}"))
 }
 
 #[test]
@@ -25,8 +26,7 @@ fn a_planner_is_imitated_and_surpassed() {
     let folder = &Scratch::new();
     let shown = demo(folder, "2000");
     assert!(shown["mean_score"].as_f64().unwrap() > 7.5, "{shown}");
-    let fit = ["fit", "shown", "--device", "cpu", "--iterations", "150", "--run-dir", "fit"];
-    let fitted = json(folder, &[&fit[..], &["--json"]].concat());
+    let fitted = report(folder, "fit shown --device cpu --iterations 150 --run-dir fit --json");
     let score = |report: &serde_json::Value| report["mean_score"].as_f64().unwrap();
     // The planner's score over 50,000 episodes is 7.565 +- 0.012.
     assert!(score(&fitted) > 0.97 * 7.565, "{fitted}");
@@ -35,16 +35,15 @@ fn a_planner_is_imitated_and_surpassed() {
     let total: u64 =
         counts.iter().flat_map(|row| row.as_array().unwrap()).map(|n| n.as_u64().unwrap()).sum();
     assert_eq!(total, 200 * 100, "every tenth episode of 100 steps");
-    let train = ["train", "fruit", "--device", "cpu", "--iterations", "40", "--json"];
-    let more = [&train[..], &["--set", "eval_every=8"]].concat();
-    let after = json(folder, &[&more[..], &["--from", "fit", "--run-dir", "after"]].concat());
+    let train = "train fruit --device cpu --iterations 40 --json --set eval_every=8";
+    let after = report(folder, &format!("{train} --from fit --run-dir after"));
     assert!(score(&after) > score(&fitted) + 0.05, "{after} after {fitted}");
     // The first evaluation is beyond what a run from nothing has by then.
     let first = |run: &str| {
         let records: Vec<serde_json::Value> = records(&folder.join(run));
         records.iter().find_map(|record| record["evaluation"]["mean_score"].as_f64()).unwrap()
     };
-    json(folder, &[&more[..], &["--run-dir", "from-nothing"]].concat());
+    report(folder, &format!("{train} --run-dir from-nothing"));
     assert!(first("after") > first("from-nothing") + 0.3);
 }
 
@@ -57,23 +56,21 @@ fn a_settings_file_overrides_the_defaults_by_any_name() {
     let file = "path = \"elsewhere\"\nlr = 1e-4\nentropy_coef = 0.5\niterations = 2\n\
                 [update]\nnum_iterations = 3\n";
     fs::write(folder.join("mine.toml"), file).unwrap();
-    let fit = ["fit", "shown", "--device", "cpu", "--config", "mine.toml", "--json"];
+    let fit = "fit shown --device cpu --json --config";
     let settings = |run: &str| -> toml::Table {
         fs::read_to_string(folder.join(run).join("config.toml")).unwrap().parse().unwrap()
     };
-    json(folder, &[&fit[..], &["--run-dir", "by-file"]].concat());
+    report(folder, &format!("{fit} mine.toml --run-dir by-file"));
     let found = settings("by-file");
     assert_eq!(found["optimizer"]["learning_rate"].as_float(), Some(1e-4));
     assert_eq!(found["loss"]["entropy_coef"].as_float(), Some(0.5));
     assert_eq!(found["update"]["update_epochs"].as_integer(), Some(3));
     assert_eq!(found["iterations"].as_integer(), Some(2));
-    let set = ["--set", "iterations=1", "--run-dir", "by-option"];
-    json(folder, &[&fit[..], &set].concat());
+    report(folder, &format!("{fit} mine.toml --set iterations=1 --run-dir by-option"));
     assert_eq!(settings("by-option")["iterations"].as_integer(), Some(1));
     // Settings of an earlier run name both; iterations follow from the epochs.
     fs::copy(folder.join("by-option/config.toml"), folder.join("whole.toml")).unwrap();
-    let again = ["fit", "shown", "--device", "cpu", "--config", "whole.toml", "--json"];
-    json(folder, &[&again[..], &["--set", "epochs=60", "--run-dir", "again"]].concat());
+    report(folder, &format!("{fit} whole.toml --set epochs=60 --run-dir again"));
     assert!(settings("again")["iterations"].as_integer() > Some(1));
     // Only iterations that do not follow from the epochs are a change.
     let listed = json(folder, &["runs", ".", "--json"]);
@@ -91,12 +88,9 @@ fn a_settings_file_overrides_the_defaults_by_any_name() {
 #[test]
 fn a_policy_is_demonstrated_by_its_run() {
     let folder = &Scratch::new();
-    let small = ["--set", "num_groups=8", "--iterations", "3", "--device", "cpu", "--json"];
-    json(folder, &[&["train", "catch", "--run-dir", "run"][..], &small].concat());
-    let shown = json(
-        folder,
-        &["demo", "catch", "--player", "run", "--episodes", "64", "--out", "shown", "--json"],
-    );
+    let train = "train catch --run-dir run --set num_groups=8 --iterations 3 --device cpu --json";
+    report(folder, train);
+    let shown = report(folder, "demo catch --player run --episodes 64 --out shown --json");
     assert_eq!(shown["steps"], 64 * 9);
     let steps = Dataset::open(&folder.join("shown")).unwrap().into_steps(4, 3).unwrap();
     assert_eq!(steps.episodes().len(), 64);
@@ -104,12 +98,16 @@ fn a_policy_is_demonstrated_by_its_run() {
         (0..steps.len()).filter(|i| steps.status(*i) == EpisodeStatus::Terminated).count(),
         64
     );
-    let taken = refusal(folder, &["demo", "catch", "--player", "random", "--out", "shown"]);
-    assert!(taken.contains("the folder shown is not empty"), "{taken}");
-    let unknown = refusal(folder, &["demo", "fruit", "--player", "nobody", "--out", "other"]);
-    assert!(unknown.contains("its players are: random, lowest-fruit, planner"), "{unknown}");
-    let other = refusal(folder, &["train", "fruit", "--from", "run"]);
-    assert!(other.contains("of the game `catch`, not `fruit`"), "{other}");
+    for (line, words) in [
+        ("demo catch --player random --out shown", "the folder shown is not empty"),
+        (
+            "demo fruit --player nobody --out other",
+            "its players are: random, lowest-fruit, planner",
+        ),
+        ("train fruit --from run", "of the game `catch`, not `fruit`"),
+    ] {
+        refused(folder, line, &[words]);
+    }
 }
 
 /// Ten episodes of 12 steps in which the action is the sign of the first feature.
@@ -323,17 +321,21 @@ fn bad_datasets_get_one_clear_sentence_and_nothing_is_written() {
     let mut writer = DatasetWriter::create(&shown, Manifest::new("catch")).unwrap();
     writer.write(&columns(4)).unwrap();
     writer.finish().unwrap();
-    let long = refusal(folder, &["fit", "shown", "--device", "cpu", "--set", "data.window=13"]);
-    assert!(long.contains("the longest episode in"), "{long}");
+    let long = "fit shown --device cpu --set data.window=13";
+    refused(folder, long, &["the longest episode in"]);
     manifest(r#"{"format": 1, "env": "catch", "settings": {"rows": 9}, "shards": ["a"]}"#);
     let other = said(&["--set", "catch.rows=10"]);
     assert!(other.contains("is of `catch` with catch.rows = 9, not 10"), "{other}");
-    let model = refusal(folder, &["fit", "shown", "--model", "tiny"]);
-    assert!(model.contains("shown is a dataset of a game, and --model"), "{model}");
-    let full = ["demo", "catch", "--player", "random", "--out", "shown"];
-    assert!(refusal(folder, &full).contains("the folder shown is not empty; choose another one"));
-    let wrong = refusal(folder, &["fit", "shown", "--set", "loss_type=grpo"]);
-    assert!(wrong.contains("nll where the run learns from data"), "{wrong}");
+    for (line, words) in [
+        ("fit shown --model tiny", "shown is a dataset of a game, and --model"),
+        (
+            "demo catch --player random --out shown",
+            "the folder shown is not empty; choose another one",
+        ),
+        ("fit shown --set loss_type=grpo", "nll where the run learns from data"),
+    ] {
+        refused(folder, line, &[words]);
+    }
 }
 
 #[test]
@@ -343,13 +345,13 @@ fn a_fit_stops_without_improvement_and_can_be_resumed() {
     writer.write(&columns(4)).unwrap();
     writer.finish().unwrap();
     // A rate at which the loss is soon at its best.
-    let fit = ["fit", "shown", "--device", "cpu", "--json", "--run-dir", "run"];
-    let sets = ["--set", "patience=2", "--set", "eval_every=1", "--set", "learning_rate=0.5"];
-    let report = json(folder, &[&fit[..], &sets, &["--iterations", "200"]].concat());
-    let (done, best) = (&report["iteration"], &report["best_iteration"]);
-    assert_eq!(done.as_u64().unwrap(), best.as_u64().unwrap() + 2, "{report}");
-    assert_eq!(report["interrupted"], false);
-    json(folder, &[&fit[..5], &["--run-dir", "run2", "--iterations", "3"]].concat());
+    let fit = "fit shown --device cpu --json --run-dir";
+    let sets = "--set patience=2 --set eval_every=1 --set learning_rate=0.5";
+    let ended = report(folder, &format!("{fit} run {sets} --iterations 200"));
+    let (done, best) = (&ended["iteration"], &ended["best_iteration"]);
+    assert_eq!(done.as_u64().unwrap(), best.as_u64().unwrap() + 2, "{ended}");
+    assert_eq!(ended["interrupted"], false);
+    report(folder, &format!("{fit} run2 --iterations 3"));
     let on = ["train", "--resume", "--run-dir", "run2", "--iterations", "5", "--device", "cpu"];
     let output = success(folder, &on);
     assert!(stderr(&output).contains("a dataset in memory"), "{}", stderr(&output));
@@ -388,8 +390,7 @@ fn games_have_players_that_know_how() {
     for (game, player, score) in
         [("catch", "chaser", 1.0), ("cartpole", "balancer", 500.0), ("recall", "rememberer", 1.0)]
     {
-        let words =
-            ["demo", game, "--player", player, "--episodes", "200", "--out", game, "--json"];
-        assert_eq!(json(folder, &words)["mean_score"].as_f64().unwrap(), score, "{game}");
+        let demo = format!("demo {game} --player {player} --episodes 200 --out {game} --json");
+        assert_eq!(report(folder, &demo)["mean_score"].as_f64().unwrap(), score, "{game}");
     }
 }

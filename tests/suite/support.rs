@@ -170,6 +170,11 @@ pub fn json(folder: &Path, arguments: &[&str]) -> serde_json::Value {
     serde_json::from_str(&stdout(&success(folder, arguments))).expect("one JSON object on stdout")
 }
 
+/// Runs a line of words that must succeed, and parses the JSON object that it prints.
+pub fn report(folder: &Path, line: &str) -> serde_json::Value {
+    json(folder, &line.split(' ').collect::<Vec<_>>())
+}
+
 /// All files below a folder with their bytes, by their paths in it.
 pub fn tree(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut files = BTreeMap::new();

@@ -4,8 +4,8 @@
 //! `mpi`, which `GROVE_MPI` names: those tests are ignored unless they are asked for.
 
 use crate::support::{
-    Scratch, adapter_name, assert_same_files, command, grove, json, records, refusal, signal,
-    stderr, train, wait_for,
+    Scratch, adapter_name, assert_same_files, command, grove, json, records, refused, report,
+    signal, stderr, train, wait_for,
 };
 use grove::metrics::IterationRecord;
 use std::fs;
@@ -20,18 +20,15 @@ pub fn cpus(ranks: usize) -> String {
 }
 
 /// Arguments of a run of 16 groups on these devices, with a branch and a reference policy to share too.
-fn shared<'a>(game: &'a str, dir: &'a str, devices: &'a str, more: &[&'a str]) -> Vec<&'a str> {
-    let all = ["--set", "num_groups=16", "--set", "kl_coef=0.01", "--set", "eval_every=4"];
-    let mut arguments = vec!["train", game, "--run-dir", dir, "--json", "--device", devices];
-    arguments.extend(all);
-    arguments.extend(["--set", "eval_episodes=50"]);
-    for default in [["--iterations", "8"], ["--timeout", "600"]] {
-        if !more.contains(&default[0]) {
-            arguments.extend(default);
+fn shared(game: &str, dir: &str, devices: &str, more: &str) -> String {
+    let all = "--set num_groups=16 --set kl_coef=0.01 --set eval_every=4 --set eval_episodes=50";
+    let mut line = format!("train {game} --run-dir {dir} --json --device {devices} {all}");
+    for (option, value) in [("--iterations", "8"), ("--timeout", "600")] {
+        if !more.contains(option) {
+            line += &format!(" {option} {value}");
         }
     }
-    arguments.extend(more);
-    arguments
+    format!("{line} {more}")
 }
 
 /// Checks that two runs in a folder have saved the same.
@@ -52,35 +49,37 @@ pub fn assert_same_runs(folder: &Path, a: &str, b: &str) {
 #[test]
 fn any_number_of_ranks_gives_the_same_bytes() {
     let folder = &Scratch::new();
-    let more = ["--set", "num_minibatches=1", "--set", "num_groups=64"];
-    let general = [&["--engine", "general"][..], &more].concat();
-    let target = ["--set", "target_kl=1e-3", "--set", "num_groups=32"];
-    let stopped = ["--set", "target_kl=1e-3", "--set", "update_epochs=4"];
-    let stopped = [&general[..], &stopped].concat();
-    let idle = [&general[..], &["--set", "auto_reset=false"]].concat();
-    let bf16 = ["--precision", "bf16", "--set", "hidden=[70]", "--set", "num_minibatches=1"];
-    let bf16 = [&bf16[..], &["--set", "num_groups=64"]].concat();
-    let decoder = ["--set", "policy.kind=decoder", "--set", "kl_coef=0"];
-    let decoder = [&decoder[..], &["--set", "num_groups=32"]].concat();
     for (name, game, more) in [
-        ("fast", "fruit", &["--set", "num_minibatches=2"][..]),
-        ("masked", "breakout", &["--set", "num_minibatches=4"]),
-        ("gru", "recall", &["--set", "num_shards=5", "--set", "num_groups=64"]),
-        ("bf16", "fruit", &bf16),
-        ("general", "catch", &general),
-        ("decoder", "recall", &decoder),
-        ("stopped-fast", "fruit", &target),
-        ("stopped", "catch", &stopped),
-        ("idle", "catch", &[&["--set", "auto_reset=false"], &more[..]].concat()),
-        ("idle-general", "catch", &idle),
+        ("fast", "fruit", "--set num_minibatches=2"),
+        ("masked", "breakout", "--set num_minibatches=4"),
+        ("gru", "recall", "--set num_shards=5 --set num_groups=64"),
+        (
+            "bf16",
+            "fruit",
+            "--precision bf16 --set hidden=[70] --set num_minibatches=1 --set num_groups=64",
+        ),
+        ("general", "catch", "--engine general --set num_minibatches=1 --set num_groups=64"),
+        ("decoder", "recall", "--set policy.kind=decoder --set kl_coef=0 --set num_groups=32"),
+        ("stopped-fast", "fruit", "--set target_kl=1e-3 --set num_groups=32"),
+        (
+            "stopped",
+            "catch",
+            "--engine general --set num_minibatches=1 --set num_groups=64 --set target_kl=1e-3 --set update_epochs=4",
+        ),
+        ("idle", "catch", "--set auto_reset=false --set num_minibatches=1 --set num_groups=64"),
+        (
+            "idle-general",
+            "catch",
+            "--engine general --set num_minibatches=1 --set num_groups=64 --set auto_reset=false",
+        ),
     ] {
         // Updates that are to end early have more iterations for it.
         let iterations = if name.starts_with("stopped") { "8" } else { "4" };
-        let more = &[more, &["--iterations", iterations, "--set", "eval_every=2"]].concat();
-        json(folder, &shared(game, &format!("{name}-1"), "cpu", more));
+        let more = &format!("{more} --iterations {iterations} --set eval_every=2");
+        report(folder, &shared(game, &format!("{name}-1"), "cpu", more));
         for ranks in [3, 4] {
             let (dir, devices) = (format!("{name}-{ranks}"), cpus(ranks));
-            json(folder, &shared(game, &dir, &devices, more));
+            report(folder, &shared(game, &dir, &devices, more));
             assert_same_runs(folder, &format!("{name}-1"), &dir);
         }
     }
@@ -89,15 +88,14 @@ fn any_number_of_ranks_gives_the_same_bytes() {
 #[test]
 fn a_run_resumes_with_another_team() {
     let folder = &Scratch::new();
-    json(folder, &shared("catch", "whole", "cpu", &["--set", "save_every=5"]));
+    let more = "--set save_every=5";
+    report(folder, &shared("catch", "whole", "cpu", more));
     for (dir, first, then) in [("joined", cpus(4), cpus(1)), ("split", cpus(1), cpus(3))] {
         // A schedule that ends with the eighth, and a run that is interrupted at the fifth.
-        let more = ["--set", "save_every=5"];
-        json(folder, &shared("catch", dir, &first, &more));
+        report(folder, &shared("catch", dir, &first, more));
         fs::remove_dir_all(folder.join(dir).join("checkpoints/00000008")).unwrap();
-        let resume = ["train", "--resume", "--run-dir", dir, "--device", &then, "--json"];
-        let resume = [&resume[..], &["--timeout", "600"]].concat();
-        assert_eq!(json(folder, &resume)["iteration"], 8);
+        let resume = format!("train --resume --run-dir {dir} --device {then} --json --timeout 600");
+        assert_eq!(report(folder, &resume)["iteration"], 8);
         let last = |dir: &str| folder.join(dir).join("checkpoints/00000008");
         assert_same_files(&last("whole"), &last(dir));
     }
@@ -108,22 +106,19 @@ fn demonstrations_are_shared_too() {
     let folder = &Scratch::new();
     let demo = ["demo", "fruit", "--player", "planner", "--episodes", "480", "--out", "shown"];
     assert!(grove(folder, &demo).status.success());
-    let fit = |dir: &str, devices: &str, more: &[&str]| {
-        let all = ["fit", "shown", "--run-dir", dir, "--device", devices, "--json"];
-        let few = ["--iterations", "6", "--set", "num_minibatches=5", "--timeout", "600"];
-        json(folder, &[&all[..], &few, more].concat())
+    let fit = |dir: &str, devices: &str, more: &str| {
+        let all = "--json --iterations 6 --timeout 600 --set num_minibatches=5";
+        report(folder, &format!("fit shown --run-dir {dir} --device {devices} {all}{more}"))
     };
-    let gru = ["--set", "policy.kind=gru", "--set", "data.window=20", "--set", "kl_coef=0.1"];
-    let gru = [&gru[..], &["--set", "hidden=[8, 8]"]].concat();
-    for (name, more) in [("mlp", &[][..]), ("gru", &gru)] {
+    let gru = " --set policy.kind=gru --set data.window=20 --set kl_coef=0.1 --set hidden=[8,8]";
+    for (name, more) in [("mlp", ""), ("gru", gru)] {
         // Each rank streams its own half, which is larger than a MiB.
-        let streamed =
-            [more, &["--set", "data.resident_mb=1", "--set", "data.batch_size=256"]].concat();
+        let streamed = format!("{more} --set data.resident_mb=1 --set data.batch_size=256");
         let alone = fit(&format!("{name}-1"), "cpu", more);
         for (way, more) in [("resident", more), ("streamed", &streamed)] {
             let dir = format!("{name}-{way}");
-            let report = fit(&dir, "cpu,cpu", more);
-            assert_eq!(report["held_out"], alone["held_out"], "{name}, {way}");
+            let shared = fit(&dir, "cpu,cpu", more);
+            assert_eq!(shared["held_out"], alone["held_out"], "{name}, {way}");
             // The file of the weights tells the settings, which differ.
             let alone = params(folder, &format!("{name}-1"), 6);
             assert!(params(folder, &dir, 6) == alone, "{name}, {way}");
@@ -134,8 +129,8 @@ fn demonstrations_are_shared_too() {
 #[test]
 fn completions_exchanged_between_processes_arrive_intact() {
     let folder = &Scratch::new();
-    let one = ["--set", "num_minibatches=1", "--set", "update_epochs=1", "--set", "kl_coef=0"];
-    json(folder, &shared("fruit", "run", &cpus(4), &one));
+    let one = "--set num_minibatches=1 --set update_epochs=1 --set kl_coef=0";
+    report(folder, &shared("fruit", "run", &cpus(4), one));
     for record in records::<IterationRecord>(&folder.join("run")) {
         let communication = record.communication.expect("there are four ranks");
         assert_eq!(communication.num_ranks, 4);
@@ -156,7 +151,7 @@ fn completions_exchanged_between_processes_arrive_intact() {
     let ranks = metadata["ranks"].as_array().unwrap();
     assert_eq!((ranks.len(), &metadata["env"], &metadata["seed"]), (4, &"fruit".into(), &1.into()));
     assert_eq!(ranks[3]["shards"][0], ranks[2]["shards"][1], "{metadata}");
-    json(folder, &shared("fruit", "alone", "cpu", &one));
+    report(folder, &shared("fruit", "alone", "cpu", one));
     let text = fs::read_to_string(folder.join("alone/metrics.jsonl")).unwrap();
     assert!(!text.contains("communication"), "one rank exchanges nothing");
 }
@@ -180,18 +175,15 @@ pub fn params(folder: &Path, dir: &str, iterations: u32) -> Vec<f32> {
 fn several_devices_reach_the_result_of_one() {
     let Some(adapter) = &adapter_name() else { return };
     let folder = &Scratch::new();
-    let small = ["--set", "hidden=[16]", "--set", "num_steps=12", "--set", "learn_steps=7"];
-    let more = [&small[..], &["--set", "num_groups=6", "--set", "num_minibatches=2"]].concat();
-    let more = [&more[..], &["--set", "update_epochs=1", "--set", "eval_every=100"]].concat();
-    let run = |dir: &str, game: &str, devices: &str, more: &[&str]| {
-        let all = ["train", game, "--run-dir", dir, "--json", "--device", devices];
-        json(folder, &[&all[..], &["--iterations", "3", "--timeout", "600"], more].concat());
+    let small = "hidden=[16] num_steps=12 learn_steps=7 num_groups=6 num_minibatches=2 update_epochs=1 eval_every=100";
+    let gru = "policy.kind=gru hidden=[8,8] num_steps=8 learn_steps=8 num_groups=64 recall.steps=4";
+    let run = |dir: &str, game: &str, devices: &str, sets: &str| {
+        let all = "--json --iterations 3 --timeout 600";
+        let sets: String = sets.split(' ').map(|set| format!(" --set {set}")).collect();
+        report(folder, &format!("train {game} --run-dir {dir} --device {devices} {all}{sets}"));
         params(folder, dir, 3)
     };
-    let gru = ["--set", "policy.kind=gru", "--set", "hidden=[8, 8]", "--set", "num_steps=8"];
-    let gru = [&gru[..], &["--set", "learn_steps=8", "--set", "num_groups=64"]].concat();
-    let gru = [&gru[..], &["--set", "recall.steps=4"]].concat();
-    for (name, game, more) in [("fused", "catch", &more), ("gru", "recall", &gru)] {
+    for (name, game, more) in [("fused", "catch", small), ("gru", "recall", gru)] {
         let one = run(&format!("{name}-one"), game, adapter, more);
         let size = one.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
         for record in records::<IterationRecord>(&folder.join(format!("{name}-one"))) {
@@ -213,11 +205,9 @@ fn several_devices_reach_the_result_of_one() {
 fn too_many_processes_are_rejected() {
     let folder = Scratch::new();
     let devices = cpus(5);
-    let more = ["--set", "num_shards=4"];
-    let text = refusal(&folder, &shared("catch", "run", &devices, &more));
-    assert!(text.contains("4 shards, too few for 5 ranks"), "{text}");
-    let text = refusal(&folder, &shared("catch", "run", "cpu,nonsense", &[]));
-    assert!(text.contains("unknown device `nonsense`"), "{text}");
+    let run = |devices: &str| shared("catch", "run", devices, "--set num_shards=4");
+    refused(&folder, &run(&devices), &["4 shards, too few for 5 ranks"]);
+    refused(&folder, &run("cpu,nonsense"), &["unknown device `nonsense`"]);
     assert!(!folder.join("run").exists(), "nothing is left behind");
 }
 
@@ -225,8 +215,8 @@ fn too_many_processes_are_rejected() {
 fn one_member_tries_a_run_out() {
     let folder = Scratch::new();
     for what in ["catch", "sort"] {
-        let text = refusal(&folder, &["train", what, "--dry-run", "--device", "cpu,cpu"]);
-        assert!(text.contains("--dry-run is for one rank"), "{text}");
+        let line = format!("train {what} --dry-run --device cpu,cpu");
+        refused(&folder, &line, &["--dry-run is for one rank"]);
     }
 }
 
@@ -265,21 +255,21 @@ fn ranks_give_the_same_bytes_as_one_process() {
     let folder = &Scratch::new();
     let demo = ["demo", "fruit", "--player", "planner", "--episodes", "60", "--out", "shown"];
     assert!(grove(folder, &demo).status.success());
-    let fit = ["fit", "shown", "--json", "--device", "cpu", "--iterations", "50", "--run-dir"];
     for name in ["fruit", "recall", "fit"] {
         let run = |dir| match name {
-            "fit" => [&fit[..], &[dir]].concat(),
-            game => shared(game, dir, "cpu", &["--iterations", "50", "--set", "num_groups=64"]),
+            "fit" => format!("fit shown --json --device cpu --iterations 50 --run-dir {dir}"),
+            game => shared(game, dir, "cpu", "--iterations 50 --set num_groups=64"),
         };
         for (dir, threads) in [("one", "1"), ("two", "2")] {
-            json(folder, &[&run(dir)[..], &["--threads", threads]].concat());
+            report(folder, &format!("{} --threads {threads}", run(dir)));
         }
         assert_same_runs(folder, "one", "two");
         for (ranks, dir) in [(1, "1-rank"), (2, "2-ranks"), (3, "3-ranks"), (4, "4-ranks")] {
-            let output = on_ranks(folder, ranks, &run(dir));
+            let line = run(dir);
+            let output = on_ranks(folder, ranks, &line.split(' ').collect::<Vec<_>>());
             assert!(output.status.success(), "{}", stderr(&output));
-            let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-            assert_eq!(report["iteration"], 50, "only the first rank speaks");
+            let ended: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+            assert_eq!(ended["iteration"], 50, "only the first rank speaks");
             assert_same_runs(folder, "one", dir);
         }
         for dir in ["one", "two", "1-rank", "2-ranks", "3-ranks", "4-ranks"] {
@@ -314,13 +304,13 @@ fn lines(metrics: &Path) -> usize {
 }
 
 /// Settings of a run that three ranks can share, and end as they like.
-const MANY: [&str; 4] = ["--set", "num_groups=64", "--set", "save_every=20"];
+const MANY: &str = "--set num_groups=64 --set save_every=20";
 
 /// A run of three ranks once it has done so many iterations.
-fn started_run(folder: &Path, dir: &str, iterations: usize, more: &[&str]) -> Child {
-    let all = [&MANY, more].concat();
+fn started_run(folder: &Path, dir: &str, iterations: usize, more: &str) -> Child {
+    let line = shared("fruit", dir, "cpu", &format!("{MANY} {more}"));
     let mut child = mpirun(folder, 3)
-        .args(shared("fruit", dir, "cpu", &all))
+        .args(line.split(' '))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -336,8 +326,7 @@ fn started_run(folder: &Path, dir: &str, iterations: usize, more: &[&str]) -> Ch
 #[ignore = "needs mpirun, and a program with the feature `mpi` that GROVE_MPI names"]
 fn killing_one_rank_ends_all_and_loses_nothing() {
     let folder = &Scratch::new();
-    let all = [&MANY[..], &["--iterations", "400"]].concat();
-    json(folder, &shared("fruit", "whole", "cpu", &all));
+    report(folder, &shared("fruit", "whole", "cpu", &format!("{MANY} --iterations 400")));
     for round in 0..20 {
         let dir = format!("broken-{round}");
         let end = folder.join(&dir).join("checkpoints/00000400");
@@ -345,7 +334,7 @@ fn killing_one_rank_ends_all_and_loses_nothing() {
         wait_for("a run that is killed before its end", || {
             let _ = fs::remove_dir_all(folder.join(&dir));
             // Any moment: after some iterations and a bit.
-            let child = started_run(folder, &dir, 21 + round * 7 % 40, &["--iterations", "400"]);
+            let child = started_run(folder, &dir, 21 + round * 7 % 40, "--iterations 400");
             sleep(Duration::from_micros((round * 977 % 7000) as u64));
             if let Some(rank) = ranks(&child).get(round % 3) {
                 let _ = Command::new("kill").args(["-KILL", &rank.to_string()]).status();
@@ -373,7 +362,7 @@ fn a_stopped_rank_is_named() {
     let folder = Scratch::new();
     for stopped in [0, 2] {
         let dir = format!("stopped-{stopped}");
-        let child = started_run(&folder, &dir, 3, &["--timeout", "2", "--iterations", "1000000"]);
+        let child = started_run(&folder, &dir, 3, "--timeout 2 --iterations 1000000");
         signal(ranks(&child)[stopped], "-STOP");
         let output = child.wait_with_output().unwrap();
         assert!(!output.status.success());
@@ -388,7 +377,7 @@ fn a_stopped_rank_is_named() {
 fn ctrl_c_saves_the_run_of_all_ranks() {
     crate::support::hear_ctrl_c();
     let folder = &Scratch::new();
-    let child = started_run(folder, "run", 5, &["--iterations", "1000000"]);
+    let child = started_run(folder, "run", 5, "--iterations 1000000");
     signal(child.id(), "-INT");
     child.wait_with_output().unwrap();
     let done = lines(&folder.join("run/metrics.jsonl"));
@@ -401,7 +390,7 @@ fn ctrl_c_saves_the_run_of_all_ranks() {
 #[ignore = "needs mpirun, and a program with the feature `mpi` that GROVE_MPI names"]
 fn differing_ranks_are_rejected_by_name() {
     let folder = &Scratch::new();
-    let seeds = ["1", "2"].map(|seed| shared("catch", "run", "cpu", &["--seed", seed]).join(" "));
+    let seeds = [1, 2].map(|seed| shared("catch", "run", "cpu", &format!("--seed {seed}")));
     let program = program();
     let parts = seeds.map(|arguments| format!("-n 1 {} {arguments}", program.display()));
     let words = format!("--allow-run-as-root --oversubscribe {}", parts.join(" : "));
