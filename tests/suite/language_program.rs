@@ -272,59 +272,56 @@ fn bad_input_to_language_models_gets_one_clear_sentence_and_leaves_nothing() {
     let open = [&open[..], UNCONFINED].concat();
     let (dies, nan, none) =
         (verified("python3 dies.py"), verified("python3 nan.py"), verified("./none"));
-    let cases: &[(&[&str], &[&str])] = &[
-        (&["train", "--task-data", "none.jsonl"], &["cannot find none.jsonl", MISSING]),
-        (&["train", "--task-data", "broken.jsonl"], &["broken.jsonl, line 2: invalid JSON"]),
-        (&["train", "--task-data", "train.jsonl"], &["no test prompt", "\"split\": \"test\""]),
-        (&["train", "--task-data", "open.jsonl"], &["give every line a `solution`", "--verifier"]),
-        (&open, &["`tiny` has the characters", "give every prompt a solution"]),
+    let cases: &[(&str, &[&str])] = &[
+        ("train --task-data none.jsonl", &["cannot find none.jsonl", MISSING]),
+        ("train --task-data broken.jsonl", &["broken.jsonl, line 2: invalid JSON"]),
+        ("train --task-data train.jsonl", &["no test prompt", "\"split\": \"test\""]),
+        ("train --task-data open.jsonl", &["give every line a `solution`", "--verifier"]),
         (
-            &["train", "--task-data", "long.jsonl"],
+            "train --task-data long.jsonl",
             &["a prompt of 2000 tokens", "\"xxxxx", "context of 1024"],
         ),
-        (&["train", "sort", "--task-data", "sums.jsonl"], &["leave out `sort`"]),
-        (&["train", "sort", "--verifier", "cat"], &["`sort` has a built-in verifier"]),
-        (&["train", "sort", "--verifier-sandbox", "off"], &["`sort` has a built-in verifier"]),
-        (&["verify", "sort", "--verifier-allow", "network"], &["`sort` has a built-in verifier"]),
-        (&["train", "--model", "tiny"], &["no task is named", "sort, reverse", "--task-data"]),
-        (&["train", "add", "--config", "settings.toml"], &["is for `sort`, not `add`"]),
-        (&dies, &["the verifier ended", "no module", "python3 dies.py"]),
-        (&nan, &["returned \"NaN\" as the reward `reward`", "python3 nan.py"]),
-        (&none, &["./none", NO_PROGRAM, "by hand"]),
-        (&["train", "data"], &["`data.path` is empty", "--task-data"]),
-        (&["train", "sort", "--set", "generation.stop=3"], &["generation.stop", "list of strings"]),
-        (&["train", "sort", "--set", "stop=[\"\"]"], &["generation.stop is [\"\"], but must be"]),
+        ("train sort --task-data sums.jsonl", &["leave out `sort`"]),
+        ("train sort --verifier cat", &["`sort` has a built-in verifier"]),
+        ("train sort --verifier-sandbox off", &["`sort` has a built-in verifier"]),
+        ("verify sort --verifier-allow network", &["`sort` has a built-in verifier"]),
+        ("train --model tiny", &["no task is named", "sort, reverse", "--task-data"]),
+        ("train add --config settings.toml", &["is for `sort`, not `add`"]),
+        ("train data", &["`data.path` is empty", "--task-data"]),
+        ("train sort --set generation.stop=3", &["generation.stop", "list of strings"]),
+        ("train sort --set stop=[\"\"]", &["generation.stop is [\"\"], but must be"]),
         (
-            &["train", "sort", "--set", "max_completion_length=-1"],
+            "train sort --set max_completion_length=-1",
             &["generation.max_new_tokens", "-1", "whole number"],
         ),
-        (
-            &["train", "sort", "--set", "eval_episodes=0"],
-            &["eval_episodes is 0, but must be 1 or more"],
-        ),
-        (
-            &["train", "sort", "--set", "rollout.num_steps=8"],
-            &["is a setting of games: this run trains sort"],
-        ),
-        (&["train", "sort", "--set", "model.path=none"], &["cannot use the model in none"]),
-        (&["bench", "sort", "--set", "model.path=none"], &["cannot use the model in none"]),
-        (&["train", "sort", "--engine", "fused"], &["--engine is for games"]),
-        (&["bench", "sort", "--engine", "fused"], &["--engine is for games"]),
-        (&["train", "sort", "--precision", "f16"], &["the CPU supports f32, and bf16 for"]),
-        (&["fit", "none.jsonl"], &["cannot find none.jsonl"]),
-        (&["fit", "train.jsonl"], &["no test prompt"]),
-        (&["fit", "open.jsonl"], &["a `solution` or a `completion`"]),
-        (&["fit", "sort", "--model", "nowhere"], &["cannot use the model in nowhere"]),
-        (&["train", "sort", "--from", "game"], &["the run in game has no language model"]),
-        (&["fit", "sort", "--resume"], &["grove train --resume"]),
-        (&["fit", "sort", "--set", "fit.iterations=3"], &["fit.iterations is 3, but must be 0"]),
+        ("train sort --set eval_episodes=0", &["eval_episodes is 0, but must be 1 or more"]),
+        ("train sort --set rollout.num_steps=8", &["is a setting of games: this run trains sort"]),
+        ("train sort --set model.path=none", &["cannot use the model in none"]),
+        ("bench sort --set model.path=none", &["cannot use the model in none"]),
+        ("train sort --engine fused", &["--engine is for games"]),
+        ("bench sort --engine fused", &["--engine is for games"]),
+        ("train sort --precision f16", &["the CPU supports f32, and bf16 for"]),
+        ("fit none.jsonl", &["cannot find none.jsonl"]),
+        ("fit train.jsonl", &["no test prompt"]),
+        ("fit open.jsonl", &["a `solution` or a `completion`"]),
+        ("fit sort --model nowhere", &["cannot use the model in nowhere"]),
+        ("train sort --from game", &["the run in game has no language model"]),
+        ("fit sort --resume", &["grove train --resume"]),
+        ("fit sort --set fit.iterations=3", &["fit.iterations is 3, but must be 0"]),
+    ];
+    let cases = cases.iter().map(|(line, words)| (line.split(' ').collect::<Vec<_>>(), *words));
+    let of_verifiers: [(_, &[&str]); 4] = [
+        (open, &["`tiny` has the characters", "give every prompt a solution"]),
+        (dies, &["the verifier ended", "no module", "python3 dies.py"]),
+        (nan, &["returned \"NaN\" as the reward `reward`", "python3 nan.py"]),
+        (none, &["./none", NO_PROGRAM, "by hand"]),
     ];
     let before = fs::read_dir(folder).unwrap().count();
-    for (arguments, words) in cases {
-        let text = refusal(folder, arguments);
+    for (arguments, words) in cases.chain(of_verifiers) {
+        let text = refusal(folder, &arguments);
         let is_usage = text.contains("Usage: ");
         assert!(is_usage || text.trim_end().lines().count() == 1, "{arguments:?}: {text}");
-        for word in *words {
+        for word in words {
             assert!(text.contains(word), "{arguments:?} lacks `{word}`: {text}");
         }
     }

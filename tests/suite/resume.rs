@@ -1,20 +1,21 @@
 //! Runs that continue from a checkpoint alone, also where their data and models have moved.
 
-use crate::support::{self, Scratch, assert_same_files, grove, json, refused, report, stderr};
+use crate::support::{
+    self, Scratch, assert_same_files, grove, json, refused, report, sets, stderr,
+};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 /// Trains a tiny language model for so many iterations.
-fn train(folder: &Path, run: &str, iterations: &str, more: &[&str]) {
+fn train(folder: &Path, run: &str, iterations: &str, more: &str) {
     let settings = "sort.length=2 fit.iterations=1 num_prompts=2 group_size=2 save_every=1 eval_every=1 \
         eval_episodes=2";
-    let set: Vec<&str> = settings.split(' ').flat_map(|set| ["--set", set]).collect();
-    let words = ["train", "sort", "--run-dir", run, "--device", "cpu", "--json", "--iterations"];
-    json(folder, &[&words[..], &[iterations], more, &set].concat());
+    let train = format!("train sort --run-dir {run} --device cpu --json --iterations {iterations}");
+    report(folder, &format!("{train} {more}{}", sets(settings)));
 }
 
-const TINY: [&str; 6] = ["--model", "tiny", "--set", "hidden_size=16", "--set", "num_layers=1"];
+const TINY: &str = "--model tiny --set hidden_size=16 --set num_layers=1";
 
 /// Checks that two runs in a folder have saved the same.
 fn assert_same_runs(folder: &Path, expected: &str, found: &str) {
@@ -32,8 +33,8 @@ fn copy(folder: &Path, from: &str, to: &str) {
 #[test]
 fn a_language_model_continues_from_its_checkpoint_alone() {
     let folder = &Scratch::new();
-    train(folder, "half", "2", &TINY);
-    train(folder, "other", "1", &TINY);
+    train(folder, "half", "2", TINY);
+    train(folder, "other", "1", TINY);
     let runs = ["undisturbed", "missing", "torn", "replaced"];
     runs.iter().for_each(|run| copy(folder, "half", run));
     fs::remove_dir_all(folder.join("missing/model")).unwrap();
@@ -50,7 +51,7 @@ fn a_language_model_continues_from_its_checkpoint_alone() {
 #[test]
 fn a_language_model_killed_in_its_final_evaluation_is_completed() {
     let folder = &Scratch::new();
-    train(folder, "whole", "2", &TINY);
+    train(folder, "whole", "2", TINY);
     copy(folder, "whole", "killed");
     fs::remove_file(folder.join("killed/model/README.md")).unwrap();
     fs::write(folder.join("killed/model/model.safetensors"), "the last iteration's").unwrap();
@@ -66,7 +67,7 @@ fn a_language_model_killed_in_its_final_evaluation_is_completed() {
 #[test]
 fn moments_continue_in_another_precision() {
     let folder = &Scratch::new();
-    train(folder, "half", "2", &TINY);
+    train(folder, "half", "2", TINY);
     let resume = |from: &str, run: &str, more: &str| {
         copy(folder, from, run);
         report(folder, &format!("train --resume --run-dir {run} --json --iterations {more}"));
@@ -100,7 +101,7 @@ fn moments_continue_in_another_precision() {
 #[test]
 fn links_in_the_place_of_a_runs_folders_are_rejected() {
     let folder = &Scratch::new();
-    train(folder, "other", "1", &["--model", "tiny", "--set", "hidden_size=16"]);
+    train(folder, "other", "1", "--model tiny --set hidden_size=16");
     for part in ["checkpoints", "best", "model"] {
         copy(folder, "other", "run");
         fs::remove_dir_all(folder.join("run").join(part)).unwrap();
@@ -128,10 +129,10 @@ fn links_in_the_place_of_a_runs_folders_are_rejected() {
 #[test]
 fn adapters_continue_with_their_model_at_another_place() {
     let folder = &Scratch::new();
-    train(folder, "base", "1", &TINY);
-    train(folder, "other", "1", &[&TINY[..], &["--seed", "5"]].concat());
+    train(folder, "base", "1", TINY);
+    train(folder, "other", "1", &format!("{TINY} --seed 5"));
     copy(folder, "base/model", "place");
-    train(folder, "half", "2", &["--model", "place", "--set", "lora.r=2"]);
+    train(folder, "half", "2", "--model place --set lora.r=2");
     copy(folder, "half", "moved");
     let resume = |run| format!("train --resume --iterations 3 --json --run-dir {run}");
     report(folder, &resume("half"));
@@ -194,9 +195,9 @@ fn a_run_of_a_dataset_continues_with_it_at_another_place() {
         let demo = "demo cartpole --player random --episodes 12 --json";
         report(folder, &format!("{demo} --out {out} --seed {seed}"));
     }
-    let sets = "--set num_minibatches=1 --set data.batch_size=4 --set eval_episodes=4 --set validation=0.25";
+    let settings = "num_minibatches=1 data.batch_size=4 eval_episodes=4 validation=0.25";
     let fit = "fit shown --device cpu --json --iterations 2 --run-dir half";
-    report(folder, &format!("{fit} {sets}"));
+    report(folder, &format!("{fit}{}", sets(settings)));
     copy(folder, "half", "moved");
     let resume = |run| format!("train --resume --iterations 3 --json --run-dir {run}");
     report(folder, &resume("half"));

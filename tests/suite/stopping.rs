@@ -1,7 +1,7 @@
 //! Runs that end before their iterations are done, and settings that a resumed run may change.
 
 use crate::support::{
-    Scratch, assert_same_files, grove, json, records, refused, report, stderr, stdout, train,
+    Scratch, assert_same_files, grove, json, records, refused, report, sets, stderr, stdout, train,
 };
 use std::fs;
 
@@ -93,11 +93,9 @@ fn a_resumed_run_accepts_changeable_settings_only() {
 fn a_model_stops_with_its_score_and_a_resumed_one_changes_its_settings() {
     let folder = &Scratch::new();
     let sizes = "hidden_size=16 num_layers=1 num_heads=2 num_kv_heads=1 intermediate_size=16";
-    let mut words = vec!["train", "sort", "--device", "cpu", "--run-dir", "run", "--json"];
-    words.extend(
-        sizes.split(' ').chain(["stop.score=-1", "eval_every=1"]).flat_map(|it| ["--set", it]),
-    );
-    assert_eq!(json(folder, &words)["iteration"], 1);
+    let sets = sets(&format!("{sizes} stop.score=-1 eval_every=1"));
+    let train = format!("train sort --device cpu --run-dir run --json{sets}");
+    assert_eq!(report(folder, &train)["iteration"], 1);
     let warmer = format!("{RESUME} temperature=0.5");
     refused(folder, &warmer, &["`generation.temperature` cannot be changed when resuming"]);
     let resume = format!("{RESUME} stop.score=inf --set iterations=2 --set tracking.csv=true");

@@ -170,6 +170,11 @@ pub fn json(folder: &Path, arguments: &[&str]) -> serde_json::Value {
     serde_json::from_str(&stdout(&success(folder, arguments))).expect("one JSON object on stdout")
 }
 
+/// The end of a line, with `--set` before each of these settings.
+pub fn sets(settings: &str) -> String {
+    settings.split(' ').map(|set| format!(" --set {set}")).collect()
+}
+
 /// Runs a line of words that must succeed, and parses the JSON object that it prints.
 pub fn report(folder: &Path, line: &str) -> serde_json::Value {
     json(folder, &line.split(' ').collect::<Vec<_>>())

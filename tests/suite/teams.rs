@@ -4,7 +4,7 @@
 //! `mpi`, which `GROVE_MPI` names: those tests are ignored unless they are asked for.
 
 use crate::support::{
-    Scratch, adapter_name, assert_same_files, command, grove, json, records, refused, report,
+    Scratch, adapter_name, assert_same_files, command, grove, json, records, refused, report, sets,
     signal, stderr, train, wait_for,
 };
 use grove::metrics::IterationRecord;
@@ -177,9 +177,9 @@ fn several_devices_reach_the_result_of_one() {
     let folder = &Scratch::new();
     let small = "hidden=[16] num_steps=12 learn_steps=7 num_groups=6 num_minibatches=2 update_epochs=1 eval_every=100";
     let gru = "policy.kind=gru hidden=[8,8] num_steps=8 learn_steps=8 num_groups=64 recall.steps=4";
-    let run = |dir: &str, game: &str, devices: &str, sets: &str| {
+    let run = |dir: &str, game: &str, devices: &str, settings: &str| {
         let all = "--json --iterations 3 --timeout 600";
-        let sets: String = sets.split(' ').map(|set| format!(" --set {set}")).collect();
+        let sets = sets(settings);
         report(folder, &format!("train {game} --run-dir {dir} --device {devices} {all}{sets}"));
         params(folder, dir, 3)
     };
@@ -245,8 +245,8 @@ fn mpirun(folder: &Path, ranks: usize) -> Command {
 }
 
 /// The output of so many processes with these arguments.
-pub fn on_ranks(folder: &Path, ranks: usize, arguments: &[&str]) -> Output {
-    mpirun(folder, ranks).args(arguments).output().expect("mpirun is there")
+pub fn on_ranks(folder: &Path, ranks: usize, line: &str) -> Output {
+    mpirun(folder, ranks).args(line.split(' ')).output().expect("mpirun is there")
 }
 
 #[test]
@@ -265,8 +265,7 @@ fn ranks_give_the_same_bytes_as_one_process() {
         }
         assert_same_runs(folder, "one", "two");
         for (ranks, dir) in [(1, "1-rank"), (2, "2-ranks"), (3, "3-ranks"), (4, "4-ranks")] {
-            let line = run(dir);
-            let output = on_ranks(folder, ranks, &line.split(' ').collect::<Vec<_>>());
+            let output = on_ranks(folder, ranks, &run(dir));
             assert!(output.status.success(), "{}", stderr(&output));
             let ended: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
             assert_eq!(ended["iteration"], 50, "only the first rank speaks");
@@ -406,7 +405,7 @@ fn differing_ranks_are_rejected_by_name() {
     // A failure at the first rank alone ends all ranks.
     fs::create_dir(folder.join("taken")).unwrap();
     fs::write(folder.join("taken/other"), "").unwrap();
-    let output = on_ranks(folder, 3, &train("catch", "taken", &[]));
+    let output = on_ranks(folder, 3, &train("catch", "taken", &[]).join(" "));
     assert!(!output.status.success());
     assert_eq!(stderr(&output).matches("the folder taken is not empty").count(), 1);
     // The same folder has other demonstrations on another machine.
