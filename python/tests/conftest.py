@@ -4,6 +4,7 @@ import importlib
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -13,6 +14,13 @@ import pytest
 def _ctrl_c() -> None:
     """Lets tests press Ctrl-C, which a process that was started in the background ignores."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Runs each test in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 @pytest.fixture

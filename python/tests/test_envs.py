@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 
@@ -150,3 +151,56 @@ def test_a_copy_goes_on_by_itself(copies: bool, copied: Callable[[Any], Any]) ->
         np.testing.assert_array_equal(twin.step(1)[0], env.step(1)[0])
     # Levels of resets without a seed follow from the seed before.
     np.testing.assert_array_equal(twin.reset()[0], env.reset()[0])
+
+
+def test_games_take_whole_numbers_alone() -> None:
+    envs, env = grove_rl.make_vec("catch", 4), grove_rl.GroveEnv("catch")
+    with pytest.raises(ResetNeeded, match="before its first step"):
+        envs.step(np.ones(4, int))
+    with pytest.raises(ResetNeeded, match="before its first step"):
+        env.step(1)
+    with pytest.raises(ResetNeeded, match="reset all environments"):
+        envs.reset(options={"reset_mask": np.array([True, False, False, False])})
+    for seed in (1.5, True, -1, "1", 1 << 64, np.array(3), np.timedelta64(3)):
+        with pytest.raises(ValueError, match="a seed is .* but must be a whole number"):
+            envs.reset(seed=seed)
+        with pytest.raises(ValueError, match="a seed is .* but must be a whole number"):
+            env.reset(seed=seed)
+    with pytest.raises(ValueError, match="a seed is 0.5"):
+        envs.reset(seed=[1, 2, 3, 0.5])
+    envs.reset(seed=np.int64(1))
+    env.reset(seed=1)
+    for actions in ([0.5, 1, 1, 1], [1.0] * 4, ["1"] * 4, [np.nan] * 4, [True] * 4, [None] * 4, np.ones((4, 1), int)):
+        with pytest.raises(ValueError, match="actions have shape .* but must be 4 whole numbers"):
+            envs.step(actions)
+    with pytest.raises(ValueError, match="action 9223372036854775808 of environment 2 is none of catch's"):
+        envs.step(np.array([0, 1, 1 << 63, 2], np.uint64))
+    hidden = np.ma.array([0, 1, 2, 1], mask=[0, 0, 1, 0])
+    with pytest.raises(ValueError, match="the batch of actions has a masked number"):
+        envs.step(hidden)
+    with pytest.raises(ValueError, match="`reset_mask` has a masked number"):
+        envs.reset(options={"reset_mask": hidden > 0})
+    with pytest.raises(ValueError, match="the action has a masked number"):
+        env.step(np.ma.array(1, mask=True))
+    for action in (0.5, "1", True, None, [1], 1 << 63):
+        with pytest.raises(ValueError, match="the action is .* but must be a whole number"):
+            env.step(action)
+    envs.step([1, 1, 1, 1])
+    envs.step(np.ones(4, np.uint8))
+    env.step(np.array(1))
+    with pytest.raises(ValueError, match=r"`options` is \[1\], but must be a dict"):
+        envs.reset(options=[1])  # type: ignore[arg-type]
+    for mask in ([True], np.ones(5, bool), [1, 0, 0, 1]):
+        with pytest.raises(ValueError, match="`reset_mask` has shape .* but must be 4 truth values"):
+            envs.reset(options={"reset_mask": mask})
+    for num_envs in (-1, 0, 2.5, True, "3", 1 << 40):
+        with pytest.raises(ValueError, match="num_envs is .* but must be a whole number"):
+            grove_rl.make_vec("catch", num_envs)
+    envs.close()
+    env.close()
+    with pytest.raises(ClosedEnvironmentError):
+        envs.step(np.ones(4, int))
+    with pytest.raises(ClosedEnvironmentError):
+        envs.reset()
+    with pytest.raises(ClosedEnvironmentError):
+        env.step(1)

@@ -5,7 +5,6 @@ import json
 import pickle
 import shutil
 import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from common import PROGRAM
 from gymnasium import spaces
 
 import grove_rl
@@ -41,11 +41,6 @@ class Named(Pair):
     """The same as a dict."""
 
     observation_space = spaces.Dict({"a": spaces.Box(0, 1000, (1,), np.float32), "b": spaces.Discrete(2)})
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def trained(env: Any, **arguments: Any) -> grove_rl.Report:
@@ -397,9 +392,8 @@ def test_the_space_of_a_game_has_its_size() -> None:
 
 def test_the_program_exports_the_policy_of_an_environment_of_python() -> None:
     run = trained(Pair).run
-    program = [sys.executable, "-c", "import grove_rl._program as p; raise SystemExit(p.main())"]
     for end in ("onnx", "json"):
-        subprocess.run([*program, "export", run, "--format", end, "--out", f"policy.{end}"], check=True)
+        subprocess.run([*PROGRAM, "export", run, "--format", end, "--out", f"policy.{end}"], check=True)
     obs = np.array([[900, 1], [100, -1], [3, 0]], np.float32)
     policy, about = grove_rl.Policy.load(run), json.loads(Path("policy.json").read_text())
     spaces_of_run = json.loads(Path(run, "spaces.json").read_text())

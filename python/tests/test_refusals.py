@@ -1,13 +1,11 @@
 """Rejected arguments, and the messages about them."""
 
 import errno
-import json
 import os
 import signal
 import stat
 import subprocess
 import sys
-import threading
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -15,26 +13,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from common import BRIEF, MODULE, PROGRAM, SPLIT, TASK, Table, one
 from gymnasium import spaces
-from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 
 import grove_rl
 
 FEW = {"iterations": 1, "num_groups": 1, "group_size": 4, "eval_episodes": 2, "max_episode_steps": 3}
-TASK = [{"prompt": f"{i}>", "solution": "ab"} for i in range(4)]
-SPLIT = [{"prompt": "1>", "split": "train"}, {"prompt": "2>", "split": "test"}]
 CHATS = [{"prompt": [{"role": "user", "content": "a"}], "solution": "b"}] * 2
-BRIEF = {
-    "iterations": 1,
-    "fit": {"iterations": 0},
-    "generation": {"num_prompts": 2, "group_size": 2, "max_new_tokens": 2},
-    "eval_episodes": 2,
-}
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 class Still(gymnasium.Env):
@@ -304,15 +289,6 @@ def logging(completions: list[str], log_metric: Any, **_: Any) -> list[float]:
     return [0.0] * len(completions)
 
 
-class Table:
-    """The common interface of tables of pandas, Polars and Arrow."""
-
-    columns = ("prompt", "solution")
-
-    def __iter__(self) -> Any:
-        return iter(self.columns)
-
-
 @pytest.mark.parametrize(
     ("what", "arguments", "words"),
     [
@@ -385,6 +361,9 @@ class Table:
         ("catch", {"run_dir": ""}, "`run_dir` is '', but must name a folder"),
         ("catch", {"run_dir": "c\udcffd"}, r"`run_dir` is 'c.udcffd', but must be Unicode"),
         ("catch", {"stop": {"score": np.inf}}, "`stop.score` cannot be inf: must be a finite number, or None for its default"),
+        ("catch", {"learning_rat": 1e-3}, "learning_rat"),
+        ("catch", {"group_size": 1}, "group_size"),
+        ("Pendulum-v1", {}, "neither Discrete"),
         (None, {"task": TASK, "reward_funcs": len}, "`reward_funcs` is not a setting of `train`: the argument `reward`"),
         (Still, {"data": {"path": "nowhere"}, "loss": {"loss_type": "nll"}}, "`grove fit` learns from datasets; `train` plays"),
     ],
@@ -416,92 +395,10 @@ def test_settings_may_be_of_numpy_and_have_the_names_of_trl() -> None:
 
 
 def test_none_leaves_a_setting_at_its_default() -> None:
-    def one(completions: list[str], **_: Any) -> list[float]:
-        return [1.0] * len(completions)
-
     # As `dataclasses.asdict` of TRL's configuration has them.
     off = {"epsilon_high": None, "delta": None, "num_generations": None, "output_dir": None, "lora": {"r": None}}
     runs = [grove_rl.train(task=TASK, reward=one, **BRIEF, **more).run for more in ({}, off)]
     assert len({Path(run, "config.toml").read_text() for run in runs}) == 1
-
-
-@pytest.mark.parametrize("reward", [np.nan, np.inf, "1", {}, 1e16, np.timedelta64(5, "ns")])
-def test_rewards_of_texts_are_finite_numbers(reward: Any) -> None:
-    def judge(completions: list[str], **_: Any) -> list[Any]:
-        return [reward] * len(completions)
-
-    with pytest.raises(RuntimeError, match="judge returned the reward .* but must return a finite number, at most 1e.15"):
-        grove_rl.train(task=TASK, reward=judge, **BRIEF)
-
-
-@pytest.mark.filterwarnings("ignore:iteration:UserWarning")
-def test_reward_functions_have_lists_of_their_own() -> None:
-    def clearing(prompts: list[Any], completions: list[str], solution: list[str]) -> list[float]:
-        rewards = [0.0] * len(completions)
-        for values in (prompts, completions, solution):
-            values.clear()
-        return rewards
-
-    def one(completions: list[str], solution: list[str], **_: Any) -> list[float]:
-        return [1.0 for _ in zip(completions, solution, strict=True)]
-
-    assert grove_rl.train(task=TASK, reward=[clearing, one], **BRIEF).mean_score == 1.0
-
-
-@pytest.mark.filterwarnings("ignore:iteration:UserWarning")
-def test_reward_functions_get_the_columns_of_all_prompts_each_time() -> None:
-    seen: list[Any] = []
-
-    def judge(completions: list[str], answer: list[Any], hint: list[Any], **_: Any) -> list[float]:
-        seen.extend(answer)
-        assert hint == [None] * len(completions) or hint[-1] == "h"
-        return [1.0] * len(completions)
-
-    task = [TASK[0] | {"answer": 3}] + TASK[1:]
-    one = BRIEF | {"generation": BRIEF["generation"] | {"num_prompts": 1}, "iterations": 4}
-    grove_rl.train(task=task, eval_task=[{"prompt": "9>", "solution": "ab", "hint": "h"}], reward=judge, **one)
-    assert {3, None} == set(seen)
-
-
-@pytest.mark.parametrize(
-    ("task", "train", "test"),
-    [
-        ("abcde", "abcd", "e"),
-        ("abac", "aba", "c"),
-        ("abcbc", "abb", "cc"),
-        ([{"prompt": "a", "split": "test"}, "b", "a", {"prompt": "c", "split": None}, "d"], "bc", "aad"),
-        (SPLIT[::-1], ["1>"], ["2>"]),
-        ([[{"content": "a", "role": "user"}], [{"role": "user", "content": "a"}], "b"], "  ", "b"),
-    ],
-)
-def test_no_prompt_is_in_both_splits(task: Any, train: Any, test: Any) -> None:
-    request, _ = grove_rl._language.text_request(list(task), None, len, None)
-    texts = [[record["text"] for record in request[split]] for split in ("train", "test")]
-    assert texts == [[text.strip() for text in given] for given in (train, test)]
-
-
-def test_a_single_prompt_is_evaluated_with_a_warning() -> None:
-    with pytest.warns(UserWarning, match="`task` has a single prompt, so that the model is also evaluated on it"):
-        request, _ = grove_rl._language.text_request(["a", "a"], None, len, None)
-    assert request["train"] == request["test"] and len(request["train"]) == 2
-
-
-def test_a_reward_function_may_have_no_name() -> None:
-    class One:
-        __name__ = 3
-
-        def __call__(self, completions: list[str], **_: Any) -> list[float]:
-            return [1.0] * len(completions)
-
-    assert grove_rl.train(task=TASK, reward=One(), **BRIEF).mean_score == 1.0
-
-
-def test_rewards_of_texts_are_a_list() -> None:
-    def judge(completions: list[str], **_: Any) -> Any:
-        return dict.fromkeys(range(len(completions)), 1.0)
-
-    with pytest.raises(RuntimeError, match="judge returned .* but must return a list"):
-        grove_rl.train(task=TASK, reward=judge, **BRIEF)
 
 
 def test_names_of_games_are_listed_beside_those_of_gymnasium() -> None:
@@ -516,164 +413,18 @@ def test_a_run_that_exists_is_refused_in_the_words_of_python() -> None:
 
 
 def test_the_program_has_the_exit_status_of_an_invalid_command_line() -> None:
-    program = [sys.executable, "-P", "-m", "grove_rl._program"]
     for words, status in (["--help"], 0), (["eval", "nothing"], 1), (["train", "--nonsense"], 2):
-        assert subprocess.run([*program, *words], capture_output=True, check=False).returncode == status, words
+        assert subprocess.run([*MODULE, *words], capture_output=True, check=False).returncode == status, words
 
 
 def test_the_program_says_why_it_does_not_resume_runs_of_python() -> None:
-    def one(completions: list[str], **_: Any) -> list[float]:
-        return [1.0] * len(completions)
-
     runs = {
         grove_rl.train(Still, **FEW).run: "stands for environments in a Python process",
         grove_rl.train(task=TASK, reward=one, **BRIEF).run: "reward functions are those of a Python process",
     }
-    program = [sys.executable, "-c", "import grove_rl._program as p; raise SystemExit(p.main())"]
     for run, words in runs.items():
-        resumed = subprocess.run([*program, "train", "--resume", run], capture_output=True, text=True)
+        resumed = subprocess.run([*PROGRAM, "train", "--resume", run], capture_output=True, text=True)
         assert resumed.returncode == 1 and words in resumed.stderr, resumed.stderr
-
-
-@pytest.fixture
-def model() -> grove_rl.LanguageModel:
-    def one(completions: list[str], **_: Any) -> list[float]:
-        return [1.0] * len(completions)
-
-    return grove_rl.LanguageModel.load(grove_rl.train(task=TASK, reward=one, **BRIEF).run)
-
-
-def test_arguments_of_a_generation_are_refused_by_name(model: grove_rl.LanguageModel) -> None:
-    for name, value in [
-        ("max_new_tokens", -1),
-        ("max_new_tokens", 2.5),
-        ("top_k", -1),
-        ("num_completions", 0),
-        ("seed", 1 << 64),
-        ("temperature", "1"),
-        ("top_p", np.nan),
-        ("stop", 1),
-        ("stop", [1]),
-        ("prompts", {"prompt": "a"}),
-        ("prompts", {"a"}),
-        ("prompts", Table()),
-    ]:
-        with pytest.raises(ValueError, match=f"`{name}` is .*, but must be "):
-            model.generate(**({"prompts": "1>"} | {name: value}))
-    for prompts, words in [
-        ("", "the prompt is empty"),
-        ([{"role": "user", "content": "a"}], "has no chat template"),
-        ([{"role": "user"}], "must have a `role`, a string, and a `content`"),
-    ]:
-        with pytest.raises(ValueError, match=words):
-            model.generate(prompts)
-
-
-def test_one_stop_text_is_no_list_of_letters(model: grove_rl.LanguageModel) -> None:
-    options: dict[str, Any] = {"max_new_tokens": 20, "temperature": 1.0, "seed": (1 << 64) - 1, "num_completions": 8}
-    whole = model.generate("1>", **options)
-    assert model.generate("1>", stop="ab>1", **options) == [text.split("ab>1")[0] for text in whole]
-    assert model.generate("1>", stop=None, **options) == whole
-    assert any("a" in text for text in whole)
-
-
-def test_the_first_completion_is_that_of_the_program(model: grove_rl.LanguageModel) -> None:
-    options: dict[str, Any] = {"max_new_tokens": 20, "temperature": 1.0, "seed": 3}
-    text = model.generate("1>", **options)
-    assert model.generate(["1>", "2>"], **options)[0] == text
-    program = [sys.executable, "-c", "import grove_rl._program as p; raise SystemExit(p.main())", "generate", model._path]
-    words = ["1>", "--temperature", "1", "--seed", "3", "--max-new-tokens", "20", "--json"]
-    done = subprocess.run([*program, *words], capture_output=True, check=True)
-    assert json.loads(done.stdout)["completions"][0]["text"] == text
-
-
-def test_ctrl_c_ends_a_generation(model: grove_rl.LanguageModel) -> None:
-    native, begins = model._native, threading.Event()
-
-    class Beginning:
-        def generate(self, *arguments: Any) -> Any:
-            begins.set()
-            return native.generate(*arguments)
-
-    def interrupt() -> None:
-        begins.wait()
-        os.kill(os.getpid(), signal.SIGINT)
-
-    model._native = Beginning()
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    # All completions would take minutes.
-    with pytest.raises(KeyboardInterrupt):
-        model.generate(["1>"] * 100_000, max_new_tokens=1000, temperature=1.0, num_completions=2)
-    thread.join()
-
-
-def test_what_a_reward_function_raises_is_known() -> None:
-    def raising(error: BaseException) -> Any:
-        def reward(**_: Any) -> Any:
-            raise error
-
-        return reward
-
-    for error in (KeyboardInterrupt(), SystemExit(3)):
-        with pytest.raises(type(error)):
-            grove_rl.train(task=TASK, reward=raising(error), **BRIEF)
-    with pytest.raises(RuntimeError, match="no such word") as caught:
-        grove_rl.train(task=TASK, reward=raising(KeyError("no such word")), **BRIEF)
-    assert isinstance(caught.value.__cause__, KeyError)
-
-
-def test_games_take_whole_numbers_alone() -> None:
-    envs, env = grove_rl.make_vec("catch", 4), grove_rl.GroveEnv("catch")
-    with pytest.raises(ResetNeeded, match="before its first step"):
-        envs.step(np.ones(4, int))
-    with pytest.raises(ResetNeeded, match="before its first step"):
-        env.step(1)
-    with pytest.raises(ResetNeeded, match="reset all environments"):
-        envs.reset(options={"reset_mask": np.array([True, False, False, False])})
-    for seed in (1.5, True, -1, "1", 1 << 64, np.array(3), np.timedelta64(3)):
-        with pytest.raises(ValueError, match="a seed is .* but must be a whole number"):
-            envs.reset(seed=seed)
-        with pytest.raises(ValueError, match="a seed is .* but must be a whole number"):
-            env.reset(seed=seed)
-    with pytest.raises(ValueError, match="a seed is 0.5"):
-        envs.reset(seed=[1, 2, 3, 0.5])
-    envs.reset(seed=np.int64(1))
-    env.reset(seed=1)
-    for actions in ([0.5, 1, 1, 1], [1.0] * 4, ["1"] * 4, [np.nan] * 4, [True] * 4, [None] * 4, np.ones((4, 1), int)):
-        with pytest.raises(ValueError, match="actions have shape .* but must be 4 whole numbers"):
-            envs.step(actions)
-    with pytest.raises(ValueError, match="action 9223372036854775808 of environment 2 is none of catch's"):
-        envs.step(np.array([0, 1, 1 << 63, 2], np.uint64))
-    hidden = np.ma.array([0, 1, 2, 1], mask=[0, 0, 1, 0])
-    with pytest.raises(ValueError, match="the batch of actions has a masked number"):
-        envs.step(hidden)
-    with pytest.raises(ValueError, match="`reset_mask` has a masked number"):
-        envs.reset(options={"reset_mask": hidden > 0})
-    with pytest.raises(ValueError, match="the action has a masked number"):
-        env.step(np.ma.array(1, mask=True))
-    for action in (0.5, "1", True, None, [1], 1 << 63):
-        with pytest.raises(ValueError, match="the action is .* but must be a whole number"):
-            env.step(action)
-    envs.step([1, 1, 1, 1])
-    envs.step(np.ones(4, np.uint8))
-    env.step(np.array(1))
-    with pytest.raises(ValueError, match=r"`options` is \[1\], but must be a dict"):
-        envs.reset(options=[1])  # type: ignore[arg-type]
-    for mask in ([True], np.ones(5, bool), [1, 0, 0, 1]):
-        with pytest.raises(ValueError, match="`reset_mask` has shape .* but must be 4 truth values"):
-            envs.reset(options={"reset_mask": mask})
-    for num_envs in (-1, 0, 2.5, True, "3", 1 << 40):
-        with pytest.raises(ValueError, match="num_envs is .* but must be a whole number"):
-            grove_rl.make_vec("catch", num_envs)
-    envs.close()
-    env.close()
-    with pytest.raises(ClosedEnvironmentError):
-        envs.step(np.ones(4, int))
-    with pytest.raises(ClosedEnvironmentError):
-        envs.reset()
-    with pytest.raises(ClosedEnvironmentError):
-        env.step(1)
 
 
 def test_a_forked_process_does_not_wait_for_threads_that_it_lacks() -> None:
@@ -713,7 +464,7 @@ def test_the_folder_of_the_cache_belongs_to_its_user_alone(tmp_path: Path, monke
     "command",
     [
         ["-c", "import grove_rl; grove_rl.train('catch', iterations=1)"],
-        ["-P", "-m", "grove_rl._program", "devices"],
+        [*MODULE[1:], "devices"],
     ],
 )
 def test_graphics_libraries_print_nothing_while_adapters_are_listed(command: list[str]) -> None:

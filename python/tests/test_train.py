@@ -1,25 +1,21 @@
 """Training from Python."""
 
 import asyncio
-import copy
 import json
-import pickle
-import shutil
+import os
 import signal
 import subprocess
 import sys
 import threading
-import tomllib
 import warnings
-from collections.abc import Callable
 from multiprocessing import shared_memory
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+from common import BRIEF, MODULE, PROGRAM, TASK, one
 from gymnasium import spaces
 
 import grove_rl
@@ -47,92 +43,12 @@ class Corridor(gymnasium.Env):
 SHORT = {"num_groups": 4, "group_size": 8, "eval_episodes": 32}
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-class Log:
-    """The interface that W&B and Trackio share."""
-
-    def __init__(self) -> None:
-        self.begun: dict = {}
-        self.logged: list[tuple[dict, int]] = []
-        self.finished = 0
-
-    def init(self, **settings: Any) -> None:
-        self.begun = settings
-
-    def log(self, figures: dict, step: int) -> None:
-        self.logged.append((figures, step))
-
-    def finish(self) -> None:
-        self.finished += 1
-
-
-def test_records_are_logged_under_the_names_of_tensorboard(folder: Path) -> None:
-    log, records = Log(), []
-    with grove_rl.Tracker(log, name="a run") as tracker:
-
-        def callback(record: dict) -> None:
-            records.append(record)
-            tracker(record)
-
-        grove_rl.train("catch", iterations=3, eval_every=2, device="cpu", callback=callback)
-    assert log.begun == {"project": "grove", "name": "a run"} and log.finished == 1
-    assert [step for _, step in log.logged] == [record["env_steps"] for record in records]
-    for (figures, _), record in zip(log.logged, records, strict=True):
-        # A figure that is read from JSON again may differ in its last bit.
-        assert figures["charts/episodic_return"] == pytest.approx(record["score"], rel=1e-12)
-        assert figures["charts/episodic_length"] == pytest.approx(record["mean_length"], rel=1e-12)
-        assert figures["losses/approx_kl"] == pytest.approx(record["approx_kl"], rel=1e-12)
-        assert ("eval/mean_score" in figures) == (record["evaluation"] is not None)
-
-
-def test_a_tracker_that_fails_warns_once_and_stops_no_run(folder: Path) -> None:
-    class Broken(Log):
-        def log(self, figures: dict, step: int) -> None:
-            super().log(figures, step)
-            raise ConnectionError("the server is gone")
-
-    log = Broken()
-    with pytest.warns(UserWarning) as warned, grove_rl.Tracker(log) as tracker:
-        report = grove_rl.train("catch", iterations=3, device="cpu", callback=tracker)
-    assert report.details["iteration"] == 3 and len(log.logged) == 1 and log.finished == 1
-    assert [str(one.message).split(".")[0] for one in warned] == [
-        "tracking stopped: ConnectionError('the server is gone')"
-    ]
-
-
-def test_weights_and_biases_takes_the_records(folder: Path, package: Callable[[str], ModuleType]) -> None:
-    wandb = package("wandb")
-    with grove_rl.Tracker(wandb, mode="offline", dir=str(folder)) as tracker:
-        report = grove_rl.train("catch", iterations=3, device="cpu", callback=tracker)
-    # The summary of a run lags behind its file, whose figures are in JSON.
-    [file] = folder.glob("wandb/offline-run-*/*.wandb")
-    logged = file.read_bytes()
-    for line in Path(report.run, "metrics.jsonl").read_text().splitlines():
-        assert str(json.loads(line)["score"])[:15].encode() in logged
-
-
-def test_trackio_takes_the_records(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, package: Callable[[str], ModuleType]
-) -> None:
-    monkeypatch.setenv("TRACKIO_DIR", str(folder / "trackio"))
-    trackio = package("trackio")
-    with grove_rl.Tracker(trackio, name="run") as tracker:
-        grove_rl.train("catch", iterations=3, device="cpu", callback=tracker)
-    assert list((folder / "trackio").glob("grove*"))
-
-
-def test_a_game_is_trained_as_by_the_program(folder: Path) -> None:
+def test_a_game_is_trained_as_by_the_program() -> None:
     events: list[dict] = []
     report = grove_rl.train("catch", iterations=4, device="cpu", callback=events.append)
     assert [event["iteration"] for event in events] == [1, 2, 3, 4]
-    program = [sys.executable, "-c", "import grove_rl._program as p; raise SystemExit(p.main())"]
     words = ["train", "catch", "--device", "cpu", "--iterations", "4", "--run-dir", "by-program"]
-    subprocess.run([*program, *words], check=True, capture_output=True)
+    subprocess.run([*PROGRAM, *words], check=True, capture_output=True)
     lines = [Path(run, "metrics.jsonl").read_text() for run in (report.run, "by-program")]
     losses = [[json.loads(line)["loss"] for line in text.splitlines()] for text in lines]
     assert losses[0] == losses[1] and len(losses[0]) == 4
@@ -145,14 +61,13 @@ def test_a_game_is_trained_as_by_the_program(folder: Path) -> None:
 def test_the_program_starts_itself_again_for_runs_side_by_side(folder: Path) -> None:
     # A folder of the package's name in the current one is not the package.
     Path("grove_rl").mkdir()
-    program = [sys.executable, "-P", "-m", "grove_rl._program"]
     words = ["train", "catch", "--device", "cpu", "--iterations", "2", "--seeds", "1..2", "--json"]
-    done = subprocess.run([*program, *words], check=True, capture_output=True, text=True)
+    done = subprocess.run([*MODULE, *words], check=True, capture_output=True, text=True)
     runs = json.loads(done.stdout)["runs"]
     assert [run["seed"] for run in runs] == [1, 2] and "Warning" not in done.stderr
 
 
-def test_environments_of_python_are_trained(folder: Path) -> None:
+def test_environments_of_python_are_trained() -> None:
     events: list[dict] = []
     report = grove_rl.train(
         Corridor, iterations=15, max_episode_steps=40, callback=events.append, **SHORT
@@ -169,7 +84,7 @@ def test_environments_of_python_are_trained(folder: Path) -> None:
     np.testing.assert_array_equal(grove_rl.Policy.load(report.run)(flat), policy(obs))
 
 
-def test_episodes_end_at_the_limit_that_is_asked_for_or_else_at_their_own(folder: Path) -> None:
+def test_episodes_end_at_the_limit_that_is_asked_for_or_else_at_their_own() -> None:
     class Endless(Corridor):
         def step(self, action: Any) -> Any:
             return self._obs(), 0.0, False, False, {}
@@ -185,7 +100,7 @@ def test_episodes_end_at_the_limit_that_is_asked_for_or_else_at_their_own(folder
         assert f"num_steps = {steps}" in Path(report.run, "config.toml").read_text().splitlines()
 
 
-def test_processes_do_not_change_the_result(folder: Path) -> None:
+def test_processes_do_not_change_the_result() -> None:
     def losses(num_processes: int) -> list[float]:
         events: list[dict] = []
         grove_rl.train(
@@ -213,7 +128,7 @@ class Fresh(Corridor):
         return super().step(action)
 
 
-def test_processes_start_afresh(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_start_afresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(STATE, "is_used", True)
     few = {"iterations": 1, "max_episode_steps": 5, **SHORT}
     with pytest.raises(AssertionError):
@@ -247,6 +162,14 @@ def test_processes_of_two_threads_leave_the_main_module_in_its_place() -> None:
     assert sys.modules["__main__"] is main
 
 
+def run_script(text: str, **options: Any) -> subprocess.CompletedProcess:
+    """Runs a script that may import this file."""
+    Path("script.py").write_text(text)
+    folders = filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(folders)}
+    return subprocess.run([sys.executable, "script.py"], env=environment, timeout=300, **options)
+
+
 SPAWNED = """
 import multiprocessing, grove_rl, test_train
 
@@ -264,10 +187,8 @@ if __name__ == "__main__":
 """
 
 
-def test_a_process_that_was_spawned_has_processes_of_its_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=":")
-    Path("script.py").write_text(SPAWNED)
-    subprocess.run([sys.executable, "script.py"], check=True, timeout=300)
+def test_a_process_that_was_spawned_has_processes_of_its_own() -> None:
+    run_script(SPAWNED, check=True)
 
 
 REGISTERED = """
@@ -282,10 +203,8 @@ if __name__ == "__main__":
 """
 
 
-def test_an_id_may_stand_for_a_class_of_the_main_script(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=":")
-    Path("script.py").write_text(REGISTERED)
-    subprocess.run([sys.executable, "script.py"], check=True, timeout=300)
+def test_an_id_may_stand_for_a_class_of_the_main_script() -> None:
+    run_script(REGISTERED, check=True)
 
 
 class Deaf(Corridor):
@@ -340,11 +259,9 @@ grove_rl.train(lambda: Mine(), num_processes=2, max_episode_steps=5, callback=ki
 """
 
 
-def test_processes_end_with_the_one_that_trains(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=":")
-    Path("script.py").write_text(KILLED)
+def test_processes_end_with_the_one_that_trains() -> None:
     # The processes share the pipe, which is at its end when the last one is.
-    done = subprocess.run([sys.executable, "script.py"], stdout=subprocess.PIPE, timeout=300)
+    done = run_script(KILLED, stdout=subprocess.PIPE)
     assert done.returncode == -signal.SIGKILL
 
 
@@ -377,17 +294,13 @@ begun.wait()
 
 
 @pytest.mark.parametrize("what", ["lambda: run(0)", "lambda: run(2)", "learn"])
-def test_a_process_ends_while_a_daemon_thread_trains(folder: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=":")
+def test_a_process_ends_while_a_daemon_thread_trains(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     monkeypatch.setenv("PYTHONWARNINGS", "ignore")
-    Path("script.py").write_text(LEFT.replace("WHAT", what))
-    done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, timeout=300)
+    done = run_script(LEFT.replace("WHAT", what), capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_ctrl_c_leaves_none_of_the_processes_that_are_being_started(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_leaves_none_of_the_processes_that_are_being_started(monkeypatch: pytest.MonkeyPatch) -> None:
     start, started = grove_rl._batch._start, []
 
     def interrupted(process: Any) -> None:
@@ -403,23 +316,18 @@ def test_ctrl_c_leaves_none_of_the_processes_that_are_being_started(
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()
 
 
-def test_each_run_warns_anew(folder: Path) -> None:
-    def one(completions: list[str], **_: Any) -> list[float]:
-        return [1.0] * len(completions)
-
-    task = [{"prompt": f"{i}>", "solution": "ab"} for i in range(4)]
-    generation = {"num_prompts": 2, "group_size": 2, "max_new_tokens": 2}
+def test_each_run_warns_anew() -> None:
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("default")
         counts = [0]
         for _ in range(2):
-            grove_rl.train(task=task, reward=one, iterations=2, fit={"iterations": 0}, generation=generation)
+            grove_rl.train(task=TASK, reward=one, **(BRIEF | {"iterations": 2}))
             counts.append(len(seen) - sum(counts))
     assert counts[1] == counts[2] > 0
 
 
 @pytest.mark.filterwarnings("ignore:iteration:UserWarning")
-def test_python_is_called_on_the_thread_that_trains(folder: Path) -> None:
+def test_python_is_called_on_the_thread_that_trains() -> None:
     threads: set[int] = set()
 
     class Bound(Corridor):
@@ -439,19 +347,12 @@ def test_python_is_called_on_the_thread_that_trains(folder: Path) -> None:
         return [float(len(text)) for text in completions]
 
     grove_rl.train(Bound, iterations=2, max_episode_steps=5, **SHORT)
-    grove_rl.train(
-        task=[{"prompt": f"{i}>", "solution": "ab"} for i in range(4)],
-        reward=reward,
-        iterations=2,
-        fit={"iterations": 0},
-        generation={"num_prompts": 2, "group_size": 2, "max_new_tokens": 2},
-        checkpoint={"eval_episodes": 2},
-    )
+    grove_rl.train(task=TASK, reward=reward, **(BRIEF | {"iterations": 2}))
     assert threads == {threading.get_ident()}
 
 
 @pytest.mark.parametrize("num_presses", [1, 2])
-def test_the_second_interrupt_ends_a_run_at_once(folder: Path, num_presses: int) -> None:
+def test_the_second_interrupt_ends_a_run_at_once(num_presses: int) -> None:
     left = [num_presses]
 
     class Pressing(Corridor):
@@ -468,7 +369,7 @@ def test_the_second_interrupt_ends_a_run_at_once(folder: Path, num_presses: int)
     assert saved == (["00000001"] if num_presses == 1 else [])
 
 
-def test_an_interrupt_ends_a_run_within_a_run(folder: Path) -> None:
+def test_an_interrupt_ends_a_run_within_a_run() -> None:
     seen: list[str] = []
 
     def press(event: dict) -> None:
@@ -486,7 +387,7 @@ def test_an_interrupt_ends_a_run_within_a_run(folder: Path) -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_handler_of_an_earlier_run_ends_no_later_one(folder: Path) -> None:
+def test_a_handler_of_an_earlier_run_ends_no_later_one() -> None:
     saved: list[Any] = []
     options: dict = {"device": "cpu", "iterations": 1}
     grove_rl.train("catch", callback=lambda _: saved.append(signal.getsignal(signal.SIGINT)), **options)
@@ -500,7 +401,7 @@ def test_a_handler_of_an_earlier_run_ends_no_later_one(folder: Path) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def test_what_close_raises_is_a_warning_after_a_run(folder: Path) -> None:
+def test_what_close_raises_is_a_warning_after_a_run() -> None:
     closed: list[Corridor] = []
 
     class Closing(Corridor):
@@ -515,7 +416,7 @@ def test_what_close_raises_is_a_warning_after_a_run(folder: Path) -> None:
     assert report.env_steps > 0 and len(set(map(id, closed))) == 33 and seen[0].filename == __file__
 
 
-def test_an_exit_in_close_leaves_no_environment_open(folder: Path) -> None:
+def test_an_exit_in_close_leaves_no_environment_open() -> None:
     closed: list[Corridor] = []
 
     class Leaving(Corridor):
@@ -538,7 +439,7 @@ def test_an_exit_in_close_leaves_no_environment_open(folder: Path) -> None:
     assert len(closed) == 33
 
 
-def test_exceptions_and_stops_reach_the_caller(folder: Path) -> None:
+def test_exceptions_and_stops_reach_the_caller() -> None:
     class Failing(Corridor):
         def step(self, action: Any) -> Any:
             raise OSError("the simulator is gone")
@@ -559,235 +460,7 @@ def test_exceptions_and_stops_reach_the_caller(folder: Path) -> None:
     assert [path.name for path in Path(report.run, "checkpoints").iterdir()] == ["00000003"]
 
 
-def test_a_run_names_its_environment(folder: Path) -> None:
+def test_a_run_names_its_environment() -> None:
     for what, name in ((Corridor, "Corridor"), ("CartPole-v1", "CartPole-v1")):
         run = grove_rl.train(what, iterations=1, max_episode_steps=5, **SHORT).run
         assert json.loads(Path(run, "run.json").read_text())["environment"] == name
-
-
-def test_settings_are_checked(folder: Path) -> None:
-    with pytest.raises(ValueError, match="learning_rat"):
-        grove_rl.train("catch", learning_rat=1e-3)
-    with pytest.raises(ValueError, match="group_size"):
-        grove_rl.train("catch", group_size=1)
-    with pytest.raises(ValueError, match="neither Discrete"):
-        grove_rl.train("Pendulum-v1")
-
-
-def test_a_language_model_is_trained_with_reward_functions(folder: Path) -> None:
-    calls: list[dict] = []
-
-    def many_a(prompts: list[str], completions: list[str], limit: list[int], large: list[int], **_: Any) -> list:
-        calls.append({"prompts": prompts, "limit": limit, "large": large})
-        return [min(text.count("a"), most) / most for text, most in zip(completions, limit)]
-
-    def unjudged(completions: list[str], **_: Any) -> list:
-        return [None] * len(completions)
-
-    task = [{"prompt": f"{i}>", "solution": "ab", "limit": 4, "large": (1 << 70) + 1} for i in range(20)]
-    report = grove_rl.train(
-        task=task,
-        reward=[many_a, unjudged],
-        iterations=3,
-        fit={"iterations": 0},
-        generation={"num_prompts": 4, "group_size": 4, "max_new_tokens": 6},
-        checkpoint={"eval_episodes": 4},
-    )
-    assert calls and set(calls[0]["limit"]) == {4} and set(calls[0]["large"]) == {(1 << 70) + 1}
-    # All completions of an iteration, equal ones too.
-    assert sum(len(call["prompts"]) == 16 for call in calls) == 3
-    card = Path(report.run, "model", "README.md").read_text()
-    assert "3 iterations" in card and "max_new_tokens = 6" in card and "kl_coef" not in card
-    model = grove_rl.LanguageModel.load(report.run)
-    assert isinstance(model.generate("1>", max_new_tokens=4), str)
-    assert len(model.generate(["1>", "2>"], max_new_tokens=4, num_completions=3)[1]) == 3
-    for wrong in ({"temperature": -1.0}, {"top_p": 0.0}, {"min_p": 1.0}, {"stop": [""]}):
-        with pytest.raises(ValueError, match=f"`{next(iter(wrong))}` is out of range: must be"):
-            model.generate("1>", max_new_tokens=4, **wrong)
-
-    # The same model with a chat template.
-    template = "{% if digit %}{{ raise_exception('digits ' ~ digit ~ tools[0].digit) }}{% endif %}1>"
-    Path(report.run, "model", "chat_template.jinja").write_text(template)
-    model = grove_rl.LanguageModel.load(report.run)
-    question = [{"role": "user", "content": "x"}]
-    assert model.generate(question, max_new_tokens=4) == model.generate("1>", max_new_tokens=4)
-    with pytest.raises(ValueError, match="digits 27"):
-        model.generate(question, chat_template_kwargs={"digit": 2}, tools=[{"digit": 7}])
-    for prompts, values, words in [
-        ("1>", {"tools": []}, "`tools` is for conversations, but a prompt is a string"),
-        (question, {"tools": {"a"}}, "`tools` is .*, which is not JSON"),
-        (question, {"chat_template_kwargs": [1]}, "`chat_template_kwargs` is .*, but must be an object"),
-    ]:
-        with pytest.raises(ValueError, match=words):
-            model.generate(prompts, **values)
-
-
-#: A brief run of a language model, and draws that tell one model from another.
-LEARNT: dict[str, Any] = {
-    "task": [{"prompt": f"{i}>", "solution": "ab"} for i in range(4)],
-    "reward": lambda completions, **_: [1.0] * len(completions),
-    "iterations": 1,
-    "fit": {"iterations": 0},
-    "generation": {"num_prompts": 2, "group_size": 2, "max_new_tokens": 2},
-    "eval_episodes": 2,
-}
-DRAWS = {"max_new_tokens": 8, "temperature": 1.0, "num_completions": 4}
-
-
-def test_a_language_model_is_pickled_by_its_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    report = grove_rl.train(
-        task=[{"prompt": f"{i}>", "solution": "ab"} for i in range(4)],
-        reward=lambda completions, **_: [1.0] * len(completions),
-        iterations=1,
-        fit={"iterations": 0},
-        generation={"num_prompts": 2, "group_size": 2, "max_new_tokens": 2},
-        eval_episodes=2,
-    )
-    model = grove_rl.LanguageModel.load(report.run)
-    pickled = pickle.dumps(model)
-    assert len(pickled) < 1000 < model.num_params
-    (folder / "elsewhere").mkdir()
-    monkeypatch.chdir(folder / "elsewhere")
-    for other in (pickle.loads(pickled), copy.deepcopy(model)):
-        assert repr(other) == repr(model) and other.context == model.context
-        options = {"max_new_tokens": 8, "temperature": 1.0, "seed": 3}
-        assert other.generate("1>", **options) == model.generate("1>", **options)
-    shutil.rmtree(folder / "runs")
-    with pytest.raises(ValueError, match="runs"):
-        pickle.loads(pickled)
-
-
-def test_a_language_model_is_found_by_the_name_of_its_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = {
-        "task": [{"prompt": f"{i}>", "solution": "ab"} for i in range(4)],
-        "reward": lambda completions, **_: [1.0] * len(completions),
-        "iterations": 1,
-        "fit": {"iterations": 0},
-        "generation": {"num_prompts": 2, "group_size": 2, "max_new_tokens": 2},
-        "eval_episodes": 2,
-    }
-    run = grove_rl.train(**options).run
-    assert Path(run) == Path("runs/python-1")
-    model = grove_rl.LanguageModel.load("python")
-    assert repr(model) == repr(grove_rl.LanguageModel.load(run))
-    more = grove_rl.train(model="python", **options).run
-    assert tomllib.loads(Path(more, "config.toml").read_text())["model"]["path"] == run
-    with pytest.raises(ValueError, match="nobody"):
-        grove_rl.LanguageModel.load("nobody")
-    (folder / "elsewhere").mkdir()
-    monkeypatch.chdir(folder / "elsewhere")
-    assert copy.deepcopy(model).generate("1>", max_new_tokens=4) == model.generate("1>", max_new_tokens=4)
-
-
-def test_a_folder_in_a_model_is_not_that_of_a_run(folder: Path) -> None:
-    runs = [grove_rl.train(seed=seed, **LEARNT).run for seed in (1, 2)]
-    shutil.copytree(Path(runs[0], "model"), "own")
-    shutil.copytree(Path(runs[1], "model"), "own/model")
-    Path("own", "checkpoints").mkdir()
-    texts = [grove_rl.LanguageModel.load(path).generate("1>", **DRAWS) for path in (*runs, "own")]
-    assert texts[2] == texts[0] != texts[1]
-    # An iteration that changes next to nothing.
-    more = grove_rl.train(model="own", learning_rate=1e-12, **LEARNT).run
-    assert tomllib.loads(Path(more, "config.toml").read_text())["model"]["path"] == "own"
-    assert grove_rl.LanguageModel.load(more).generate("1>", **DRAWS) == texts[0]
-
-
-def test_a_run_that_has_not_ended_has_the_best_model_of_its_checkpoints(folder: Path) -> None:
-    runs = [grove_rl.train(seed=seed, **LEARNT).run for seed in (1, 2)]
-    texts = [grove_rl.LanguageModel.load(run).generate("1>", **DRAWS) for run in runs]
-    # The model card is written last.
-    shutil.rmtree(Path(runs[0], "model"))
-    shutil.copytree(Path(runs[1], "model"), Path(runs[0], "model"))
-    Path(runs[0], "model", "README.md").unlink()
-    for path in (runs[0], f"{runs[0]}/best"):
-        assert grove_rl.LanguageModel.load(path).generate("1>", **DRAWS) == texts[0] != texts[1]
-    with pytest.warns(UserWarning, match="the run in .* has not ended, so that its model may be that of its last"):
-        grove_rl.train(model=runs[0], **LEARNT)
-    game = grove_rl.train("catch", device="cpu", iterations=1).run
-    for load in (grove_rl.LanguageModel.load, lambda path: grove_rl.train(model=path, **LEARNT)):
-        with pytest.raises(ValueError, match="is of a game, and has no language model"):
-            load(game)
-
-
-@pytest.mark.filterwarnings("ignore:(iteration|no score):UserWarning")
-def test_warnings_are_those_of_python_and_records_are_none(folder: Path) -> None:
-    def unjudged(completions: list[str], **_: Any) -> list:
-        return [None] * len(completions)
-
-    log = Log()
-    with pytest.warns(UserWarning, match="iteration 1: "):
-        grove_rl.train(
-            task=[{"prompt": f"{i}>", "solution": "ab"} for i in range(4)],
-            reward=unjudged,
-            callback=grove_rl.Tracker(log),
-            iterations=2,
-            fit={"iterations": 0},
-            generation={"num_prompts": 2, "group_size": 2, "max_new_tokens": 2},
-            eval_episodes=2,
-        )
-    assert len(log.logged) == 2
-
-
-@pytest.mark.filterwarnings("ignore:iteration:UserWarning")
-def test_completions_that_nobody_judged_have_no_score(folder: Path) -> None:
-    def reward(completions: list[str], answer: list[str | None] | None = None, **_: Any) -> list[float | None]:
-        answers = answer or [None] * len(completions)
-        return [None if own is None else -1.0 - len(text) for own, text in zip(answers, completions, strict=True)]
-
-    records: list[dict] = []
-    with pytest.warns(UserWarning, match="no score: none of the 2 completions of held-out prompts could be scored"):
-        report = grove_rl.train(
-            task=[{"prompt": f"{i}>", "solution": "ab", "answer": "ab"} for i in range(4)],
-            eval_task=[{"prompt": f"{i}>", "solution": "ab"} for i in range(4, 8)],
-            reward=reward,
-            callback=records.append,
-            iterations=2,
-            fit={"iterations": 0},
-            generation={"num_prompts": 2, "group_size": 2, "max_new_tokens": 2},
-            eval_episodes=2,
-        )
-    assert np.isnan(report.mean_score) and report.details["num_unjudged"] > 0
-    for found in (report.details, records[-1]["evaluation"]):
-        assert not {"mean_score", "std_error", "min_score", "max_score", "pass_at_1"} & found.keys()
-    assert records[-1]["score"] < 0
-
-
-@pytest.mark.filterwarnings("ignore:iteration:UserWarning")
-def test_reward_functions_of_one_name_have_parts_of_their_own(folder: Path) -> None:
-    def constant(name: str, reward: float) -> Any:
-        def function(completions: list[str], **_: Any) -> list[float]:
-            return [reward] * len(completions)
-
-        function.__name__ = name
-        return function
-
-    records: list[dict] = []
-    grove_rl.train(
-        task=[{"prompt": f"{i}>", "solution": "ab"} for i in range(4)],
-        reward=[constant("f", 1), constant("f", 2), constant("f_0", 3)],
-        callback=records.append,
-        iterations=1,
-        fit={"iterations": 0},
-        generation={"num_prompts": 2, "group_size": 2, "max_new_tokens": 2},
-        eval_episodes=2,
-    )
-    assert records[0]["rewards"] == {"f_0": 3, "f_1": 1, "f_2": 2}
-
-
-@pytest.mark.filterwarnings("ignore:iteration:UserWarning")
-def test_a_solution_may_be_a_number(folder: Path) -> None:
-    given: set[Any] = set()
-
-    def reward(completions: list[str], solution: list[int], **_: Any) -> list[float]:
-        given.update(solution)
-        return [0.0] * len(completions)
-
-    report = grove_rl.train(
-        task=[{"prompt": f"{i}>", "solution": 10 * i} for i in range(4)],
-        reward=reward,
-        iterations=2,
-        fit={"iterations": 1},
-        generation={"num_prompts": 2, "group_size": 2, "max_new_tokens": 2},
-        eval_episodes=2,
-    )
-    assert given and given <= {0, 10, 20, 30} and report.env_steps > 0

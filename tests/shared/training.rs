@@ -5,6 +5,7 @@ use super::updates::{error, norm};
 use burn::tensor::Device;
 use grove::checkpoint::Checkpoint;
 use grove::env::{Catch, Env};
+use grove::metrics::IterationRecord;
 use grove::model::policy_file::{read_header, read_params};
 use grove::settings::{GroupStart, TrainConfig};
 use grove::trainer::Trainer;
@@ -31,6 +32,18 @@ pub fn section<'a>(checkpoint: &'a Checkpoint, name: &str) -> &'a [u8] {
     &section.expect("a checkpoint has it").bytes
 }
 
+/// Asserts that the records of an iteration agree within 0.1 %.
+pub fn assert_near(got: &IterationRecord, want: &IterationRecord) {
+    for (name, got, want) in [
+        ("mean reward", got.mean_reward, want.mean_reward),
+        ("entropy", got.entropy, want.entropy),
+        ("gradient norm", got.grad_norm, want.grad_norm),
+        ("zero variance", got.zero_variance_fraction, want.zero_variance_fraction),
+    ] {
+        assert!((got - want).abs() <= 1e-3 * want.abs(), "{name}: {got} and {want}");
+    }
+}
+
 /// Compares training runs and checkpoints on `device` with those on the CPU. Returns the largest
 /// error of the parameters relative to their change.
 pub async fn whole_runs(device: &Device) -> f64 {
@@ -54,14 +67,7 @@ pub async fn whole_runs(device: &Device) -> f64 {
             assert_eq!(got.mean_length, want.mean_length);
             assert_eq!((got.read_backs, want.read_backs), (1, 0));
             assert!(got.seconds.total > 0.0 && want.seconds.phases.is_some());
-            for (name, got, want) in [
-                ("mean reward", got.mean_reward, want.mean_reward),
-                ("entropy", got.entropy, want.entropy),
-                ("gradient norm", got.grad_norm, want.grad_norm),
-                ("zero variance", got.zero_variance_fraction, want.zero_variance_fraction),
-            ] {
-                assert!((got - want).abs() <= 1e-3 * want.abs(), "{name}: {got} and {want}");
-            }
+            assert_near(&got, &want);
         }
         let (got, want) = (run.snapshot_async().await.unwrap(), native.snapshot().unwrap());
         assert_eq!(section(&got, "games.safetensors"), section(&want, "games.safetensors"));

@@ -71,6 +71,11 @@ impl UpdateInputs {
         Self { sizes, params, obs, actions: taken, logprobs, advantages, mask, legal: None }
     }
 
+    /// Parameters near these.
+    fn reference(&self) -> Vec<f32> {
+        self.params.iter().zip(noise(11, 1 << 16)).map(|(p, n)| p + 0.1 * n).collect()
+    }
+
     /// The games as a recording with features as words, in parts that end after the given games.
     pub fn recorded(&self, ends: &[usize], device: &Device) -> (Recording, RecordingAdvantages) {
         let Sizes { features, steps, games, .. } = self.sizes;
@@ -283,8 +288,7 @@ pub fn gradient_settings(mut config: TrainConfig) -> TrainConfig {
 pub async fn check_gradient(played: &UpdateInputs, config: TrainConfig, device: &Device) -> f64 {
     let config = gradient_settings(config);
     let context = format!("{:?}, {:?}", played.sizes, config.loss);
-    let reference: Vec<f32> =
-        played.params.iter().zip(noise(11, 1 << 16)).map(|(p, n)| p + 0.1 * n).collect();
+    let reference = played.reference();
     let reference = (config.loss.kl_coef > 0.0).then_some(reference.as_slice());
     let want = general(played, &config, reference, &cpu()).await;
     let got = fused(played, &config, reference, device).await;
@@ -307,6 +311,15 @@ pub fn check_means(got: &[f64], want: &[f64], context: &str) {
     for (got, want) in got.iter().zip(want) {
         assert!((got - want).abs() < 1e-4 * (1.0 + want.abs()), "{context}: {got}, not {want}");
     }
+}
+
+/// Asserts that the moments and means of an update agree.
+fn check_moments(got: &Updated, want: &Updated, context: &str) {
+    for (got, want) in got.moments.iter().zip(&want.moments) {
+        let off = error(got, want, norm(want));
+        assert!(off < 1e-5, "{context}: a moment off by {off} of its norm");
+    }
+    check_means(&got.means, &want.means, context);
 }
 
 /// A small network and trajectory of odd sizes.
@@ -422,11 +435,7 @@ pub async fn whole_updates(device: &Device) -> f64 {
             assert!(change > 1e-2, "{context}: {change}");
             assert!(off < 1e-5, "{context}: parameters off by {off} of their change");
             largest = largest.max(off);
-            for (got, want) in got.moments.iter().zip(&want.moments) {
-                let off = error(got, want, norm(want));
-                assert!(off < 1e-5, "{context}: a moment off by {off} of its norm");
-            }
-            check_means(&got.means, &want.means, &context);
+            check_moments(&got, &want, &context);
         }
         assert_eq!(fused(&played, &config, None, device).await, got, "{context}: repeated");
     }
@@ -442,19 +451,14 @@ pub async fn in_parts(device: &Device) -> f64 {
         let played = UpdateInputs::new(sizes).await;
         let mut config = settings(loss_type, 0.0, KlEstimator::K3);
         config.update.num_minibatches = 3;
-        let reference: Vec<f32> =
-            played.params.iter().zip(noise(11, 1 << 16)).map(|(p, n)| p + 0.1 * n).collect();
+        let reference = played.reference();
         let want = fused(&played, &config, Some(&reference), device).await;
         for ends in [&[1][..], &[6], &[2, 9, 12]] {
             let got = fused_in_parts(&played, &config, Some(&reference), ends, device).await;
             let off = error(&got.params, &want.params, norm(&want.params));
             assert!(off < 1e-6, "{loss_type:?}, parts end at {ends:?}: parameters off by {off}");
             largest = largest.max(off);
-            for (got, want) in got.moments.iter().zip(&want.moments) {
-                let off = error(got, want, norm(want));
-                assert!(off < 1e-5, "{loss_type:?}, parts end at {ends:?}: moment off by {off}");
-            }
-            check_means(&got.means, &want.means, "in parts");
+            check_moments(&got, &want, &format!("{loss_type:?}, parts end at {ends:?}"));
         }
     }
     largest

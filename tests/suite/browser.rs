@@ -1,8 +1,8 @@
 //! A served program, and a client that sends exactly the bytes of a test.
 
+use crate::support::{HANG, command, wait_for};
 #[cfg(unix)]
-use crate::support::hear_ctrl_c;
-use crate::support::{HANG, wait_for};
+use crate::support::{hear_ctrl_c, signal};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
@@ -21,7 +21,12 @@ pub struct Served {
 impl Served {
     /// Starts the program and waits until it says where it is.
     pub fn start(folder: &Path, arguments: &[&str]) -> Self {
-        Self::spawn(Command::new(env!("CARGO_BIN_EXE_grove")).args(arguments).current_dir(folder))
+        Self::spawn(&mut command(folder, arguments))
+    }
+
+    /// Shows the run in the folder `run`.
+    pub fn watch(folder: &Path) -> Self {
+        Self::start(folder, &["watch", "run", "--port", "0"])
     }
 
     pub fn spawn(command: &mut Command) -> Self {
@@ -56,13 +61,17 @@ impl Served {
     }
 
     pub fn get(&self, path: &str) -> Answer {
-        self.ask(&format!("GET {path} HTTP/1.1\r\nHost: {}\r\n", self.address))
+        self.ask(&self.head(path))
+    }
+
+    /// The lines that ask for a path.
+    pub fn head(&self, path: &str) -> String {
+        format!("GET {path} HTTP/1.1\r\nHost: {}\r\n", self.address)
     }
 
     /// Sends these lines, and that this is all.
     pub fn ask(&self, head: &str) -> Answer {
-        let mut stream = self.connect();
-        stream.write_all(format!("{head}Connection: close\r\n\r\n").as_bytes()).unwrap();
+        let stream = self.send(&format!("{head}Connection: close\r\n\r\n"));
         Answer::read(stream).unwrap_or_else(|| panic!("no answer to {head:?}"))
     }
 
@@ -72,14 +81,19 @@ impl Served {
         stream
     }
 
+    /// Sends exactly this.
+    pub fn send(&self, text: &str) -> TcpStream {
+        let mut stream = self.connect();
+        stream.write_all(text.as_bytes()).unwrap();
+        stream
+    }
+
     /// Asks for the events after the one with this id.
     pub fn events(&self, last: Option<&str>) -> Events {
-        let mut stream = self.connect();
         // A stream of HTTP/1.0 is not cut into chunks.
         let last = last.map(|id| format!("Last-Event-ID: {id}\r\n")).unwrap_or_default();
         let head = format!("GET /run/events HTTP/1.0\r\nHost: {}\r\n{last}\r\n", self.address);
-        stream.write_all(head.as_bytes()).unwrap();
-        let mut lines = BufReader::new(stream);
+        let mut lines = BufReader::new(self.send(&head));
         let mut line = String::new();
         lines.read_line(&mut line).unwrap();
         assert!(line.contains(" 200 "), "{line}");
@@ -93,8 +107,7 @@ impl Served {
     /// Sends what Ctrl-C sends, and waits for the end.
     #[cfg(unix)]
     pub fn interrupt(&mut self) -> ExitStatus {
-        let id = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
+        signal(self.child.id(), "-INT");
         let mut status = None;
         wait_for("the end of the program", || {
             status = self.child.try_wait().unwrap();

@@ -1,11 +1,10 @@
 //! A single checkpoint on disk: round trips, and detection of any damage.
 
+use crate::support::{Scratch, tree};
 use grove::checkpoint::{Checkpoint, CheckpointError, Section, load, save};
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use tempfile::TempDir;
 
 fn section(name: &str, version: u32, bytes: &[u8]) -> Section {
     Section { name: name.into(), version, bytes: bytes.into() }
@@ -21,12 +20,6 @@ fn checkpoint(iteration: u64) -> Checkpoint {
     Checkpoint { iteration, sections }
 }
 
-/// The content of all files of a directory, by name.
-fn files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
-    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap());
-    entries.map(|e| (e.file_name().into_string().unwrap(), fs::read(e.path()).unwrap())).collect()
-}
-
 /// Loads `path`, which must fail with a message that contains `path` and `named`.
 fn load_damaged(path: &Path, named: &str) -> CheckpointError {
     let error = load(path).expect_err("damage went unnoticed");
@@ -37,7 +30,7 @@ fn load_damaged(path: &Path, named: &str) -> CheckpointError {
 }
 
 /// Replaces the manifest and its checksum.
-fn forge_manifest(path: &Path, text: &str) {
+pub fn forge_manifest(path: &Path, text: &str) {
     fs::write(path.join("manifest.json"), text).unwrap();
     let hash: String = Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect();
     let sums = fs::read_to_string(path.join("SHA256SUMS")).unwrap();
@@ -47,8 +40,8 @@ fn forge_manifest(path: &Path, text: &str) {
 
 #[test]
 fn a_checkpoint_round_trips() {
-    let run = TempDir::new().unwrap();
-    let path = run.path().join("new/parents/best");
+    let run = Scratch::new();
+    let path = run.join("new/parents/best");
     let none = Checkpoint { iteration: u64::MAX, sections: Vec::new() };
     for saved in [checkpoint(1), checkpoint(2), none] {
         save(&saved, &path).unwrap();
@@ -59,13 +52,13 @@ fn a_checkpoint_round_trips() {
 
 #[test]
 fn the_bytes_do_not_depend_on_time_or_path() {
-    let run = TempDir::new().unwrap();
-    let [here, there] = ["here", "deep/down/there"].map(|name| run.path().join(name));
+    let run = Scratch::new();
+    let [here, there] = ["here", "deep/down/there"].map(|name| run.join(name));
     save(&checkpoint(7), &here).unwrap();
     save(&checkpoint(6), &there).unwrap();
     save(&load(&here).unwrap(), &there).unwrap();
-    assert_eq!(files(&here), files(&there));
-    let names: Vec<_> = files(&here).into_keys().collect();
+    assert_eq!(tree(&here), tree(&there));
+    let names: Vec<_> = tree(&here).into_keys().collect();
     assert_eq!(names, ["SHA256SUMS", "empty", "log.jsonl", "manifest.json", "weights.safetensors"]);
 }
 
@@ -73,8 +66,8 @@ fn the_bytes_do_not_depend_on_time_or_path() {
 #[cfg(unix)]
 #[test]
 fn sha256sum_verifies_a_checkpoint() {
-    let run = TempDir::new().unwrap();
-    let path = run.path().join("best");
+    let run = Scratch::new();
+    let path = run.join("best");
     save(&checkpoint(7), &path).unwrap();
     let check = || {
         let command =
@@ -92,11 +85,11 @@ fn sha256sum_verifies_a_checkpoint() {
 
 #[test]
 fn every_flipped_bit_is_detected() {
-    let run = TempDir::new().unwrap();
-    let path = run.path().join("best");
+    let run = Scratch::new();
+    let path = run.join("best");
     save(&checkpoint(7), &path).unwrap();
     let mut flipped = 0;
-    for (name, bytes) in files(&path) {
+    for (name, bytes) in tree(&path) {
         for position in 0..bytes.len() {
             let mut damaged = bytes.clone();
             damaged[position] ^= 1 << (position % 8);
@@ -113,10 +106,10 @@ fn every_flipped_bit_is_detected() {
 
 #[test]
 fn truncated_extended_and_deleted_files_are_detected() {
-    let run = TempDir::new().unwrap();
-    let path = run.path().join("best");
+    let run = Scratch::new();
+    let path = run.join("best");
     save(&checkpoint(7), &path).unwrap();
-    for (name, bytes) in files(&path) {
+    for (name, bytes) in tree(&path) {
         let file = path.join(&name);
         for length in 0..bytes.len() {
             fs::write(&file, &bytes[..length]).unwrap();
@@ -141,8 +134,8 @@ fn truncated_extended_and_deleted_files_are_detected() {
 
 #[test]
 fn a_malformed_manifest_is_rejected_even_with_a_valid_checksum() {
-    let run = TempDir::new().unwrap();
-    let path = run.path().join("best");
+    let run = Scratch::new();
+    let path = run.join("best");
     save(&checkpoint(7), &path).unwrap();
     let manifest = fs::read_to_string(path.join("manifest.json")).unwrap();
     let cases = [
@@ -163,8 +156,8 @@ fn a_malformed_manifest_is_rejected_even_with_a_valid_checksum() {
 
 #[test]
 fn paths_without_a_checkpoint_have_specific_errors() {
-    let run = TempDir::new().unwrap();
-    let [gone, file, empty] = ["gone", "file", "empty"].map(|name| run.path().join(name));
+    let run = Scratch::new();
+    let [gone, file, empty] = ["gone", "file", "empty"].map(|name| run.join(name));
     fs::write(&file, "text").unwrap();
     fs::create_dir(&empty).unwrap();
     assert!(matches!(load_damaged(&gone, "no checkpoint"), CheckpointError::NotFound { .. }));
@@ -174,20 +167,20 @@ fn paths_without_a_checkpoint_have_specific_errors() {
 
 #[test]
 fn invalid_section_names_are_rejected_before_writing() {
-    let run = TempDir::new().unwrap();
-    let path = run.path().join("runs/best");
+    let run = Scratch::new();
+    let path = run.join("runs/best");
     let mut bad = checkpoint(7);
     bad.sections.push(section("a/b", 1, b"data"));
     let error = save(&bad, &path).unwrap_err();
     let named = matches!(&error, CheckpointError::BadSectionName { name, .. } if name == "a/b");
     assert!(named && error.to_string().contains("\"a/b\""), "{error:?}");
-    assert_eq!(fs::read_dir(run.path()).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(&run).unwrap().count(), 0);
 }
 
 #[test]
 fn only_checkpoints_are_replaced() {
-    let run = TempDir::new().unwrap();
-    let [file, other, empty] = ["file", "other", "empty"].map(|name| run.path().join(name));
+    let run = Scratch::new();
+    let [file, other, empty] = ["file", "other", "empty"].map(|name| run.join(name));
     fs::write(&file, "text").unwrap();
     fs::create_dir(&empty).unwrap();
     fs::create_dir(&other).unwrap();
@@ -206,5 +199,5 @@ fn only_checkpoints_are_replaced() {
     fs::remove_file(empty.join("manifest.json")).unwrap();
     save(&checkpoint(8), &empty).unwrap();
     assert_eq!(load(&empty).unwrap(), checkpoint(8));
-    assert_eq!(fs::read_dir(run.path()).unwrap().count(), 3);
+    assert_eq!(fs::read_dir(&run).unwrap().count(), 3);
 }

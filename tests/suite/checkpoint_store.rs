@@ -1,10 +1,10 @@
 //! Stores of checkpoints, with concurrent readers, crashes and full disks.
 
+use crate::checkpoint::forge_manifest;
+use crate::support::Scratch;
 use grove::checkpoint::{Checkpoint, CheckpointError, Section, Store, load, save};
-use sha2::{Digest, Sha256};
 use std::fs;
 use std::path::{Path, PathBuf};
-use tempfile::TempDir;
 
 /// A checkpoint filled with bytes of its iteration.
 fn checkpoint(iteration: u64, size: usize) -> Checkpoint {
@@ -14,8 +14,8 @@ fn checkpoint(iteration: u64, size: usize) -> Checkpoint {
 }
 
 /// A store with a small checkpoint at each iteration.
-fn store(run: &TempDir, iterations: impl IntoIterator<Item = u64>) -> Store {
-    let store = Store::new(run.path().join("checkpoints"));
+fn store(run: &Scratch, iterations: impl IntoIterator<Item = u64>) -> Store {
+    let store = Store::new(run.join("checkpoints"));
     for iteration in iterations {
         let path = store.save(&checkpoint(iteration, 100)).unwrap();
         assert_eq!(path, store.path(iteration));
@@ -36,9 +36,9 @@ fn names_in(directory: &Path) -> Vec<String> {
 
 #[test]
 fn the_latest_is_the_highest_iteration_in_any_order_of_saving() {
-    let run = TempDir::new().unwrap();
+    let run = Scratch::new();
     let store = store(&run, [120, 100_000_000, 20]);
-    assert_eq!(store.path(120), run.path().join("checkpoints/00000120"));
+    assert_eq!(store.path(120), run.join("checkpoints/00000120"));
     assert_eq!(store.iterations().unwrap(), [20, 120, 100_000_000]);
     let latest = store.load_latest().unwrap();
     assert_eq!(latest.checkpoint, checkpoint(100_000_000, 100));
@@ -48,7 +48,7 @@ fn the_latest_is_the_highest_iteration_in_any_order_of_saving() {
 
 #[test]
 fn the_latest_skips_and_reports_damaged_ones() {
-    let run = TempDir::new().unwrap();
+    let run = Scratch::new();
     let store = store(&run, 1..=4);
     damage(&store.path(4));
     fs::remove_file(store.path(3).join("manifest.json")).unwrap();
@@ -64,7 +64,7 @@ fn the_latest_skips_and_reports_damaged_ones() {
 
 #[test]
 fn a_renamed_checkpoint_is_rejected() {
-    let run = TempDir::new().unwrap();
+    let run = Scratch::new();
     let store = store(&run, [1, 2]);
     fs::rename(store.path(1), store.path(3)).unwrap();
     let latest = store.load_latest().unwrap();
@@ -75,12 +75,12 @@ fn a_renamed_checkpoint_is_rejected() {
 
 #[test]
 fn a_store_without_an_intact_checkpoint_is_an_error() {
-    let run = TempDir::new().unwrap();
-    let gone = Store::new(run.path().join("gone"));
+    let run = Scratch::new();
+    let gone = Store::new(run.join("gone"));
     assert!(matches!(gone.load_latest(), Err(CheckpointError::NotFound { .. })));
-    let empty = Store::new(run.path());
+    let empty = Store::new(&*run);
     assert!(matches!(empty.load_latest(), Err(CheckpointError::NoneSaved { .. })));
-    let file = run.path().join("file");
+    let file = run.join("file");
     fs::write(&file, "text").unwrap();
     assert!(matches!(Store::new(file).load_latest(), Err(CheckpointError::NotADirectory { .. })));
 
@@ -101,17 +101,12 @@ fn a_store_without_an_intact_checkpoint_is_an_error() {
 /// Makes a checkpoint one of a newer format, with the checksum of its manifest.
 fn renew(path: &Path) {
     let text = fs::read_to_string(path.join("manifest.json")).unwrap();
-    let text = text.replace("\"format\": 1", "\"format\": 2");
-    let hash: String = Sha256::digest(&text).iter().map(|byte| format!("{byte:02x}")).collect();
-    let sums = fs::read_to_string(path.join("SHA256SUMS")).unwrap();
-    let (_, rest) = sums.split_once('\n').unwrap();
-    fs::write(path.join("manifest.json"), text).unwrap();
-    fs::write(path.join("SHA256SUMS"), format!("{hash}  manifest.json\n{rest}")).unwrap();
+    forge_manifest(path, &text.replace("\"format\": 1", "\"format\": 2"));
 }
 
 #[test]
 fn an_unusable_store_reports_why() {
-    let run = TempDir::new().unwrap();
+    let run = Scratch::new();
     let store = store(&run, 1..=3);
     (1..=3).for_each(|iteration| renew(&store.path(iteration)));
     damage(&store.path(3));
@@ -132,9 +127,9 @@ fn an_unusable_store_reports_why() {
 
 #[test]
 fn leftovers_of_crashes_are_removed_by_the_next_save() {
-    let run = TempDir::new().unwrap();
+    let run = Scratch::new();
     let store = store(&run, [1, 2]);
-    let directory = run.path().join("checkpoints");
+    let directory = run.join("checkpoints");
     // A crash while 3 was being written.
     save(&checkpoint(3, 100), &directory.join(".00000003.tmp")).unwrap();
     // A crash while 2 was being replaced, between the two renames.
@@ -158,17 +153,17 @@ fn leftovers_of_crashes_are_removed_by_the_next_save() {
 
 #[test]
 fn pruning_keeps_the_newest_ones() {
-    let run = TempDir::new().unwrap();
+    let run = Scratch::new();
     let store = store(&run, 1..=5);
     assert_eq!(store.prune(9).unwrap(), [] as [PathBuf; 0]);
     assert_eq!(store.prune(2).unwrap(), [1, 2, 3].map(|iteration| store.path(iteration)));
-    assert_eq!(names_in(&run.path().join("checkpoints")), ["00000004", "00000005"]);
+    assert_eq!(names_in(&run.join("checkpoints")), ["00000004", "00000005"]);
     assert_eq!(store.load_latest().unwrap().checkpoint, checkpoint(5, 100));
 }
 
 #[test]
 fn pruning_keeps_the_newest_intact_one() {
-    let run = TempDir::new().unwrap();
+    let run = Scratch::new();
     let store = store(&run, 1..=5);
     for iteration in [3, 4, 5] {
         damage(&store.path(iteration));
@@ -190,8 +185,8 @@ fn concurrent_readers_see_the_complete_old_or_new_checkpoint() {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::thread;
 
-    let run = TempDir::new().unwrap();
-    let best = run.path().join("best");
+    let run = Scratch::new();
+    let best = run.join("best");
     save(&checkpoint(0, 50_000), &best).unwrap();
     let done = AtomicBool::new(false);
     let read = || {
@@ -216,7 +211,7 @@ fn concurrent_readers_see_the_complete_old_or_new_checkpoint() {
             assert!(loads > 1 && newest > 0, "{loads} loads up to {newest}");
         }
     });
-    assert_eq!(names_in(run.path()), ["best"]);
+    assert_eq!(names_in(&run), ["best"]);
 }
 
 /// Complements the test with injected errors in `save.rs`.
@@ -225,11 +220,11 @@ fn concurrent_readers_see_the_complete_old_or_new_checkpoint() {
 #[ignore = "mounts a small file system, which only root may"]
 fn a_full_disk_keeps_the_old_checkpoint() {
     use std::process::Command;
-    let disk = TempDir::new().unwrap();
+    let disk = Scratch::new();
     let mount = ["-t", "tmpfs", "-o", "size=256k", "grove-test"];
-    assert!(Command::new("mount").args(mount).arg(disk.path()).status().unwrap().success());
+    assert!(Command::new("mount").args(mount).arg(&*disk).status().unwrap().success());
     let outcome = std::panic::catch_unwind(|| {
-        let store = Store::new(disk.path().join("checkpoints"));
+        let store = Store::new(disk.join("checkpoints"));
         store.save(&checkpoint(1, 50_000)).unwrap();
         let sentence = store.save(&checkpoint(2, 100_000)).unwrap_err().to_string();
         assert_eq!(
@@ -240,10 +235,10 @@ fn a_full_disk_keeps_the_old_checkpoint() {
                 store.path(2).display()
             )
         );
-        assert_eq!(names_in(&disk.path().join("checkpoints")), ["00000001"]);
+        assert_eq!(names_in(&disk.join("checkpoints")), ["00000001"]);
         assert_eq!(store.load_latest().unwrap().checkpoint, checkpoint(1, 50_000));
         store.save(&checkpoint(3, 50_000)).unwrap();
     });
-    assert!(Command::new("umount").arg(disk.path()).status().unwrap().success());
+    assert!(Command::new("umount").arg(&*disk).status().unwrap().success());
     outcome.unwrap();
 }

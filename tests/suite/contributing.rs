@@ -1,7 +1,7 @@
 //! The guides for contributors, and the policy for security, name files, lists, commands and benches that are there,
 //! and all lists that are kept by hand; all copies of the list of instruction sets are equal.
 
-use crate::support::tree;
+use crate::support::{repository, tree};
 use grove::env::NAMES;
 use grove::model::ModelKind;
 use grove::settings::LossType;
@@ -12,18 +12,8 @@ use std::path::{Path, PathBuf};
 const GUIDES: [&str; 4] =
     ["CONTRIBUTING.md", "ARCHITECTURE.md", "SECURITY.md", "docs/debugging.md"];
 /// Folders and files at the top that a guide may name; what begins otherwise is not a path of this repository.
-const TOP: [&str; 10] = [
-    ".ci/",
-    "assets/",
-    "benches/",
-    "docs/",
-    "examples/",
-    "src/",
-    "tests/",
-    "web/",
-    "ARCHITECTURE.md",
-    "rust-toolchain.toml",
-];
+const TOP: &str =
+    ".ci/ assets/ benches/ docs/ examples/ src/ tests/ web/ ARCHITECTURE.md rust-toolchain.toml";
 
 /// The pieces of code in a text: what stands between backticks on a line, outside of blocks.
 fn code(text: &str) -> Vec<String> {
@@ -35,22 +25,20 @@ fn code(text: &str) -> Vec<String> {
 }
 
 fn read(path: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
-    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    fs::read_to_string(repository(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
 #[test]
 fn every_file_that_a_guide_names_is_there() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     for guide in GUIDES {
         let code = code(&read(guide));
         let words = code.iter().flat_map(|piece| piece.split(' '));
         // Build output is not part of the repository.
-        let paths =
-            words.filter(|word| TOP.iter().any(|top| word.starts_with(top)) && *word != "web/dist");
+        let paths = words
+            .filter(|word| TOP.split(' ').any(|top| word.starts_with(top)) && *word != "web/dist");
         let mut count = 0;
         for path in paths {
-            assert!(root.join(path).exists(), "{guide} names {path}, which is not there");
+            assert!(repository(path).exists(), "{guide} names {path}, which is not there");
             count += 1;
         }
         assert!(count > 3, "{guide} names {count} files");
@@ -110,17 +98,16 @@ fn every_list_that_is_kept_by_hand_is_complete_and_named() {
 
 #[test]
 fn no_other_list_is_kept_by_hand() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folders = ["tests/shared", "tests/suite", "tests/tools", "web/page"];
-    let files = folders.iter().flat_map(|folder| tree(&root.join(folder)));
-    let mut files: Vec<PathBuf> = files.map(|(path, _)| path).collect();
-    files.extend(fs::read_dir(root.join("web/tests")).unwrap().map(|entry| entry.unwrap().path()));
+    let below = |folder: PathBuf| tree(&folder).into_keys().map(move |name| folder.join(name));
+    let mut files: Vec<PathBuf> = folders.into_iter().map(repository).flat_map(below).collect();
+    files.extend(fs::read_dir(repository("web/tests")).unwrap().map(|entry| entry.unwrap().path()));
     files.retain(|path| path.is_file());
     for (title, names) in [("A game", NAMES), ("A loss", LossType::NAMES)] {
         let section = section(title);
         for path in &files {
             let text = String::from_utf8_lossy(&fs::read(path).unwrap()).to_lowercase();
-            let path = path.strip_prefix(root).unwrap().to_str().unwrap();
+            let path = path.strip_prefix(repository("")).unwrap().to_str().unwrap();
             let is_list = names.iter().all(|name| has(&text, "NAME", name));
             assert!(
                 !is_list || section.contains(path),
@@ -156,22 +143,18 @@ const TARGETS_OF_BYTES: &str =
 /// Instruction sets decide whether sums are fused, and so how numbers are rounded.
 #[test]
 fn functions_are_compiled_for_the_same_instruction_sets() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut count = 0;
-    for (path, bytes) in tree(&root.join("src")) {
-        let path = path.strip_prefix(root).unwrap().to_str().unwrap().replace('\\', "/");
+    for (path, bytes) in tree(&repository("src")) {
         let wanted = match &path[..] {
-            "src/nn/ops/attention/products.rs" | "src/nn/ops/matmul/tiles.rs" => {
-                TARGETS_BESIDE_AVX512
-            }
-            "src/nn/ops/stored/products.rs" => TARGETS_OF_BYTES,
+            "nn/ops/attention/products.rs" | "nn/ops/matmul/tiles.rs" => TARGETS_BESIDE_AVX512,
+            "nn/ops/stored/products.rs" => TARGETS_OF_BYTES,
             _ => TARGETS,
         };
         let text = String::from_utf8_lossy(&bytes);
         for attribute in text.split("#[multiversion").skip(1) {
             let (attribute, _) = attribute.split_once(']').unwrap();
             let found = attribute.split_whitespace().collect::<String>();
-            assert_eq!(found, format!("(targets({wanted}))"), "{path}");
+            assert_eq!(found, format!("(targets({wanted}))"), "src/{path}");
             count += 1;
         }
     }

@@ -1,20 +1,15 @@
 //! Datasets in memory and streamed give the same result, and nothing is copied twice.
 
-use crate::support::{adapter, cpu, is_alone, wait_for};
+use crate::support::{Scratch, adapter, cpu, is_alone, wait_for};
+use crate::trainers::{imitator, iterate, on_threads, params, snapshot};
 use burn::tensor::Device;
-use grove::data::{
-    Dataset, DatasetWriter, EpisodeStatus, Manifest, StepColumns, Steps, WindowOptions, WindowSet,
-    hold_out,
-};
+use grove::data::{Dataset, DatasetWriter, EpisodeStatus, Manifest, StepColumns};
 use grove::env::{Env, Fruit};
 use grove::metrics::IterationRecord;
-use grove::model::Network;
-use grove::parallel::Team;
 use grove::settings::{DataConfig, EngineChoice, KlEstimator, LossType, ModelKind, TrainConfig};
-use grove::trainer::{Demonstrations, GameTrainer, Trainer};
+use grove::trainer::GameTrainer;
 use std::path::Path;
 use std::sync::Arc;
-use tempfile::TempDir;
 
 /// Steps per episode.
 const EPISODE: usize = 50;
@@ -43,17 +38,9 @@ fn write(folder: &Path, episodes: usize) {
 /// Creates a trainer for the dataset in `folder`.
 fn run(folder: &Path, config: &TrainConfig, device: &Device) -> GameTrainer<Fruit> {
     let game = Fruit::default();
-    let (features, actions) = (game.num_features(), game.num_actions());
-    let steps = Arc::new(Dataset::open(folder).unwrap().into_steps(features, actions).unwrap());
-    let [train, validation] = hold_out(steps.episodes(), config.data.validation);
-    let cut = WindowOptions {
-        history: config.data.history,
-        ..WindowOptions::new(config.data.window, actions)
-    };
-    let window_set = |episodes: &[_]| WindowSet::new(steps.clone(), episodes, cut.clone());
-    let data = Demonstrations { train: window_set(&train), validation: window_set(&validation) };
-    let network = Network::new(features, actions, &config.policy, 7, device);
-    Trainer::with_team(game, network, config, device, Some(data), Team::alone()).unwrap()
+    let data = Dataset::open(folder).unwrap();
+    let steps = data.into_steps(game.num_features(), game.num_actions()).unwrap();
+    imitator(game, Arc::new(steps), config, device)
 }
 
 /// Settings of a run in which an epoch takes slightly more than three iterations.
@@ -80,20 +67,12 @@ fn config(kind: ModelKind, windows: usize, window: usize) -> TrainConfig {
     config
 }
 
-fn iterate(trainer: &mut GameTrainer<Fruit>, iterations: u32) -> Vec<IterationRecord> {
-    (0..iterations).map(|_| trainer.iterate().unwrap()).collect()
-}
-
-fn params(trainer: &GameTrainer<Fruit>) -> Vec<f32> {
-    trainer.model().flatten().without_autodiff().into_data().try_into_vec().unwrap()
-}
-
 /// Checks that streaming data of three times the memory budget gives the same bytes as keeping them
 /// in memory, on any number of threads and after resuming; and that data in memory are not copied
 /// again.
 fn assert_streams_alike(kind: ModelKind, window: usize, engine: EngineChoice, device: &Device) {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path().join("shown");
+    let folder = Scratch::new();
+    let folder = folder.join("shown");
     // A MiB holds about 16,000 steps with their context.
     let episodes = if window == 1 { 1500 } else { 900 };
     write(&folder, episodes);
@@ -122,8 +101,7 @@ fn assert_streams_alike(kind: ModelKind, window: usize, engine: EngineChoice, de
     let mut small = config.clone();
     small.data.resident_mb = 1;
     let streamed = |threads: usize| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        pool.install(|| {
+        on_threads(threads, || {
             let mut trainer = run(&folder, &small, device);
             let records = iterate(&mut trainer, 5);
             let engine = trainer.describe_engine();
@@ -141,8 +119,7 @@ fn assert_streams_alike(kind: ModelKind, window: usize, engine: EngineChoice, de
     }
     let mut first = run(&folder, &small, device);
     iterate(&mut first, 2);
-    let mut second =
-        run(&folder, &small, device).with_checkpoint(&first.snapshot().unwrap()).unwrap();
+    let mut second = run(&folder, &small, device).with_checkpoint(&snapshot(&first)).unwrap();
     iterate(&mut second, 3);
     assert_eq!(params(&second), expected, "resumed");
     // Held-out measurements agree.
@@ -172,8 +149,8 @@ fn a_decoder_learns_the_same_from_streamed_data() {
 
 #[test]
 fn the_general_engine_compares_streamed_data_with_the_same_reference() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path().join("shown");
+    let folder = Scratch::new();
+    let folder = folder.join("shown");
     let (episodes, window) = (600, 10);
     write(&folder, episodes);
     let windows = episodes * 9 / 10 * EPISODE / window;
@@ -207,8 +184,8 @@ fn a_device_gets_data_once_and_needs_no_more_memory_after_an_epoch() {
     if !is_alone("data::a_device_gets_data_once_and_needs_no_more_memory_after_an_epoch") {
         return;
     }
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path().join("shown");
+    let folder = Scratch::new();
+    let folder = folder.join("shown");
     write(&folder, 60);
     let config = config(ModelKind::Mlp, 54 * EPISODE, 1);
     let mut trainer = run(&folder, &config, &device);
@@ -225,15 +202,15 @@ fn a_device_gets_data_once_and_needs_no_more_memory_after_an_epoch() {
 #[cfg(unix)]
 #[test]
 fn a_pipe_in_the_place_of_a_file_is_rejected() {
-    let folder = TempDir::new().unwrap();
-    write(folder.path(), 3);
-    let manifest = Dataset::open(folder.path()).unwrap().manifest().clone();
+    let folder = Scratch::new();
+    write(&folder, 3);
+    let manifest = Dataset::open(&folder).unwrap().manifest().clone();
     for name in [&manifest.shards[0][..], "manifest.json"] {
-        let path = folder.path().join(name);
+        let path = folder.join(name);
         std::fs::remove_file(&path).unwrap();
         let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
         assert!(made.success());
-        let error = Dataset::open(folder.path()).unwrap_err().to_string();
+        let error = Dataset::open(&folder).unwrap_err().to_string();
         assert!(error.contains(name) && error.contains("not a regular file"), "{error}");
     }
 }

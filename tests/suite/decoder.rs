@@ -7,7 +7,7 @@ use crate::models::{
 use crate::shared::decoder::{
     decoder_run, first_host_update, first_update, first_updates, one_step, relative_distance,
 };
-use crate::support::{adapter, cpu, json, refusal, train};
+use crate::support::{Scratch, adapter, cpu, json, refusal, train};
 use burn::tensor::Device;
 use grove::env::Catch;
 use grove::settings::{DecoderConfig, EngineChoice, GroupStart, ModelKind, TrainConfig};
@@ -72,8 +72,7 @@ fn a_decoder_learns_a_task_that_needs_memory() {
 
 #[test]
 fn the_program_trains_resumes_evaluates_records_and_measures_a_decoder() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     assert_program_takes(folder, &["--set", "kind=decoder", "--set", "context=4"]);
     let small = ["--num-envs", "32", "--num-steps", "8", "--repeats", "1", "--device", "cpu"];
     let arguments = [&["bench", "catch", "--json", "--set", "kind=decoder"], &small[..]].concat();
@@ -94,10 +93,10 @@ fn sizes_that_do_not_fit_are_named() {
         ("num_layers=0", "policy.num_layers is 0, but must be 1 to 128"),
         ("context=0", "policy.context is 0, but must be 1 to 8192"),
     ] {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = Scratch::new();
         let assignments = assignment.split(' ').flat_map(|assignment| ["--set", assignment]);
         let set: Vec<&str> = ["--set", "kind=decoder"].into_iter().chain(assignments).collect();
-        let said = refusal(folder.path(), &train("catch", "run", &set));
+        let said = refusal(&folder, &train("catch", "run", &set));
         assert!(said.contains(words) && said.trim().lines().count() == 1, "{said}");
     }
 }

@@ -1,96 +1,26 @@
 //! Dependencies between modules, which ARCHITECTURE.md draws, and rules that every file follows.
 
+use crate::support::{repository, sources};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The top-level modules of the library and those that each may use. `ARCHITECTURE.md` draws the same.
-const DEPENDENCIES: [(&str, &[&str]); 28] = [
-    ("math", &["schema"]),
-    ("objective", &["math", "schema"]),
-    ("settings", &["env", "math", "model", "objective", "schema"]),
-    ("clock", &[]),
-    ("rng", &[]),
-    ("schema", &[]),
-    ("disk", &[]),
-    ("data", &["disk"]),
-    ("metrics", &["disk"]),
-    ("checkpoint", &["disk"]),
-    ("parallel", &["clock"]),
-    ("device", &["settings", "metrics", "nn", "schema"]),
-    ("env", &["rng", "schema"]),
-    ("task", &["clock", "disk", "rng", "schema"]),
-    ("nn", &["math", "rng", "schema"]),
-    ("model", &["math", "nn", "rng", "schema"]),
-    ("text", &["clock", "device", "disk", "math", "model", "nn", "rng", "schema"]),
-    ("rollout", &["settings", "device", "math", "rng", "env", "model", "data"]),
-    ("advantage", &["settings", "device", "data", "parallel"]),
-    (
-        "learner",
-        &["settings", "device", "math", "objective", "rng", "model", "data", "parallel", "text"],
-    ),
-    (
-        "trainer",
-        &[
-            "advantage",
-            "checkpoint",
-            "settings",
-            "device",
-            "disk",
-            "rng",
-            "env",
-            "learner",
-            "metrics",
-            "model",
-            "rollout",
-            "data",
-            "parallel",
-            "task",
-            "text",
-        ],
-    ),
-    (
-        "run",
-        &[
-            "checkpoint",
-            "settings",
-            "device",
-            "disk",
-            "env",
-            "metrics",
-            "model",
-            "parallel",
-            "rng",
-            "rollout",
-            "text",
-            "track",
-            "trainer",
-        ],
-    ),
-    ("export", &["math", "model", "protobuf"]),
-    ("plot", &["disk", "rng"]),
-    ("protobuf", &[]),
-    ("track", &["disk", "metrics", "protobuf", "settings"]),
-    ("viewer", &["device", "env", "rollout"]),
-    ("program", &[]),
-];
-
-fn sources(folder: &Path) -> Vec<PathBuf> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            files.extend(sources(&path));
-        } else if path.extension().is_some_and(|e| e == "rs") {
-            files.push(path);
-        }
-    }
-    files.sort();
-    files
+/// The top-level modules of the library and those that each may use, as `ARCHITECTURE.md` lists them.
+fn dependencies() -> BTreeMap<String, Vec<String>> {
+    let text = fs::read_to_string(repository("ARCHITECTURE.md")).unwrap();
+    let section = text.split("## Allowed dependencies").nth(1).unwrap();
+    // A list may continue in the next line.
+    let lists = section.split("```").nth(1).unwrap().replace("\n ", " ");
+    let names = |list: &str| -> Vec<String> {
+        let names = list.split([',', ' ']).filter(|name| !["", "nothing", "all"].contains(name));
+        names.map(str::to_string).collect()
+    };
+    let lists = lists.lines().filter_map(|line| line.split_once("->"));
+    lists.flat_map(|(of, used)| names(of).into_iter().map(move |of| (of, names(used)))).collect()
 }
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
+    repository("src")
 }
 
 /// The top-level module that contains a file of the library.
@@ -130,6 +60,8 @@ fn names_after(code: &str, prefix: &str) -> Vec<String> {
 
 #[test]
 fn modules_import_only_what_the_map_allows() {
+    let dependencies = dependencies();
+    assert!(dependencies.len() > 20, "{dependencies:?}");
     let mut seen = Vec::new();
     for file in sources(&root()) {
         let module = module_of(&file);
@@ -137,15 +69,13 @@ fn modules_import_only_what_the_map_allows() {
             // They sit on top and may use all.
             continue;
         }
-        let (_, allowed) = DEPENDENCIES
-            .iter()
-            .find(|(name, _)| *name == module)
+        let allowed = dependencies
+            .get(&module)
             .unwrap_or_else(|| panic!("{} is in a module that is not on the map", file.display()));
         for used in names_after(&code(&file), "crate::") {
-            let is_module = DEPENDENCIES.iter().any(|(name, _)| *name == used);
-            if is_module && used != module {
+            if dependencies.contains_key(&used) && used != module {
                 assert!(
-                    allowed.contains(&used.as_str()),
+                    allowed.contains(&used),
                     "{} uses `{used}`, which the map does not allow `{module}`",
                     file.display()
                 );
@@ -154,12 +84,10 @@ fn modules_import_only_what_the_map_allows() {
         }
     }
     // The test finds dependencies at all, and the map shows none that does not exist.
-    for (module, allowed) in DEPENDENCIES {
+    for (module, allowed) in dependencies {
         for used in allowed {
-            assert!(
-                seen.contains(&(module.to_string(), used.to_string())),
-                "the map lets `{module}` use `{used}`, but it does not"
-            );
+            let pair = (module.clone(), used);
+            assert!(seen.contains(&pair), "the map lets the first of {pair:?} use the second");
         }
     }
 }
@@ -175,8 +103,7 @@ fn games_know_neither_tensors_nor_files_nor_the_time() {
 
 #[test]
 fn every_file_has_a_summary_and_a_readable_length() {
-    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
-    for file in sources(&root()).into_iter().chain(sources(&tests)) {
+    for file in [root(), repository("tests")].iter().flat_map(|folder| sources(folder)) {
         let text = fs::read_to_string(&file).unwrap();
         assert!(text.starts_with("//! "), "{} must say what it is for", file.display());
         let lines = text.lines().count();

@@ -1,8 +1,10 @@
 //! Engines are reproducible, resume exactly, and agree with each other.
 
-use crate::shared::training::{section, short_run, whole_runs};
+use crate::shared::training::{assert_near, section, short_run, whole_runs};
 use crate::support::{adapter, cpu};
+use crate::trainers::{iterate, on_threads, snapshot};
 use burn::tensor::Device;
+use grove::checkpoint::Section;
 use grove::device::max_addressable_bytes;
 use grove::env::{CartPole, Catch};
 use grove::metrics::IterationRecord;
@@ -15,35 +17,30 @@ fn config(engine: EngineChoice, start: GroupStart) -> TrainConfig {
     TrainConfig { engine, ..short_run(start) }
 }
 
-fn run(trainer: &mut GameTrainer<Catch>, iterations: u32) -> Vec<IterationRecord> {
-    (0..iterations).map(|_| trainer.iterate().unwrap()).collect()
-}
-
-/// Bytes of a checkpoint.
-fn bytes(trainer: &GameTrainer<Catch>) -> Vec<(String, Vec<u8>)> {
-    trainer.snapshot().unwrap().sections.into_iter().map(|s| (s.name, s.bytes)).collect()
-}
-
 fn assert_repeats_and_resumes(device: &Device, engine: EngineChoice) {
     for start in [GroupStart::Branch, GroupStart::Level] {
         let config = config(engine, start);
         let new = || Trainer::new(Catch::default(), &config, device);
         let mut whole = new();
-        for record in run(&mut whole, 4) {
+        for record in iterate(&mut whole, 4) {
             // The native engine reads nothing back.
             let expected = u64::from(!whole.describe_engine().contains("native"));
             assert_eq!(record.read_backs, expected, "{}", whole.describe_engine());
         }
         let mut again = new();
-        run(&mut again, 4);
-        assert!(bytes(&whole) == bytes(&again), "{} repeats itself", whole.describe_engine());
+        iterate(&mut again, 4);
+        assert!(snapshot(&whole) == snapshot(&again), "{} repeats itself", whole.describe_engine());
 
         let mut broken = new();
-        run(&mut broken, 2);
-        let saved = broken.snapshot().unwrap();
+        iterate(&mut broken, 2);
+        let saved = snapshot(&broken);
         let mut resumed = new().with_checkpoint(&saved).unwrap();
-        run(&mut resumed, 2);
-        assert!(bytes(&whole) == bytes(&resumed), "{} goes on exactly", whole.describe_engine());
+        iterate(&mut resumed, 2);
+        assert!(
+            snapshot(&whole) == snapshot(&resumed),
+            "{} goes on exactly",
+            whole.describe_engine()
+        );
     }
 }
 
@@ -72,17 +69,17 @@ fn a_run_resumed_with_smaller_launches_learns_the_same() {
     let usual = config(EngineChoice::Fused, GroupStart::Branch);
     let smaller = TrainConfig { launch_size: 1e-6, ..usual.clone() };
     let mut whole = Trainer::new(Catch::default(), &usual, &device);
-    run(&mut whole, 2);
-    let saved = whole.snapshot().unwrap();
-    run(&mut whole, 2);
+    iterate(&mut whole, 2);
+    let saved = snapshot(&whole);
+    iterate(&mut whole, 2);
     let resumed = Trainer::new(Catch::default(), &smaller, &device);
     let mut resumed = resumed.with_checkpoint(&saved).unwrap();
-    run(&mut resumed, 2);
+    iterate(&mut resumed, 2);
     // The weights carry the settings in their header.
     let header = Header { iteration: 4, config: String::new() };
     let without_settings = |trainer: &GameTrainer<Catch>| {
-        let sections = bytes(trainer).into_iter().filter(|(name, _)| name != "config.toml");
-        let of = |(name, bytes): (String, Vec<u8>)| match name.as_str() {
+        let sections = snapshot(trainer).sections.into_iter().filter(|it| it.name != "config.toml");
+        let of = |Section { name, bytes, .. }| match name.as_str() {
             "weights.safetensors" => (name, replace_header(&bytes, &header).unwrap()),
             _ => (name, bytes),
         };
@@ -140,14 +137,7 @@ fn assert_agree(a: (&Device, EngineChoice), b: (&Device, EngineChoice), auto_res
         let recorded =
             iteration * runs[0].config().steps_per_iteration(runs[0].shards().num_items());
         assert_eq!(a.env_steps == recorded, auto_reset, "{} of {recorded}", a.env_steps);
-        for (name, a, b) in [
-            ("mean reward", a.mean_reward, b.mean_reward),
-            ("entropy", a.entropy, b.entropy),
-            ("gradient norm", a.grad_norm, b.grad_norm),
-            ("zero variance", a.zero_variance_fraction, b.zero_variance_fraction),
-        ] {
-            assert!((a - b).abs() <= 1e-3 * b.abs(), "{name}: {a} and {b}");
-        }
+        assert_near(&a, &b);
     }
     assert_ne!(runs[0].describe_engine(), runs[1].describe_engine());
 }
@@ -179,7 +169,7 @@ fn the_length_of_an_episode_is_the_number_of_its_steps() {
         let mut trainer = new();
         let mut iterate = |iteration: u32| {
             if iteration == 3 {
-                trainer = new().with_checkpoint(&trainer.snapshot().unwrap()).unwrap();
+                trainer = new().with_checkpoint(&snapshot(&trainer)).unwrap();
             }
             let record = trainer.iterate().unwrap();
             assert_eq!(record.mean_length, record.score, "iteration {iteration}, {start:?}");
@@ -193,8 +183,8 @@ fn the_length_of_an_episode_is_the_number_of_its_steps() {
         let expected = lengths(&cpu(), EngineChoice::Auto, start, auto_reset);
         assert!(expected.iter().any(|length| *length != expected[0]), "{expected:?}");
         for threads in [1, 2] {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            let again = pool.install(|| lengths(&cpu(), EngineChoice::Auto, start, auto_reset));
+            let again =
+                on_threads(threads, || lengths(&cpu(), EngineChoice::Auto, start, auto_reset));
             assert_eq!(again, expected, "{threads} threads");
         }
         lengths(&cpu(), EngineChoice::General, start, auto_reset);

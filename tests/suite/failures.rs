@@ -1,10 +1,9 @@
 //! Programs whose engine panics: a one-line error, exit status 1, and a run that can be resumed.
 
 use crate::own_game::own;
-use crate::support::stderr;
+use crate::support::{Scratch, stderr};
 use grove::checkpoint::Store;
 use std::path::Path;
-use tempfile::TempDir;
 
 const SETTINGS: &str =
     "--set num_groups=8 --set eval_every=5 --set eval_episodes=50 --set save_every=1";
@@ -27,8 +26,7 @@ fn saved(folder: &Path) -> u64 {
 #[test]
 fn a_panic_in_an_engine_reports_how_to_resume() {
     for fault in ["Panics", "PanicsUnheard"] {
-        let folder = TempDir::new().unwrap();
-        let folder = folder.path();
+        let folder = &Scratch::new();
         let train = format!("train faulty --run-dir run --set faulty.fault={fault} {SETTINGS}");
         let said = error(folder, &format!("{train} --device cpu"));
         let done = saved(folder);
@@ -46,16 +44,15 @@ fn a_panic_in_an_engine_reports_how_to_resume() {
 
 #[test]
 fn a_panic_during_another_is_an_error_as_well() {
-    let folder = TempDir::new().unwrap();
+    let folder = Scratch::new();
     let train = "train faulty --run-dir run --set faulty.fault=PanicsTwice --device cpu";
-    let said = error(folder.path(), &format!("{train} {SETTINGS}"));
+    let said = error(&folder, &format!("{train} {SETTINGS}"));
     assert!(said.contains("the device is gone"), "{said}");
 }
 
 #[test]
 fn a_panic_in_one_rank_ends_all_with_one_error() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let train =
         "train faulty --run-dir run --set faulty.fault=Panics --device cpu,cpu --timeout 600";
     let said = error(folder, &format!("{train} {SETTINGS}"));

@@ -2,12 +2,11 @@
 
 #[cfg(target_os = "linux")]
 use crate::output::{in_terminal, without_escapes};
-use crate::support::{grove, json, refusal, stderr, stdout, train};
+use crate::support::{Scratch, json, records, refusal, stderr, stdout, success, train};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use tempfile::TempDir;
 
 /// The settings of a language model that trains in a second.
 const TINY: &str = "--set hidden_size=16 --set num_layers=1 --set num_heads=2 --set num_kv_heads=1 \
@@ -24,15 +23,13 @@ fn next_step(said: &str) -> String {
 }
 
 fn run(folder: &Path, line: &str) -> String {
-    let output = grove(folder, &words(line));
-    assert!(output.status.success(), "{line}: {}", stderr(&output));
+    let output = success(folder, &words(line));
     stdout(&output) + &stderr(&output)
 }
 
 #[test]
 fn a_language_run_prints_stages_and_working_next_steps() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let said = run(folder, &format!("train sort --iterations 4 --set fit.iterations=2 {TINY}"));
     for part in ["a model for sort on the CPU", "Stages: SFT 1-2, GRPO 3-4", "held-out prompts"] {
         assert!(said.contains(part), "{part}: {said}");
@@ -44,8 +41,7 @@ fn a_language_run_prints_stages_and_working_next_steps() {
     assert!(said_no.contains("a language model, which plays no game"), "{said_no}");
     fs::remove_dir_all(folder.join("runs/sort-2")).unwrap();
     // Without rewards there is no score.
-    let metrics = fs::read_to_string(folder.join("runs/sort-1/metrics.jsonl")).unwrap();
-    let first: serde_json::Value = serde_json::from_str(metrics.lines().next().unwrap()).unwrap();
+    let first = records::<serde_json::Value>(&folder.join("runs/sort-1")).remove(0);
     assert!(first["score"].is_null() && first["is_sft"] == true, "{first}");
 
     let next = next_step(&said).replace('\'', "");
@@ -62,15 +58,14 @@ fn a_language_run_prints_stages_and_working_next_steps() {
 #[test]
 #[ignore = "slow: two minutes of CPU time"]
 fn add_is_learnt_with_its_defaults() {
-    let folder = TempDir::new().unwrap();
-    let report = json(folder.path(), &["train", "add", "--json"]);
+    let folder = Scratch::new();
+    let report = json(&folder, &["train", "add", "--json"]);
     assert!(report["mean_score"].as_f64().unwrap() > 0.9, "{report}");
 }
 
 #[test]
 fn the_command_suggested_after_a_fit_continues_from_it() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let line = |i: u32| {
         let split = if i.is_multiple_of(4) { "test" } else { "train" };
         format!("{{\"prompt\": \"{i}+1=\", \"solution\": \"{}\", \"split\": \"{split}\"}}\n", i + 1)
@@ -101,8 +96,7 @@ fn the_command_suggested_after_a_fit_continues_from_it() {
 
 #[test]
 fn common_first_commands_work() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let more = ["--iterations", "1", "--lr", "3e-3", "--set", "hidden=12"];
     let more = [&more[..], &["--num-generations=4", "--beta", "0.01"]].concat();
     json(folder, &train("catch", "runs/catch-1", &more));
@@ -139,8 +133,7 @@ fn graphics_libraries_print_nothing_while_adapters_are_listed() {
 
 #[test]
 fn a_dry_run_of_a_fit_has_figures() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     run(folder, "demo catch --player chaser --episodes 40 --out shown");
     let said = run(folder, "fit shown --dry-run");
     assert!(said.contains(" ms per iteration") && !said.contains(" - "), "{said}");
@@ -149,9 +142,9 @@ fn a_dry_run_of_a_fit_has_figures() {
 #[cfg(target_os = "linux")]
 #[test]
 fn help_fits_the_terminal_and_is_short_or_long() {
-    let folder = TempDir::new().unwrap();
+    let folder = Scratch::new();
     let help = |size: &str, flag: &str| {
-        let said = in_terminal(folder.path(), size, &format!("train {flag}"), "");
+        let said = in_terminal(&folder, size, &format!("train {flag}"), "");
         // The modes of the terminal, before and after, are not part of it.
         let lines = said.lines().filter(|line| !line.contains('<') || line.contains(' '));
         lines.map(|line| without_escapes(line.trim_end())).collect::<Vec<_>>()
@@ -170,9 +163,9 @@ fn help_fits_the_terminal_and_is_short_or_long() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_language_run_has_a_bar_and_the_time_left() {
-    let folder = TempDir::new().unwrap();
+    let folder = Scratch::new();
     let line = format!("train sort --iterations 30 --set fit.iterations=20 {TINY}");
-    let said = in_terminal(folder.path(), "cols 80", &line, "");
+    let said = in_terminal(&folder, "cols 80", &line, "");
     assert!(said.contains("/30 ") && said.contains("s left") && said.contains('█'), "{said:?}");
     assert!(said.contains("tokens/s"), "{said:?}");
 }
@@ -190,18 +183,17 @@ fn keys(value: &serde_json::Value, path: &str, found: &mut BTreeSet<String>) {
 
 #[test]
 fn games_and_texts_report_in_the_same_words() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     run(folder, "train catch --iterations 2 --set num_groups=8 --set eval_every=2");
     run(folder, &format!("train sort --iterations 4 --set fit.iterations=2 {TINY}"));
     let eval = |of: &str| json(folder, &["eval", of, "--episodes", "8", "--json"]);
     let file = |path: &str| fs::read_to_string(folder.join(path)).unwrap();
-    let last = |path: &str| file(path).lines().last().unwrap().to_string();
+    let last = |run: &str| records::<serde_json::Value>(&folder.join(run)).pop().unwrap();
     let read = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
     let pairs = [
         [eval("catch"), eval("sort")],
         ["runs/catch-1/run.json", "runs/sort-1/run.json"].map(|path| read(&file(path))),
-        ["runs/catch-1/metrics.jsonl", "runs/sort-1/metrics.jsonl"].map(|path| read(&last(path))),
+        ["runs/catch-1", "runs/sort-1"].map(last),
     ];
     for pair in pairs {
         let [game, text] = pair.map(|report| {
@@ -219,10 +211,10 @@ fn games_and_texts_report_in_the_same_words() {
 
 #[test]
 fn every_setting_has_a_comment() {
-    let folder = TempDir::new().unwrap();
+    let folder = Scratch::new();
     let tasks = grove::task::TASKS.iter().map(|task| task.name);
     for name in grove::env::NAMES.iter().copied().chain(tasks) {
-        let said = run(folder.path(), &format!("settings {name}"));
+        let said = run(&folder, &format!("settings {name}"));
         let mut before = "";
         for line in said.lines() {
             // The two that name what is trained say enough.
@@ -236,8 +228,8 @@ fn every_setting_has_a_comment() {
 
 #[test]
 fn a_game_with_other_parameters_has_baselines_with_standard_errors() {
-    let folder = TempDir::new().unwrap();
-    let said = run(folder.path(), "train catch --iterations 2 --set catch.rows=9");
+    let folder = Scratch::new();
+    let said = run(&folder, "train catch --iterations 2 --set catch.rows=9");
     for player in ["random ", "chaser ", "this policy, greedy "] {
         let line = said.lines().find(|line| line.starts_with(player));
         assert!(line.is_some_and(|line| line.contains(" ± ")), "{player}: {said}");

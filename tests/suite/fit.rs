@@ -1,37 +1,32 @@
 //! Learning from demonstrations: what is kept, what is learnt from it, and what is refused.
 
-use crate::support::{adapter, cpu, grove, json, refusal, stderr};
+use crate::support::{
+    Scratch, adapter, cpu, json, records, refusal, refused, report, stderr, success,
+};
+use crate::trainers::{assert_resumes, imitator, iterate, params, snapshot};
 use burn::tensor::Device;
 use grove::data::{
-    Dataset, DatasetWriter, EpisodeStatus, Manifest, StepColumns, Steps, WindowOptions, WindowSet,
-    hold_out, serialize_games,
+    Dataset, DatasetWriter, EpisodeStatus, Manifest, StepColumns, Steps, serialize_games,
 };
 use grove::env::{Fruit, Recall, Rules};
-use grove::metrics::IterationRecord;
-use grove::model::Network;
-use grove::parallel::Team;
 use grove::settings::{DataConfig, EngineChoice, LossType, ModelKind, TrainConfig};
-use grove::trainer::{Demonstrations, GameTrainer, Trainer};
+use grove::trainer::{GameTrainer, Trainer};
 use safetensors::tensor::{Dtype, TensorView};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use tempfile::TempDir;
 
 /// Demonstrations of the fruit catcher in `folder/shown`.
 fn demo(folder: &Path, episodes: &str) -> serde_json::Value {
-    let player = ["--player", "planner", "--episodes", episodes];
-    json(folder, &[&["demo", "fruit", "--out", "shown", "--json"][..], &player].concat())
+    report(folder, &format!("demo fruit --out shown --json --player planner --episodes {episodes}"))
 }
 
 #[test]
 fn a_planner_is_imitated_and_surpassed() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let shown = demo(folder, "2000");
     assert!(shown["mean_score"].as_f64().unwrap() > 7.5, "{shown}");
-    let fit = ["fit", "shown", "--device", "cpu", "--iterations", "150", "--run-dir", "fit"];
-    let fitted = json(folder, &[&fit[..], &["--json"]].concat());
+    let fitted = report(folder, "fit shown --device cpu --iterations 150 --run-dir fit --json");
     let score = |report: &serde_json::Value| report["mean_score"].as_f64().unwrap();
     // The planner's score over 50,000 episodes is 7.565 +- 0.012.
     assert!(score(&fitted) > 0.97 * 7.565, "{fitted}");
@@ -40,48 +35,42 @@ fn a_planner_is_imitated_and_surpassed() {
     let total: u64 =
         counts.iter().flat_map(|row| row.as_array().unwrap()).map(|n| n.as_u64().unwrap()).sum();
     assert_eq!(total, 200 * 100, "every tenth episode of 100 steps");
-    let train = ["train", "fruit", "--device", "cpu", "--iterations", "40", "--json"];
-    let more = [&train[..], &["--set", "eval_every=8"]].concat();
-    let after = json(folder, &[&more[..], &["--from", "fit", "--run-dir", "after"]].concat());
+    let train = "train fruit --device cpu --iterations 40 --json --set eval_every=8";
+    let after = report(folder, &format!("{train} --from fit --run-dir after"));
     assert!(score(&after) > score(&fitted) + 0.05, "{after} after {fitted}");
     // The first evaluation is beyond what a run from nothing has by then.
     let first = |run: &str| {
-        let text = fs::read_to_string(folder.join(run).join("metrics.jsonl")).unwrap();
-        let line = text.lines().find(|line| line.contains("\"mean_score\"")).unwrap().to_string();
-        let record: serde_json::Value = serde_json::from_str(&line).unwrap();
-        record["evaluation"]["mean_score"].as_f64().unwrap()
+        let records: Vec<serde_json::Value> = records(&folder.join(run));
+        records.iter().find_map(|record| record["evaluation"]["mean_score"].as_f64()).unwrap()
     };
-    json(folder, &[&more[..], &["--run-dir", "from-nothing"]].concat());
+    report(folder, &format!("{train} --run-dir from-nothing"));
     assert!(first("after") > first("from-nothing") + 0.3);
 }
 
 /// The defaults of `fit` and a file may name a setting differently.
 #[test]
 fn a_settings_file_overrides_the_defaults_by_any_name() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     demo(folder, "40");
     // The dataset is that of the command line.
     let file = "path = \"elsewhere\"\nlr = 1e-4\nentropy_coef = 0.5\niterations = 2\n\
                 [update]\nnum_iterations = 3\n";
     fs::write(folder.join("mine.toml"), file).unwrap();
-    let fit = ["fit", "shown", "--device", "cpu", "--config", "mine.toml", "--json"];
+    let fit = "fit shown --device cpu --json --config";
     let settings = |run: &str| -> toml::Table {
         fs::read_to_string(folder.join(run).join("config.toml")).unwrap().parse().unwrap()
     };
-    json(folder, &[&fit[..], &["--run-dir", "by-file"]].concat());
+    report(folder, &format!("{fit} mine.toml --run-dir by-file"));
     let found = settings("by-file");
     assert_eq!(found["optimizer"]["learning_rate"].as_float(), Some(1e-4));
     assert_eq!(found["loss"]["entropy_coef"].as_float(), Some(0.5));
     assert_eq!(found["update"]["update_epochs"].as_integer(), Some(3));
     assert_eq!(found["iterations"].as_integer(), Some(2));
-    let set = ["--set", "iterations=1", "--run-dir", "by-option"];
-    json(folder, &[&fit[..], &set].concat());
+    report(folder, &format!("{fit} mine.toml --set iterations=1 --run-dir by-option"));
     assert_eq!(settings("by-option")["iterations"].as_integer(), Some(1));
     // Settings of an earlier run name both; iterations follow from the epochs.
     fs::copy(folder.join("by-option/config.toml"), folder.join("whole.toml")).unwrap();
-    let again = ["fit", "shown", "--device", "cpu", "--config", "whole.toml", "--json"];
-    json(folder, &[&again[..], &["--set", "epochs=60", "--run-dir", "again"]].concat());
+    report(folder, &format!("{fit} whole.toml --set epochs=60 --run-dir again"));
     assert!(settings("again")["iterations"].as_integer() > Some(1));
     // Only iterations that do not follow from the epochs are a change.
     let listed = json(folder, &["runs", ".", "--json"]);
@@ -98,14 +87,10 @@ fn a_settings_file_overrides_the_defaults_by_any_name() {
 
 #[test]
 fn a_policy_is_demonstrated_by_its_run() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
-    let small = ["--set", "num_groups=8", "--iterations", "3", "--device", "cpu", "--json"];
-    json(folder, &[&["train", "catch", "--run-dir", "run"][..], &small].concat());
-    let shown = json(
-        folder,
-        &["demo", "catch", "--player", "run", "--episodes", "64", "--out", "shown", "--json"],
-    );
+    let folder = &Scratch::new();
+    let train = "train catch --run-dir run --set num_groups=8 --iterations 3 --device cpu --json";
+    report(folder, train);
+    let shown = report(folder, "demo catch --player run --episodes 64 --out shown --json");
     assert_eq!(shown["steps"], 64 * 9);
     let steps = Dataset::open(&folder.join("shown")).unwrap().into_steps(4, 3).unwrap();
     assert_eq!(steps.episodes().len(), 64);
@@ -113,12 +98,16 @@ fn a_policy_is_demonstrated_by_its_run() {
         (0..steps.len()).filter(|i| steps.status(*i) == EpisodeStatus::Terminated).count(),
         64
     );
-    let taken = refusal(folder, &["demo", "catch", "--player", "random", "--out", "shown"]);
-    assert!(taken.contains("the folder shown is not empty"), "{taken}");
-    let unknown = refusal(folder, &["demo", "fruit", "--player", "nobody", "--out", "other"]);
-    assert!(unknown.contains("its players are: random, lowest-fruit, planner"), "{unknown}");
-    let other = refusal(folder, &["train", "fruit", "--from", "run"]);
-    assert!(other.contains("of the game `catch`, not `fruit`"), "{other}");
+    for (line, words) in [
+        ("demo catch --player random --out shown", "the folder shown is not empty"),
+        (
+            "demo fruit --player nobody --out other",
+            "its players are: random, lowest-fruit, planner",
+        ),
+        ("train fruit --from run", "of the game `catch`, not `fruit`"),
+    ] {
+        refused(folder, line, &[words]);
+    }
 }
 
 /// Ten episodes of 12 steps in which the action is the sign of the first feature.
@@ -157,23 +146,7 @@ fn config(kind: ModelKind, window: usize) -> TrainConfig {
 }
 
 fn run<G: Rules>(game: G, config: &TrainConfig, device: &Device) -> GameTrainer<G> {
-    let columns = Arc::new(columns(game.num_features()));
-    let [train, validation] = hold_out(columns.episodes(), config.data.validation);
-    let window_set = |episodes: &[_]| {
-        WindowSet::new(
-            columns.clone(),
-            episodes,
-            WindowOptions::new(config.data.window, game.num_actions()),
-        )
-    };
-    let data = Demonstrations { train: window_set(&train), validation: window_set(&validation) };
-    let (features, actions) = (game.num_features(), game.num_actions());
-    let network = Network::new(features, actions, &config.policy, 7, device);
-    Trainer::with_team(game, network, config, device, Some(data), Team::alone()).unwrap()
-}
-
-fn iterate<G: Rules>(trainer: &mut GameTrainer<G>, iterations: u32) -> Vec<IterationRecord> {
-    (0..iterations).map(|_| trainer.iterate().unwrap()).collect()
+    imitator(game, Arc::new(columns(game.num_features())), config, device)
 }
 
 #[test]
@@ -186,25 +159,13 @@ fn settings_of_a_dataset_play_no_games() {
 /// A run that is interrupted in the middle of an epoch gives the bytes of one that is not, on any number
 /// of threads; and it learns.
 fn assert_resumes_exactly<G: Rules + serde::Serialize>(game: G, config: &TrainConfig) {
-    let whole = |threads: usize| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        pool.install(|| {
-            let mut trainer = run(game, config, &cpu());
-            let before = trainer.compute_confusion_matrix().unwrap().means();
-            iterate(&mut trainer, config.iterations);
-            let after = trainer.compute_confusion_matrix().unwrap().means();
-            assert!(after.loss < 0.5 * before.loss, "{before:?} {after:?}");
-            trainer.snapshot().unwrap()
-        })
-    };
-    let uninterrupted = whole(1);
-    assert_eq!(uninterrupted, whole(2), "threads");
-    let mut first = run(game, config, &cpu());
-    iterate(&mut first, 4);
-    let saved = first.snapshot().unwrap();
-    let mut second = run(game, config, &cpu()).with_checkpoint(&saved).unwrap();
-    iterate(&mut second, config.iterations - 4);
-    assert_eq!(uninterrupted, second.snapshot().unwrap(), "interrupted");
+    let new = || run(game, config, &cpu());
+    assert_resumes(new, config.iterations, &[(2, 0), (2, 4)]);
+    let mut trainer = new();
+    let before = trainer.compute_confusion_matrix().unwrap().means();
+    iterate(&mut trainer, config.iterations);
+    let after = trainer.compute_confusion_matrix().unwrap().means();
+    assert!(after.loss < 0.5 * before.loss, "{before:?} {after:?}");
 }
 
 #[test]
@@ -226,7 +187,7 @@ fn a_dataset_smaller_than_a_batch_counts_its_own_steps() {
         let records = iterate(&mut trainer, 2);
         // Nine of ten episodes of 12 steps are learnt from, in each of five optimizer steps.
         assert_eq!([0, 1].map(|i| records[i].env_steps), [5 * 9 * 12, 2 * 5 * 9 * 12]);
-        let saved = trainer.snapshot().unwrap();
+        let saved = snapshot(&trainer);
         let resumed = run(Fruit::default(), &config, &cpu()).with_checkpoint(&saved).unwrap();
         assert_eq!(resumed.env_steps(), trainer.env_steps());
     }
@@ -244,16 +205,14 @@ fn assert_engines_learn_the_same(label_smoothing: f64) {
     let mut weights = |config: &TrainConfig, device: &Device| -> Vec<f32> {
         let mut trainer = run(Fruit::default(), config, device);
         records.push(iterate(&mut trainer, 3).pop().unwrap());
-        let model = trainer.model().flatten();
-        model.without_autodiff().into_data().try_into_vec().unwrap()
+        params(&trainer)
     };
     let mut fast = config(ModelKind::Mlp, 1);
     (fast.update.update_epochs, fast.update.num_minibatches) = (2, 3);
     fast.loss.label_smoothing = label_smoothing;
     let general = TrainConfig { engine: EngineChoice::General, ..fast.clone() };
     let native = weights(&fast, &cpu());
-    let first = run(Fruit::default(), &fast, &cpu()).model();
-    let first: Vec<f32> = first.flatten().without_autodiff().into_data().try_into_vec().unwrap();
+    let first = params(&run(Fruit::default(), &fast, &cpu()));
     let far = |other: &[f32]| {
         let square = |a: &[f32], b: &[f32]| -> f64 {
             a.iter().zip(b).map(|(a, b)| f64::from(a - b).powi(2)).sum()
@@ -301,8 +260,7 @@ fn shard(path: &Path, obs: (&[usize], &[f32]), actions: &[i64], more: &[(&str, &
 
 #[test]
 fn bad_datasets_get_one_clear_sentence_and_nothing_is_written() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let manifest = |text: &str| {
         fs::create_dir_all(folder.join("d")).unwrap();
         fs::write(folder.join("d/manifest.json"), text).unwrap();
@@ -363,44 +321,45 @@ fn bad_datasets_get_one_clear_sentence_and_nothing_is_written() {
     let mut writer = DatasetWriter::create(&shown, Manifest::new("catch")).unwrap();
     writer.write(&columns(4)).unwrap();
     writer.finish().unwrap();
-    let long = refusal(folder, &["fit", "shown", "--device", "cpu", "--set", "data.window=13"]);
-    assert!(long.contains("the longest episode in"), "{long}");
+    let long = "fit shown --device cpu --set data.window=13";
+    refused(folder, long, &["the longest episode in"]);
     manifest(r#"{"format": 1, "env": "catch", "settings": {"rows": 9}, "shards": ["a"]}"#);
     let other = said(&["--set", "catch.rows=10"]);
     assert!(other.contains("is of `catch` with catch.rows = 9, not 10"), "{other}");
-    let model = refusal(folder, &["fit", "shown", "--model", "tiny"]);
-    assert!(model.contains("shown is a dataset of a game, and --model"), "{model}");
-    let full = ["demo", "catch", "--player", "random", "--out", "shown"];
-    assert!(refusal(folder, &full).contains("the folder shown is not empty; choose another one"));
-    let wrong = refusal(folder, &["fit", "shown", "--set", "loss_type=grpo"]);
-    assert!(wrong.contains("nll where the run learns from data"), "{wrong}");
+    for (line, words) in [
+        ("fit shown --model tiny", "shown is a dataset of a game, and --model"),
+        (
+            "demo catch --player random --out shown",
+            "the folder shown is not empty; choose another one",
+        ),
+        ("fit shown --set loss_type=grpo", "nll where the run learns from data"),
+    ] {
+        refused(folder, line, &[words]);
+    }
 }
 
 #[test]
 fn a_fit_stops_without_improvement_and_can_be_resumed() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let mut writer = DatasetWriter::create(&folder.join("shown"), Manifest::new("catch")).unwrap();
     writer.write(&columns(4)).unwrap();
     writer.finish().unwrap();
     // A rate at which the loss is soon at its best.
-    let fit = ["fit", "shown", "--device", "cpu", "--json", "--run-dir", "run"];
-    let sets = ["--set", "patience=2", "--set", "eval_every=1", "--set", "learning_rate=0.5"];
-    let report = json(folder, &[&fit[..], &sets, &["--iterations", "200"]].concat());
-    let (done, best) = (&report["iteration"], &report["best_iteration"]);
-    assert_eq!(done.as_u64().unwrap(), best.as_u64().unwrap() + 2, "{report}");
-    assert_eq!(report["interrupted"], false);
-    json(folder, &[&fit[..5], &["--run-dir", "run2", "--iterations", "3"]].concat());
+    let fit = "fit shown --device cpu --json --run-dir";
+    let sets = "--set patience=2 --set eval_every=1 --set learning_rate=0.5";
+    let ended = report(folder, &format!("{fit} run {sets} --iterations 200"));
+    let (done, best) = (&ended["iteration"], &ended["best_iteration"]);
+    assert_eq!(done.as_u64().unwrap(), best.as_u64().unwrap() + 2, "{ended}");
+    assert_eq!(ended["interrupted"], false);
+    report(folder, &format!("{fit} run2 --iterations 3"));
     let on = ["train", "--resume", "--run-dir", "run2", "--iterations", "5", "--device", "cpu"];
-    let output = grove(folder, &on);
-    assert!(output.status.success(), "{}", stderr(&output));
+    let output = success(folder, &on);
     assert!(stderr(&output).contains("a dataset in memory"), "{}", stderr(&output));
 }
 
 #[test]
 fn the_games_of_a_person_are_imported_and_learnt() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let mut manifest = Manifest::new("catch");
     manifest.features = (0..4).map(|i| format!("feature {i}")).collect();
     manifest.actions = ["left", "stay", "right"].map(String::from).to_vec();
@@ -427,13 +386,11 @@ fn the_games_of_a_person_are_imported_and_learnt() {
 
 #[test]
 fn games_have_players_that_know_how() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     for (game, player, score) in
         [("catch", "chaser", 1.0), ("cartpole", "balancer", 500.0), ("recall", "rememberer", 1.0)]
     {
-        let words =
-            ["demo", game, "--player", player, "--episodes", "200", "--out", game, "--json"];
-        assert_eq!(json(folder, &words)["mean_score"].as_f64().unwrap(), score, "{game}");
+        let demo = format!("demo {game} --player {player} --episodes 200 --out {game} --json");
+        assert_eq!(report(folder, &demo)["mean_score"].as_f64().unwrap(), score, "{game}");
     }
 }

@@ -1,14 +1,13 @@
 //! GGUF files of models: they are read as they were written, adapters are added to weights, and forms that the
 //! format lacks are refused.
 
-use crate::support::{TINY_SIZES, grove, json, refusal, stderr, tree};
+use crate::language::{complete, folder as fixture};
+use crate::support::{Scratch, TINY_SIZES, grove, json, refusal, stderr, tree};
 use grove::model::DecoderShape;
 use grove::nn::arch::{FAMILIES, Family, QkNorm};
-use grove::text::generate::{CompletionRequest, Generator, Sampling};
+use grove::text::generate::{CompletionRequest, Sampling};
 use grove::text::{Adapters, GgufType, LanguageModel, LoraConfig};
 use std::fs;
-use std::path::Path;
-use tempfile::TempDir;
 
 const ALPHABET: &str = "0123456789+= \nab";
 
@@ -62,14 +61,12 @@ fn greedy(model: &LanguageModel, count: usize) -> Vec<u32> {
     let sampling = Sampling { temperature: 0.0, max_new_tokens: count, ..Sampling::default() };
     let tokens = model.tokenize_prompt("12+34=", &[] as &[()]).unwrap();
     let prompt = CompletionRequest { tokens, num_completions: 1, key: 0 };
-    let (decoder, sampling) = (&model.new_decoder(), &sampling);
-    let generator = Generator { decoder, sampling, num_slots: 1, stop: None, listener: None };
-    generator.generate(&[prompt])[0][0].tokens.clone()
+    complete(&model.new_decoder(), &[prompt], &sampling, 1)[0][0].tokens.clone()
 }
 
 fn written(model: &LanguageModel, kind: GgufType) -> LanguageModel {
-    let folder = TempDir::new().unwrap();
-    let path = folder.path().join("model.gguf");
+    let folder = Scratch::new();
+    let path = folder.join("model.gguf");
     model.save_gguf(&path, kind).unwrap();
     LanguageModel::load(&path).unwrap()
 }
@@ -132,8 +129,8 @@ fn adapters_are_added_to_the_weights_or_written_alone() {
         assert_ne!(greedy(&base, 24), greedy(&model, 24), "{}", shape.family.model_type);
         assert!(written(&merged, GgufType::F32).params == merged.params);
 
-        let folder = TempDir::new().unwrap();
-        let path = folder.path().join("adapters.gguf");
+        let folder = Scratch::new();
+        let path = folder.join("adapters.gguf");
         model.save_gguf(&path, GgufType::F32).unwrap();
         let bytes = fs::read(&path).unwrap();
         let holds = |words: &str| bytes.windows(words.len()).any(|it| it == words.as_bytes());
@@ -144,19 +141,17 @@ fn adapters_are_added_to_the_weights_or_written_alone() {
 
 #[test]
 fn ambiguous_pre_tokenizers_are_rejected() {
-    let folder = TempDir::new().unwrap();
-    let path = folder.path().join("model.gguf");
+    let folder = Scratch::new();
+    let path = folder.join("model.gguf");
     for name in ["gemma3", "olmo2", "olmo3", "smollm3", "llama", "rope_yarn"] {
-        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/language").join(name);
-        let model = LanguageModel::load(&from).unwrap();
+        let model = LanguageModel::load(&fixture(name)).unwrap();
         let error = model.save_gguf(&path, GgufType::F32).unwrap_err().to_string();
         let unwritable = format!("the model cannot be written to {}: ", path.display());
         assert!(error.starts_with(&unwritable), "{name}: {error}");
         assert!(error.contains("in the forms of Llama, Qwen2 and Qwen3"), "{name}: {error}");
     }
     // A vocabulary with its own way of splitting words.
-    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/language/qwen3");
-    let model = LanguageModel::load(&from).unwrap();
+    let model = LanguageModel::load(&fixture("qwen3")).unwrap();
     let error = model.save_gguf(&path, GgufType::F32).unwrap_err().to_string();
     assert!(error.contains("splits text has no name in llama.cpp"), "{error}");
     assert!(!path.exists());
@@ -164,8 +159,7 @@ fn ambiguous_pre_tokenizers_are_rejected() {
 
 #[test]
 fn runs_are_exported_with_a_card() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let small =
         ["num_prompts=4", "group_size=2", "fit.iterations=2", "eval_episodes=8", "sort.length=3"];
     let sets = |more: &[&'static str]| -> Vec<&str> {
@@ -206,8 +200,8 @@ fn runs_are_exported_with_a_card() {
     // A model in the Hub's cache.
     let cached = "models--acme--sorter-1.5/snapshots/0123";
     fs::create_dir_all(folder.join(cached)).unwrap();
-    for (path, bytes) in tree(&folder.join("run/model")) {
-        fs::write(folder.join(cached).join(path.file_name().unwrap()), bytes).unwrap();
+    for (name, bytes) in tree(&folder.join("run/model")) {
+        fs::write(folder.join(cached).join(name), bytes).unwrap();
     }
     train("adapted", cached, &["lora.r=2", "fit.iterations=0"]);
     let card = fs::read_to_string(folder.join("adapted/model/README.md")).unwrap();

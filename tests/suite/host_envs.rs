@@ -1,6 +1,7 @@
 //! Environments on the host: trained by every engine, alike for any number of threads, and with errors of their own.
 
 use crate::support::adapter;
+use crate::trainers::{iterate, on_threads};
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
 use grove::env::{
@@ -14,7 +15,7 @@ use host_game::Corridor;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::{self, ThreadId};
+use std::thread;
 
 #[path = "../../examples/host_game.rs"]
 mod host_game;
@@ -29,17 +30,25 @@ fn config() -> TrainConfig {
     config
 }
 
-fn trainer(config: &TrainConfig) -> GameTrainer<HostGame> {
-    let envs = ThreadedEnvs::new(config.rollout.num_envs(), Corridor::default);
+/// The environments of a run.
+fn corridors(config: &TrainConfig) -> ThreadedEnvs<Corridor> {
+    ThreadedEnvs::new(config.rollout.num_envs(), Corridor::default)
+}
+
+fn trainer_of(envs: impl HostVecEnv + 'static, config: &TrainConfig) -> GameTrainer<HostGame> {
     GameTrainer::with_envs(GAME, HostEnvs::new(envs), config, &Device::flex()).unwrap()
+}
+
+fn trainer(config: &TrainConfig) -> GameTrainer<HostGame> {
+    trainer_of(corridors(config), config)
 }
 
 #[test]
 fn a_device_has_no_fused_engine_for_environments_on_the_host() {
     let Some(device) = adapter() else { return };
     let config = TrainConfig { engine: EngineChoice::Fused, ..config() };
-    let envs = ThreadedEnvs::new(config.rollout.num_envs(), Corridor::default);
-    let run = GameTrainer::with_envs(GAME, HostEnvs::new(envs), &config, &device).unwrap();
+    let envs = HostEnvs::new(corridors(&config));
+    let run = GameTrainer::with_envs(GAME, envs, &config, &device).unwrap();
     let said = run.unsupported_reason().unwrap();
     assert!(said.ends_with("environments on the host have no kernels"), "{said}");
     assert_eq!(trainer(&config).unsupported_reason(), None, "the CPU has it");
@@ -47,7 +56,7 @@ fn a_device_has_no_fused_engine_for_environments_on_the_host() {
 
 fn train(config: &TrainConfig) -> GameTrainer<HostGame> {
     let mut trainer = trainer(config);
-    (0..config.iterations).for_each(|_| drop(trainer.iterate().unwrap()));
+    iterate(&mut trainer, config.iterations);
     trainer
 }
 
@@ -74,8 +83,7 @@ fn the_example_runs() {
 #[test]
 fn threads_do_not_change_the_result() {
     let run = |threads| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        pool.install(|| {
+        on_threads(threads, || {
             let config = TrainConfig { iterations: 2, ..config() };
             train(&config).model().flatten().into_data().try_into_vec::<f32>().unwrap()
         })
@@ -132,8 +140,7 @@ fn a_run_counts_the_steps_of_its_environments() {
         let steps = Arc::new(AtomicU64::new(0));
         let new = || {
             let env = || Counted { corridor: Corridor::default(), steps: steps.clone() };
-            let envs = HostEnvs::new(ThreadedEnvs::new(config.rollout.num_envs(), env));
-            GameTrainer::with_envs(GAME, envs, &config, &Device::flex()).unwrap()
+            trainer_of(ThreadedEnvs::new(config.rollout.num_envs(), env), &config)
         };
         let taken = || steps.load(Ordering::Relaxed);
         let mut trainer = new();
@@ -197,8 +204,7 @@ impl HostEnv for Numbers {
 fn numbers_that_cannot_be_learnt_from_are_those_of_their_environment() {
     let fine = Numbers { first: 0.0, last: 1.0, reward: 1.0, time: 0 };
     let run = |numbers: Numbers, config: &TrainConfig| {
-        let envs = HostEnvs::new(ThreadedEnvs::new(config.rollout.num_envs(), || numbers));
-        GameTrainer::with_envs(GAME, envs, config, &Device::flex()).unwrap()
+        trainer_of(ThreadedEnvs::new(config.rollout.num_envs(), || numbers), config)
     };
     let nothing = "an environment failed: environment 0 gave NaN as feature 0 of its observation";
     let rewards = |what: &str| {
@@ -285,41 +291,46 @@ fn environments_that_do_not_fit_are_rejected() {
     assert_eq!(refused(GAME, &branching), HostSetupError::BranchStart);
 }
 
-/// Environments that fail with their third step.
-struct Failing(u32);
+/// Corridors before each call of which a function is called.
+struct Guarded<F>(ThreadedEnvs<Corridor>, F);
 
-impl HostVecEnv for Failing {
+impl<F: FnMut() -> Result<(), HostEnvError> + Send> HostVecEnv for Guarded<F> {
     fn num_envs(&self) -> usize {
-        32
+        self.0.num_envs()
     }
 
     fn num_features(&self) -> usize {
-        1
+        self.0.num_features()
     }
 
     fn num_actions(&self) -> usize {
-        2
+        self.0.num_actions()
     }
 
-    fn reset(&mut self, _levels: &[Option<u32>], _obs: &mut [f32]) -> Result<(), HostEnvError> {
-        Ok(())
+    fn reset(&mut self, levels: &[Option<u32>], obs: &mut [f32]) -> Result<(), HostEnvError> {
+        (self.1)()?;
+        self.0.reset(levels, obs)
     }
 
     fn step(
         &mut self,
-        _actions: &[Option<u32>],
-        _obs: &mut [f32],
-        _results: &mut [HostStepResult],
+        actions: &[Option<u32>],
+        obs: &mut [f32],
+        results: &mut [HostStepResult],
     ) -> Result<(), HostEnvError> {
-        self.0 += 1;
-        if self.0 < 3 { Ok(()) } else { Err(HostEnvError("out of fuel".into())) }
+        (self.1)()?;
+        self.0.step(actions, obs, results)
     }
 }
 
 #[test]
 fn a_failure_of_an_environment_ends_the_run() {
-    let envs = HostEnvs::new(Failing(0));
-    let mut trainer = GameTrainer::with_envs(GAME, envs, &config(), &Device::flex()).unwrap();
+    let mut calls = 0;
+    let fail = move || {
+        calls += 1;
+        if calls < 4 { Ok(()) } else { Err(HostEnvError("out of fuel".into())) }
+    };
+    let mut trainer = trainer_of(Guarded(corridors(&config()), fail), &config());
     let error = trainer.iterate().unwrap_err();
     assert!(matches!(error, TrainError::Env(_)));
     assert_eq!(error.to_string(), "an environment failed: out of fuel");
@@ -328,7 +339,7 @@ fn a_failure_of_an_environment_ends_the_run() {
 #[test]
 fn runs_that_share_environments_take_turns() {
     let config = TrainConfig { iterations: 4, ..config() };
-    let envs = HostEnvs::new(ThreadedEnvs::new(config.rollout.num_envs(), Corridor::default));
+    let envs = HostEnvs::new(corridors(&config));
     let train = |seed: u64| {
         let config = TrainConfig { seed, ..config.clone() };
         let trainer = GameTrainer::with_envs(GAME, envs.clone(), &config, &Device::flex());
@@ -357,45 +368,16 @@ fn threads_of_a_pool_do_not_wait_for_environments() {
     lock();
 }
 
-/// Environments that belong to the thread that made them, such as those with a window.
-struct Bound(ThreadId, ThreadedEnvs<Corridor>);
-
-impl HostVecEnv for Bound {
-    fn num_envs(&self) -> usize {
-        self.1.num_envs()
-    }
-
-    fn num_features(&self) -> usize {
-        self.1.num_features()
-    }
-
-    fn num_actions(&self) -> usize {
-        self.1.num_actions()
-    }
-
-    fn reset(&mut self, levels: &[Option<u32>], obs: &mut [f32]) -> Result<(), HostEnvError> {
-        assert_eq!(thread::current().id(), self.0);
-        self.1.reset(levels, obs)
-    }
-
-    fn step(
-        &mut self,
-        actions: &[Option<u32>],
-        obs: &mut [f32],
-        results: &mut [HostStepResult],
-    ) -> Result<(), HostEnvError> {
-        assert_eq!(thread::current().id(), self.0);
-        self.1.step(actions, obs, results)
-    }
-}
-
 #[test]
 fn environments_are_called_on_the_thread_that_trains() {
     for engine in [EngineChoice::Auto, EngineChoice::General] {
         let config = TrainConfig { engine, ..config() };
-        let envs = ThreadedEnvs::new(config.rollout.num_envs(), Corridor::default);
-        let envs = HostEnvs::new(Bound(thread::current().id(), envs));
-        let mut trainer = GameTrainer::with_envs(GAME, envs, &config, &Device::flex()).unwrap();
+        let id = thread::current().id();
+        let check = move || {
+            assert_eq!(thread::current().id(), id);
+            Ok(())
+        };
+        let mut trainer = trainer_of(Guarded(corridors(&config), check), &config);
         assert!(trainer.iterate().unwrap().episodes > 0);
         assert!(trainer.validate().unwrap().evaluation.episodes > 0);
     }

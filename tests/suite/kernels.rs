@@ -1,12 +1,11 @@
 //! The text of the fused kernels, as CubeCL logs it: numbers of a unit stay in registers, and workgroup memory fits
 //! every device. `benches/gpu_static.py` shows registers and spills, for which NVIDIA's and AMD's compilers are needed.
 
-use crate::support::{adapter_kind, adapter_name};
+use crate::support::{Scratch, adapter_kind, adapter_name};
 use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use tempfile::TempDir;
 
 /// Longest array of a unit, in numbers: a tile of the products, 8 by 4.
 const TILE: usize = 32;
@@ -82,9 +81,9 @@ fn fused_kernels_keep_their_numbers_in_registers() {
     for (game, hidden) in
         [("fruit", "[64]"), ("fruit", "[64, 64]"), ("fruit", "[256, 256]"), ("catch", "[128]")]
     {
-        let folder = TempDir::new().unwrap();
+        let folder = Scratch::new();
         let (mut seen, mut indices) = (0, 0);
-        for source in kernels(folder.path(), &device, game, hidden) {
+        for source in kernels(&folder, &device, game, hidden) {
             let Some(name) = between(&source, "fn ", "(") else { continue };
             let limit = match name {
                 name if name.starts_with("play_kernel") => MOST_DEVICES,

@@ -1,5 +1,7 @@
 //! Language models: files in and out, and text that depends on nothing but its prompt, its key and the weights.
 
+use crate::support::{Scratch, repository};
+use crate::trainers::on_threads;
 use burn::tensor::Device;
 use grove::nn::arch::{FAMILIES, Family};
 use grove::settings::Precision;
@@ -23,7 +25,7 @@ struct Expected {
 }
 
 pub fn folder(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/language").join(name)
+    repository("tests/language").join(name)
 }
 
 /// Names of the folders whose architecture is known: at least one of each.
@@ -71,7 +73,8 @@ fn logits(decoder: &TokenDecoder, tokens: &[u32]) -> Vec<Vec<f32>> {
     logits.chunks_exact(decoder.shape().num_actions).map(<[f32]>::to_vec).collect()
 }
 
-fn generate(
+/// Completes prompts in so many slots.
+pub fn complete(
     decoder: &TokenDecoder,
     prompts: &[CompletionRequest],
     sampling: &Sampling,
@@ -86,7 +89,7 @@ fn completions_of_no_tokens_are_empty() {
     let sampling = Sampling { max_new_tokens: 0, ..Sampling::default() };
     let decoder = load("qwen2").0.new_decoder();
     for decoder in [decoder.clone(), decoder.with_device(Some(Device::flex()), Precision::F32)] {
-        let found = generate(&decoder, &prompts, &sampling, 4);
+        let found = complete(&decoder, &prompts, &sampling, 4);
         assert_eq!(found, [vec![Completion::default(); 2]]);
     }
 }
@@ -110,7 +113,7 @@ fn folders_of_transformers_give_its_logits_and_its_text() {
         let prompt = CompletionRequest { tokens: expected.tokens, num_completions: 1, key: 0 };
         let there = decoder.clone().with_device(Some(Device::flex()), Precision::F32);
         for decoder in [&decoder, &there] {
-            let completions = generate(decoder, std::slice::from_ref(&prompt), &sampling, 1);
+            let completions = complete(decoder, std::slice::from_ref(&prompt), &sampling, 1);
             assert_eq!(completions[0][0].tokens, expected.greedy, "{name}");
         }
         let messages = [json!({ "role": "user", "content": " jumps over " })];
@@ -122,14 +125,14 @@ fn folders_of_transformers_give_its_logits_and_its_text() {
 fn saved_checkpoints_load_again() {
     for name in folders() {
         let (model, expected) = load(&name);
-        let copy = tempfile::tempdir().unwrap();
-        model.save(copy.path()).unwrap();
-        let again = LanguageModel::load(copy.path()).unwrap();
+        let copy = Scratch::new();
+        model.save(&copy).unwrap();
+        let again = LanguageModel::load(&copy).unwrap();
         assert!(again.params == model.params && again.shape == model.shape, "{name}");
         assert_eq!(again.tokenize_prompt(&expected.text, &[] as &[()]).unwrap(), expected.tokens);
         assert_eq!((again.template, again.stop_tokens), (model.template, model.stop_tokens));
         // One of the folders is in bf16, to which `transformers` would round the weights.
-        assert_eq!(config(copy.path())["dtype"], "float32", "{name}");
+        assert_eq!(config(&copy)["dtype"], "float32", "{name}");
     }
 }
 
@@ -138,9 +141,9 @@ fn new_models_are_saved_and_loaded() {
     let shape = load("qwen2").0.shape;
     let tiny = LanguageModel::tiny(&shape, "0123456789,=\n", 3);
     assert_eq!(tiny.shape.num_actions, 14);
-    let copy = tempfile::tempdir().unwrap();
-    tiny.save(copy.path()).unwrap();
-    let again = LanguageModel::load(copy.path()).unwrap();
+    let copy = Scratch::new();
+    tiny.save(&copy).unwrap();
+    let again = LanguageModel::load(&copy).unwrap();
     assert!(again.params == tiny.params && again.shape == tiny.shape);
     assert_eq!(again.stop_tokens, [0]);
     let tokens = again.tokenize_prompt("3,1=", &[] as &[()]).unwrap();
@@ -177,7 +180,7 @@ fn completions_depend_on_prompt_key_and_weights_alone() {
         let stop_tokens = vec![5, 9];
         let sampling = Sampling { max_new_tokens: 20, stop_tokens, ..Sampling::default() };
         let prompts = prompts(64);
-        let all = generate(&decoder, &prompts, &sampling, 64);
+        let all = complete(&decoder, &prompts, &sampling, 64);
         let lengths: Vec<usize> = all.iter().flatten().map(|one| one.tokens.len()).collect();
         assert!(lengths.contains(&20) && lengths.iter().any(|length| *length < 20), "{lengths:?}");
         for one in all.iter().flatten() {
@@ -186,14 +189,13 @@ fn completions_depend_on_prompt_key_and_weights_alone() {
             assert!(stops || one.tokens.len() == 20);
         }
         for (prompt, completions) in prompts.iter().zip(&all) {
-            let alone = generate(&decoder, std::slice::from_ref(prompt), &sampling, 1);
+            let alone = complete(&decoder, std::slice::from_ref(prompt), &sampling, 1);
             assert!(alone[0] == *completions, "{name}: alone");
             let [first, second] = [0, 1].map(|i| &completions[i].tokens);
             assert!(first != second, "{name}: members of a group differ");
         }
         for threads in [1, 2, 3] {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            let same = pool.install(|| generate(&decoder, &prompts, &sampling, 7));
+            let same = on_threads(threads, || complete(&decoder, &prompts, &sampling, 7));
             assert!(same == all, "{name}: {threads} threads");
         }
     }
@@ -206,7 +208,7 @@ fn texts_that_are_learnt_from_have_the_very_probabilities_of_their_generation() 
         let decoder = decoder(&model);
         let sampling = Sampling { max_new_tokens: 20, ..Sampling::default() };
         let prompts = prompts(64);
-        let all = generate(&decoder, &prompts, &sampling, 9);
+        let all = complete(&decoder, &prompts, &sampling, 9);
         let texts: Vec<PromptWithCompletions> = prompts
             .iter()
             .zip(&all)
@@ -240,10 +242,10 @@ fn texts_that_are_learnt_from_have_the_very_probabilities_of_their_generation() 
 fn unusable_model_folders_are_rejected_in_a_sentence() {
     let (model, _) = load("qwen2");
     let broken = |change: &dyn Fn(&Path)| {
-        let copy = tempfile::tempdir().unwrap();
-        model.save(copy.path()).unwrap();
-        change(copy.path());
-        let error = LanguageModel::load(copy.path()).unwrap_err().to_string();
+        let copy = Scratch::new();
+        model.save(&copy).unwrap();
+        change(&copy);
+        let error = LanguageModel::load(&copy).unwrap_err().to_string();
         assert!(!error.contains('\n') && error.len() < 400, "{error}");
         error
     };
@@ -286,11 +288,11 @@ fn unusable_model_folders_are_rejected_in_a_sentence() {
     }
     let mut adapted = model.clone();
     adapted.adapters = Some(Adapters::zeros(&model.shape, &LoraConfig::new(2)));
-    let copy = tempfile::tempdir().unwrap();
-    adapted.save(copy.path()).unwrap();
+    let copy = Scratch::new();
+    adapted.save(&copy).unwrap();
     let [safe, pickled] = ["adapter_model.safetensors", "adapter_model.bin"];
-    std::fs::rename(copy.path().join(safe), copy.path().join(pickled)).unwrap();
-    let error = LanguageModel::load(copy.path()).unwrap_err().to_string();
+    std::fs::rename(copy.join(safe), copy.join(pickled)).unwrap();
+    let error = LanguageModel::load(&copy).unwrap_err().to_string();
     assert!(error.contains("weights are pickled (adapter_model.bin)"), "{error}");
     #[cfg(unix)]
     {
@@ -327,7 +329,7 @@ fn a_real_model_in_few_bits_gives_the_logits_and_the_text_of_transformers() {
     }
     let sampling = Sampling { temperature: 0.0, max_new_tokens: 64, ..Sampling::default() };
     let prompt = CompletionRequest { tokens: expected.tokens, num_completions: 1, key: 0 };
-    let completions = generate(&decoder, &[prompt], &sampling, 1);
+    let completions = complete(&decoder, &[prompt], &sampling, 1);
     assert_eq!(completions[0][0].tokens, expected.greedy);
     let question =
         "What is the capital of France? Answer with it's name only, please: 12345 + 678.";
@@ -339,18 +341,18 @@ fn a_real_model_in_few_bits_gives_the_logits_and_the_text_of_transformers() {
 fn a_folder_without_a_head_is_rejected_unless_it_is_tied() {
     let (model, _) = load("qwen3");
     assert!(!model.shape.tie_word_embeddings);
-    let headless = tempfile::tempdir().unwrap();
-    model.save(headless.path()).unwrap();
-    let weights = headless.path().join("model.safetensors");
+    let headless = Scratch::new();
+    model.save(&headless).unwrap();
+    let weights = headless.join("model.safetensors");
     let bytes = std::fs::read(&weights).unwrap();
     let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
     let others = tensors.iter().filter(|(name, _)| *name != "lm_head.weight");
     std::fs::write(&weights, safetensors::serialize(others, None).unwrap()).unwrap();
-    let mut config = config(headless.path());
+    let mut config = config(&headless);
     for is_tied in [json!(false), json!(null), json!(true)] {
         config["tie_word_embeddings"] = is_tied.clone();
-        std::fs::write(headless.path().join("config.json"), config.to_string()).unwrap();
-        match LanguageModel::load(headless.path()) {
+        std::fs::write(headless.join("config.json"), config.to_string()).unwrap();
+        match LanguageModel::load(&headless) {
             Ok(model) => assert!(is_tied == true && model.shape.tie_word_embeddings),
             Err(error) => {
                 let why =
@@ -365,8 +367,8 @@ fn a_folder_without_a_head_is_rejected_unless_it_is_tied() {
 fn a_head_beside_a_tied_table_is_used_if_it_differs() {
     let (model, _) = load("qwen2");
     assert!(model.shape.tie_word_embeddings);
-    let folder = tempfile::tempdir().unwrap();
-    let [headed, saved] = ["headed", "saved"].map(|name| folder.path().join(name));
+    let folder = Scratch::new();
+    let [headed, saved] = ["headed", "saved"].map(|name| folder.join(name));
     for factor in [1.0, -2.0] {
         model.save(&headed).unwrap();
         let weights = headed.join("model.safetensors");
@@ -404,9 +406,9 @@ fn a_head_beside_a_tied_table_is_used_if_it_differs() {
 fn a_tied_table_may_be_named_as_the_head() {
     let (model, _) = load("qwen2");
     assert!(model.shape.tie_word_embeddings);
-    let folder = tempfile::tempdir().unwrap();
-    model.save(folder.path()).unwrap();
-    let weights = folder.path().join("model.safetensors");
+    let folder = Scratch::new();
+    model.save(&folder).unwrap();
+    let weights = folder.join("model.safetensors");
     let bytes = std::fs::read(&weights).unwrap();
     let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
     let renamed = tensors.tensors().into_iter().map(|(name, tensor)| match &*name {
@@ -415,44 +417,44 @@ fn a_tied_table_may_be_named_as_the_head() {
     });
     let renamed: Vec<_> = renamed.collect();
     std::fs::write(&weights, safetensors::serialize(renamed, None).unwrap()).unwrap();
-    let again = LanguageModel::load(folder.path()).unwrap();
+    let again = LanguageModel::load(&folder).unwrap();
     assert!(again.shape.tie_word_embeddings && again.params == model.params);
 }
 
 #[test]
 fn saved_folders_name_all_tokens_that_end_a_completion() {
     let (mut model, _) = load("qwen2");
-    let folder = tempfile::tempdir().unwrap();
+    let folder = Scratch::new();
     let named = || {
-        let text = std::fs::read(folder.path().join("generation_config.json")).ok()?;
+        let text = std::fs::read(folder.join("generation_config.json")).ok()?;
         Some(serde_json::from_slice::<serde_json::Value>(&text).unwrap()["eos_token_id"].clone())
     };
-    model.save(folder.path()).unwrap();
+    model.save(&folder).unwrap();
     let before = named();
     assert!(model.stop_tokens.len() < 2 || before.is_some());
     // The end of a turn in a chat template, which the files of a base model do not name.
     let end = (0..).find(|token| !model.stop_tokens.contains(token)).unwrap();
     model.stop_tokens.push(end);
-    model.save(folder.path()).unwrap();
+    model.save(&folder).unwrap();
     assert_eq!(named(), Some(json!(model.stop_tokens)));
-    let again = LanguageModel::load(folder.path()).unwrap();
+    let again = LanguageModel::load(&folder).unwrap();
     assert_eq!(again.stop_tokens, model.stop_tokens);
 }
 
 #[test]
 fn adapters_are_read_with_the_tokenizer_and_the_template_of_their_folder() {
     let (base, _) = load("qwen2");
-    let folder = tempfile::tempdir().unwrap();
+    let folder = Scratch::new();
     let mut adapted = base.clone();
     adapted.adapters = Some(Adapters::zeros(&base.shape, &LoraConfig::new(2)));
-    adapted.save(folder.path()).unwrap();
+    adapted.save(&folder).unwrap();
     let load = || {
-        let model = LanguageModel::load(folder.path()).unwrap();
+        let model = LanguageModel::load(&folder).unwrap();
         assert!(model.adapters.is_some() && model.base == base.base && model.params == base.params);
         (model.template.map(|template| template.source), model.stop_tokens)
     };
-    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
-    let remove = |name: &str| std::fs::remove_file(folder.path().join(name)).unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.join(name), text).unwrap();
+    let remove = |name: &str| std::fs::remove_file(folder.join(name)).unwrap();
     let of_base = base.template.as_ref().map(|template| template.source.clone());
     assert_eq!(load(), (of_base.clone(), base.stop_tokens.clone()));
     write("chat_template.jinja", "own");
@@ -467,7 +469,7 @@ fn adapters_are_read_with_the_tokenizer_and_the_template_of_their_folder() {
     write("tokenizer_config.json", r#"{ "chat_template": "configured" }"#);
     assert_eq!(load().0.as_deref(), Some("configured"));
     write("tokenizer_config.json", r#"{ "extra_special_tokens": ["<x>"] }"#);
-    let error = LanguageModel::load(folder.path()).unwrap_err().to_string();
+    let error = LanguageModel::load(&folder).unwrap_err().to_string();
     assert!(error.contains("its `added_tokens` lack \"<x>\""), "{error}");
     remove("tokenizer_config.json");
     remove("generation_config.json");
@@ -477,11 +479,11 @@ fn adapters_are_read_with_the_tokenizer_and_the_template_of_their_folder() {
 #[test]
 fn an_index_beside_a_whole_file_of_weights_is_ignored() {
     let (model, _) = load("qwen2");
-    let copy = tempfile::tempdir().unwrap();
-    model.save(copy.path()).unwrap();
+    let copy = Scratch::new();
+    model.save(&copy).unwrap();
     let stale =
         json!({ "weight_map": { "model.norm.weight": "model-00001-of-00002.safetensors" } });
-    let index = copy.path().join("model.safetensors.index.json");
+    let index = copy.join("model.safetensors.index.json");
     std::fs::write(index, stale.to_string()).unwrap();
-    assert!(LanguageModel::load(copy.path()).unwrap().params == model.params);
+    assert!(LanguageModel::load(&copy).unwrap().params == model.params);
 }

@@ -1,17 +1,18 @@
 //! Language models with products in bf16 on the CPU: nearly the same as in f32, and as exact.
 
+use crate::language::complete;
+use crate::language_device::distance;
+use crate::language_training::trainer;
 use crate::support::tiny;
-use grove::checkpoint::Checkpoint;
+use crate::trainers::{assert_resumes, iterate};
 use grove::model::DecoderShape;
 use grove::settings::Precision;
-use grove::task::Sort;
-use grove::text::generate::{CompletionRequest, Generator, Sampling};
+use grove::text::generate::{Completion, CompletionRequest, Sampling};
 use grove::text::{
     Arithmetic, Cache, CompletionIndex, Kernel, LanguageModel, Pass, PrefixCache,
     PromptWithCompletions, Retention, Row, TextPass, TokenDecoder,
 };
-use grove::trainer::text::{LanguageConfig, LanguageTrainer};
-use std::sync::Arc;
+use grove::trainer::text::LanguageConfig;
 
 fn config() -> LanguageConfig {
     let mut config = tiny(2);
@@ -28,20 +29,11 @@ fn config() -> LanguageConfig {
     config
 }
 
-fn trainer(config: &LanguageConfig) -> LanguageTrainer {
-    LanguageTrainer::for_task(Arc::new(Sort::default()), config.clone(), None).unwrap()
-}
-
-fn iterate(trainer: &mut LanguageTrainer, count: u32) {
-    (0..count).for_each(|_| drop(trainer.iterate().unwrap()));
-}
-
 #[test]
 fn ratios_of_the_first_update_are_exactly_one() {
     let config = config();
     let mut trainer = trainer(&config);
-    for _ in 0..config.iterations {
-        let record = trainer.iterate().unwrap();
+    for record in iterate(&mut trainer, config.iterations) {
         let text = record.text.as_ref().unwrap();
         if !text.is_sft {
             assert!(text.first_ratio_distance.is_none_or(|distance| distance == 0.0));
@@ -53,20 +45,7 @@ fn ratios_of_the_first_update_are_exactly_one() {
 #[test]
 fn a_resumed_run_equals_an_uninterrupted_one_with_any_threads() {
     let config = config();
-    let run = |threads: usize, cut: u32| -> Checkpoint {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        pool.install(|| {
-            let mut first = trainer(&config);
-            iterate(&mut first, cut);
-            let mut second = trainer(&config).with_checkpoint(&first.snapshot().unwrap()).unwrap();
-            iterate(&mut second, config.iterations - cut);
-            second.snapshot().unwrap()
-        })
-    };
-    let whole = run(1, 0);
-    for (threads, cut) in [(1, 2), (2, 1), (3, 3)] {
-        assert!(run(threads, cut) == whole, "{threads} threads, cut at {cut}");
-    }
+    assert_resumes(|| trainer(&config), config.iterations, &[(1, 2), (2, 1), (3, 3)]);
 }
 
 /// A decoder whose products use all threads.
@@ -98,23 +77,13 @@ fn completions_are_nearly_those_of_single_precision_alone_and_in_a_batch() {
     let single = large();
     for kernel in Kernel::available() {
         let decoder = single.clone().with_arithmetic(Arithmetic::Bf16(*kernel));
-        let generate = |decoder: &TokenDecoder, prompts: &[CompletionRequest], slots: usize| {
-            let generator = Generator {
-                decoder,
-                sampling: &sampling,
-                num_slots: slots,
-                stop: None,
-                listener: None,
-            };
-            generator.generate(prompts)
-        };
-        let batch = generate(&decoder, &prompts, 7);
+        let batch = complete(&decoder, &prompts, &sampling, 7);
         for (prompt, want) in prompts.iter().zip(&batch) {
-            let alone = generate(&decoder, std::slice::from_ref(prompt), 1);
+            let alone = complete(&decoder, std::slice::from_ref(prompt), &sampling, 1);
             assert!(alone[0] == *want, "{}: alone and in a batch", kernel.name());
         }
-        let first = |all: &[Vec<grove::text::generate::Completion>]| all[4][0].logprobs[0];
-        let off = (first(&batch) - first(&generate(&single, &prompts, 7))).abs();
+        let first = |all: &[Vec<Completion>]| all[4][0].logprobs[0];
+        let off = (first(&batch) - first(&complete(&single, &prompts, &sampling, 7))).abs();
         assert!(off > 0.0 && off < 0.05, "{}: off by {off}", kernel.name());
     }
 }
@@ -131,14 +100,15 @@ fn tokens(count: u32, step: u32) -> Vec<u32> {
     (0..count).map(|i| (i * step + i / 5) % 20).collect()
 }
 
+fn text<'a>(prompt: &'a [u32], completions: &'a [Vec<u32>]) -> PromptWithCompletions<'a> {
+    PromptWithCompletions { prompt, completions: completions.iter().map(|c| &c[..]).collect() }
+}
+
 #[test]
 fn learning_reuses_the_keys_and_values_of_generation() {
     // Neither is a multiple of the tokens that a cache keeps side by side, or even.
     let (prompt, completions) = (tokens(37, 7), [tokens(23, 3), tokens(9, 11)]);
-    let texts = [PromptWithCompletions {
-        prompt: &prompt,
-        completions: completions.each_ref().map(|c| &c[..]).into(),
-    }];
+    let texts = [text(&prompt, &completions)];
     let arithmetics = Kernel::available().iter().map(|kernel| Arithmetic::Bf16(*kernel));
     for arithmetic in arithmetics.chain([Arithmetic::F32]) {
         for decoder in [small(), large()].map(|decoder| decoder.with_arithmetic(arithmetic)) {
@@ -177,10 +147,7 @@ fn learning_reuses_the_keys_and_values_of_generation() {
 #[test]
 fn gradients_are_nearly_those_of_single_precision() {
     let (prompt, completions) = (tokens(37, 7), [tokens(23, 3), tokens(9, 11)]);
-    let texts = [PromptWithCompletions {
-        prompt: &prompt,
-        completions: completions.each_ref().map(|c| &c[..]).into(),
-    }];
+    let texts = [text(&prompt, &completions)];
     let gradient = |arithmetic| {
         let decoder = small().with_arithmetic(arithmetic);
         let mut forward = TextPass::default();
@@ -192,11 +159,9 @@ fn gradients_are_nearly_those_of_single_precision() {
         gradient
     };
     let want = gradient(Arithmetic::F32);
-    let norm = |all: &[f32]| all.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
     for kernel in Kernel::available() {
         let got = gradient(Arithmetic::Bf16(*kernel));
-        let apart: Vec<f32> = got.iter().zip(&want).map(|(a, b)| a - b).collect();
-        let off = norm(&apart) / norm(&want);
+        let off = distance(&got, &want);
         assert!(off > 0.0 && off < 0.02, "{}: off by {off}", kernel.name());
     }
 }

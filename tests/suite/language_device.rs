@@ -1,6 +1,7 @@
 //! Language models on a device do what they do on the CPU.
 
-use crate::support::{adapter, adapter_kind, is_alone, launches};
+use crate::language::complete;
+use crate::support::{adapter, adapter_kind, floats, is_alone, launches};
 use burn::tensor::{Device, Tensor};
 use grove::learner::text::{Group, LanguageUpdateSettings, Sample, gradient, logprobs};
 use grove::math::Activation;
@@ -9,7 +10,7 @@ use grove::nn::arch::{NormPlacement, QkNorm, SlidingWindow};
 use grove::objective::{LossConfig, LossType};
 use grove::settings::{Precision, TrainConfig};
 use grove::task::Sort;
-use grove::text::generate::{Completion, CompletionRequest, Generator, Sampling};
+use grove::text::generate::{Completion, CompletionRequest, Sampling};
 use grove::text::{Adapters, LoraConfig, TokenDecoder};
 use grove::trainer::text::{LanguageConfig, LanguageTrainer, TINY};
 use std::sync::Arc;
@@ -19,6 +20,17 @@ use std::sync::Arc;
 pub fn devices() -> Vec<(Device, bool)> {
     let adapter = adapter().map(|device| (device, false));
     [Some((Device::flex(), true)), adapter].into_iter().flatten().collect()
+}
+
+fn waves(count: usize, rate: f32, scale: f32) -> Vec<f32> {
+    let wave = |i: usize| (i as f32 * rate + (i as f32 * 0.013).cos() * 9.0).sin() * scale;
+    (0..count).map(wave).collect()
+}
+
+/// A decoder whose weights are waves of this height.
+pub fn decoder(shape: DecoderShape, scale: f32) -> TokenDecoder {
+    let params = waves(shape.num_params(), 0.71, scale);
+    TokenDecoder::new(shape, params)
 }
 
 /// Decoders of every switch over 40 tokens, with adapters and without.
@@ -36,22 +48,15 @@ pub fn decoders() -> Vec<TokenDecoder> {
     };
     let qwen2 = DecoderShape { qkv_bias: true, tie_word_embeddings: true, ..plain.clone() };
     let qwen3 = DecoderShape { qk_norm: QkNorm::PerHead, num_kv_heads: 1, ..plain.clone() };
-    let wave = |count: usize, rate: f32, scale: f32| -> Vec<f32> {
-        (0..count)
-            .map(|i| (i as f32 * rate + (i as f32 * 0.013).cos() * 9.0).sin() * scale)
-            .collect()
-    };
-    let decoder = |shape: &DecoderShape| {
-        TokenDecoder::new(shape.clone(), wave(shape.num_params(), 0.71, 0.4))
-    };
     let lora = LoraConfig {
         target_modules: ["q_proj", "o_proj", "up_proj"].map(str::to_string).to_vec(),
         ..LoraConfig::new(3)
     };
     let adapters = Adapters::new(&qwen2, &lora, 7);
-    let adapters = adapters.clone().with_params(wave(adapters.params().len(), 0.43, 0.1));
-    let adapted = decoder(&qwen2).with_adapters(Some(adapters));
-    vec![decoder(&plain), decoder(&qwen2), decoder(&qwen3), adapted]
+    let adapters = adapters.clone().with_params(waves(adapters.params().len(), 0.43, 0.1));
+    let [plain, qwen2, qwen3] = [plain, qwen2, qwen3].map(|shape| decoder(shape, 0.4));
+    let adapted = qwen2.clone().with_adapters(Some(adapters));
+    vec![plain, qwen2, qwen3, adapted]
 }
 
 /// Decoders with the switches of Gemma 3, OLMo 2, SmolLM3 and Mistral, over 40 tokens.
@@ -84,12 +89,7 @@ pub fn architectures() -> Vec<TokenDecoder> {
         ..plain.clone()
     };
     let mistral = DecoderShape { sliding: window([true; 2], None), ..plain };
-    let wave = |i: usize| (i as f32 * 0.71 + (i as f32 * 0.013).cos() * 9.0).sin() * 0.4;
-    let decoder = |shape: DecoderShape| {
-        let params: Vec<f32> = (0..shape.num_params()).map(wave).collect();
-        TokenDecoder::new(shape, params)
-    };
-    [gemma3, olmo2, smollm3, mistral].map(decoder).into()
+    [gemma3, olmo2, smollm3, mistral].map(|shape| decoder(shape, 0.4)).into()
 }
 
 #[test]
@@ -110,8 +110,7 @@ fn architectures_generate_and_learn_on_a_device_as_on_the_cpu() {
         let rule = rule(LossConfig::default());
         let [want, got] =
             [&decoder, &there].map(|decoder| gradient(decoder, &rule, &groups, None, 0.1));
-        let off: Vec<f32> = got.iter().zip(&want).map(|(a, b)| a - b).collect();
-        let off = length(&off) / length(&want);
+        let off = distance(&got, &want);
         assert!(length(&want) > 0.0 && off < 5e-5, "{:?}: off by {off}", decoder.shape());
     }
 }
@@ -126,8 +125,7 @@ fn prompts() -> [CompletionRequest; 4] {
 }
 
 pub fn generate(decoder: &TokenDecoder, sampling: &Sampling, slots: usize) -> Vec<Vec<Completion>> {
-    Generator { decoder, sampling, num_slots: slots, stop: None, listener: None }
-        .generate(&prompts())
+    complete(decoder, &prompts(), sampling, slots)
 }
 
 #[test]
@@ -150,11 +148,7 @@ fn devices_choose_the_tokens_that_the_cpu_does() {
                     let got = generate(&there, sampling, slots);
                     for (got, want) in got.iter().flatten().zip(want.iter().flatten()) {
                         assert_eq!((&got.tokens, got.has_ended), (&want.tokens, want.has_ended));
-                        let near = |a: &[f32], b: &[f32]| {
-                            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-4)
-                        };
-                        assert!(near(&got.logprobs, &want.logprobs), "{got:?} {want:?}");
-                        assert!(near(&got.entropies, &want.entropies), "{got:?} {want:?}");
+                        assert!(are_alike(got, want, 1e-4), "{got:?} {want:?}");
                     }
                     assert_eq!(got.iter().map(Vec::len).collect::<Vec<_>>(), [4, 4, 4, 2]);
                 }
@@ -216,11 +210,7 @@ fn gradients_on_devices_are_those_of_the_cpu() {
             for (got, want) in
                 logprobs(&there, &groups, 0.9).iter().flatten().zip(reference.iter().flatten())
             {
-                assert_eq!(got.len(), want.len());
-                assert!(
-                    got.iter().zip(want).all(|(a, b)| (a - b).abs() < 1e-4),
-                    "{got:?} {want:?}"
-                );
+                assert!(are_near(got, want, 1e-4), "{got:?} {want:?}");
             }
             for loss_type in LossType::ALL.iter().take(if all { usize::MAX } else { 1 }) {
                 let mut loss = LossConfig { loss_type: *loss_type, ..LossConfig::default() };
@@ -228,9 +218,7 @@ fn gradients_on_devices_are_those_of_the_cpu() {
                 let (rule, references) = (rule(loss), Some(&reference[..]));
                 let want = gradient(&decoder, &rule, &groups, references, 0.1);
                 let got = gradient(&there, &rule, &groups, references, 0.1);
-                assert_eq!(got.len(), want.len());
-                let off: Vec<f32> = got.iter().zip(&want).map(|(a, b)| a - b).collect();
-                let off = length(&off) / length(&want);
+                let off = distance(&got, &want);
                 assert!(length(&want) > 0.0 && off < 1e-5, "{number} {loss_type}: off by {off}");
             }
         }
@@ -240,6 +228,23 @@ fn gradients_on_devices_are_those_of_the_cpu() {
 /// The length of a vector.
 pub fn length(x: &[f32]) -> f64 {
     x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt()
+}
+
+/// The distance of two vectors, over the length of the second.
+pub fn distance(got: &[f32], want: &[f32]) -> f64 {
+    assert_eq!(got.len(), want.len());
+    let apart: Vec<f32> = got.iter().zip(want).map(|(a, b)| a - b).collect();
+    length(&apart) / length(want)
+}
+
+/// Whether log-probabilities and entropies are equal but for `limit`.
+pub fn are_alike(a: &Completion, b: &Completion, limit: f32) -> bool {
+    are_near(&a.logprobs, &b.logprobs, limit) && are_near(&a.entropies, &b.entropies, limit)
+}
+
+/// Whether numbers are equal but for `limit`.
+fn are_near(a: &[f32], b: &[f32], limit: f32) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() < limit)
 }
 
 #[test]
@@ -271,8 +276,7 @@ fn half_precision_products_learn_from_small_gradients() {
                 let rule = rule(LossConfig::default());
                 let want = gradient(&decoder, &rule, &groups, None, 0.0);
                 let got = gradient(&there, &rule, &groups, None, 0.0);
-                let off: Vec<f32> = got.iter().zip(&want).map(|(a, b)| a - b).collect();
-                let off = length(&off) / length(&want);
+                let off = distance(&got, &want);
                 assert!(off > 1e-5 && off < 20.0 * unit, "{precision} {number} {worth}: {off}");
             }
         }
@@ -340,9 +344,7 @@ fn room_for_long_completions_takes_no_square_of_their_length() {
         &mut on.allocate_completions(1, 3),
         Tensor::from_ints([4], &Device::flex()),
     );
-    let floats = |hidden: Tensor<2>| hidden.into_data().iter::<f32>().collect::<Vec<f32>>();
-    let near = floats(hidden).into_iter().zip(floats(want)).all(|(a, b)| (a - b).abs() < 1e-5);
-    assert!(near);
+    assert!(are_near(&floats(hidden), &floats(want), 1e-5));
 }
 
 #[test]
@@ -395,9 +397,7 @@ pub fn wide(num_layers: usize) -> TokenDecoder {
         }),
         ..decoders()[0].shape().clone()
     };
-    let wave = |i: usize| (i as f32 * 0.71 + (i as f32 * 0.013).cos() * 9.0).sin() * 0.3;
-    let params: Vec<f32> = (0..shape.num_params()).map(wave).collect();
-    TokenDecoder::new(shape, params)
+    decoder(shape, 0.3)
 }
 
 /// Two prompts of different lengths, with three completions each.
@@ -416,23 +416,13 @@ fn long_texts_are_generated_on_a_device_as_on_the_cpu() {
     let there = decoder.clone().with_device(Some(device), Precision::F32);
     for temperature in [0.0, 0.8] {
         let sampling = Sampling { temperature, max_new_tokens: 40, ..Sampling::default() };
-        let [want, got] = [&decoder, &there].map(|decoder| {
-            Generator { decoder, sampling: &sampling, num_slots: 6, stop: None, listener: None }
-                .generate(&long_prompts())
-        });
+        let [want, got] =
+            [&decoder, &there].map(|decoder| complete(decoder, &long_prompts(), &sampling, 6));
         let both = want.iter().flatten().zip(got.iter().flatten());
         for (want, got) in both {
             assert_eq!(want.tokens, got.tokens, "temperature {temperature}");
-            let near = |a: &[f32], b: &[f32], limit: f32| {
-                a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() < limit)
-            };
-            assert!(
-                near(&want.logprobs, &got.logprobs, 1e-3),
-                "{:?} {:?}",
-                want.logprobs,
-                got.logprobs
-            );
-            assert!(near(&want.entropies, &got.entropies, 1e-3), "temperature {temperature}");
+            let is_alike = are_alike(got, want, 1e-3);
+            assert!(is_alike, "temperature {temperature}: {got:?} {want:?}");
         }
     }
 }
@@ -447,10 +437,7 @@ fn launches_of_a_token_step_are_few() {
     let launches = |layers: usize, tokens: usize| {
         let decoder = &wide(layers).with_device(Some(device.clone()), Precision::F32);
         let sampling = &Sampling { max_new_tokens: tokens, ..Sampling::default() };
-        launches(|| {
-            let by = Generator { decoder, sampling, num_slots: 6, stop: None, listener: None };
-            by.generate(&long_prompts());
-        })
+        launches(|| drop(complete(decoder, &long_prompts(), sampling, 6)))
     };
     // Launches that happen once in a process do not belong to a step.
     launches(1, 2);

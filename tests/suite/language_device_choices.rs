@@ -1,6 +1,7 @@
 //! Choices among the likeliest tokens on a device are those of the CPU, candidates included.
 
-use crate::language_device::{long_prompts, wide};
+use crate::language::complete;
+use crate::language_device::{are_alike, long_prompts, wide};
 use crate::support::adapter;
 use burn::tensor::Device;
 use grove::rng::{draw, uniform};
@@ -33,10 +34,8 @@ fn the_largest_random_number_chooses_a_possible_token() {
     let prompts: Vec<CompletionRequest> = (0..200).map(prompt).collect();
     let decoder = &wide(1).with_device(Some(device), Precision::F32);
     for top_k in [5, 50, 500] {
-        let all = Sampling { max_new_tokens: 1, ..Sampling::default() };
-        let sampling = &Sampling { top_k, ..all };
-        let found = Generator { decoder, sampling, num_slots: 200, stop: None, listener: None }
-            .generate(&prompts);
+        let sampling = &Sampling { top_k, max_new_tokens: 1, ..Sampling::default() };
+        let found = complete(decoder, &prompts, sampling, 200);
         for one in found.iter().flatten() {
             assert!(one.candidates[0].contains(&one.tokens[0]), "{one:?}");
         }
@@ -59,10 +58,8 @@ fn choices_among_the_likeliest_tokens_are_those_of_the_cpu() {
     for (decoder, ways) in [(wide(1), &ways[..]), (twin_token_decoder(), &ways[..3])] {
         let there = decoder.clone().with_device(Some(device.clone()), Precision::F32);
         for sampling in ways {
-            let [want, got] = [&decoder, &there].map(|decoder| {
-                Generator { decoder, sampling, num_slots: 6, stop: None, listener: None }
-                    .generate(&long_prompts())
-            });
+            let [want, got] =
+                [&decoder, &there].map(|decoder| complete(decoder, &long_prompts(), sampling, 6));
             let both = want.iter().flatten().zip(got.iter().flatten());
             for (want, got) in both {
                 assert_eq!(want.tokens, got.tokens, "{sampling:?}");
@@ -75,11 +72,7 @@ fn choices_among_the_likeliest_tokens_are_those_of_the_cpu() {
                     one.candidates.iter().map(sorted).collect()
                 };
                 assert_eq!(sets(want), sets(got), "{sampling:?}");
-                let near = |a: &[f32], b: &[f32]| {
-                    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-4)
-                };
-                assert!(near(&want.logprobs, &got.logprobs), "{sampling:?} {want:?} {got:?}");
-                assert!(near(&want.entropies, &got.entropies), "{sampling:?} {want:?} {got:?}");
+                assert!(are_alike(got, want, 1e-4), "{sampling:?} {want:?} {got:?}");
             }
         }
     }

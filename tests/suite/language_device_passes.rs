@@ -1,7 +1,9 @@
 //! Whole texts in kernels: their gradient beside the CPU's, the same bits each time, in few launches.
 
 use crate::language::{folder, folders};
-use crate::language_device::{architectures, decoders, groups, length, long_prompts, rule, wide};
+use crate::language_device::{
+    architectures, decoder, decoders, distance, groups, length, long_prompts, rule, wide,
+};
 use crate::support::{adapter, launches};
 use burn::tensor::Device;
 use grove::learner::text::{Group, LanguageLearner, LanguageUpdateSettings, Sample, gradient};
@@ -40,8 +42,7 @@ fn check_gradient(decoder: &TokenDecoder, groups: &[Group], limit: f64, device: 
         gradient(decoder, rule, groups, None, 0.1)
     };
     let [want, got] = [decoder, &there].map(|decoder| of(decoder, &rule));
-    let off: Vec<f32> = got.iter().zip(&want).map(|(a, b)| a - b).collect();
-    let off = length(&off) / length(&want);
+    let off = distance(&got, &want);
     assert!(length(&want) > 0.0 && off < limit, "{:?}: off by {off}", decoder.shape());
     assert!(of(&there, &rule) == got, "other bits");
     rule.update.gradient_checkpointing = true;
@@ -82,14 +83,11 @@ fn more_heads_than_units_may_share_keys() {
     let plain = decoders()[0].shape().clone();
     let shape =
         DecoderShape { num_heads: 128, num_kv_heads: 1, head_dim: 2, num_layers: 1, ..plain };
-    let wave = |i: usize| (i as f32 * 0.71 + (i as f32 * 0.013).cos() * 9.0).sin() * 0.4;
-    let params: Vec<f32> = (0..shape.num_params()).map(wave).collect();
-    let decoder = TokenDecoder::new(shape, params);
+    let decoder = decoder(shape, 0.4);
     let there = decoder.clone().with_device(Some(device), Precision::F32);
     let (groups, rule) = (groups(&decoder), rule(LossConfig::default()));
     let [want, got] = [&decoder, &there].map(|by| gradient(by, &rule, &groups, None, 0.1));
-    let off: Vec<f32> = got.iter().zip(&want).map(|(a, b)| a - b).collect();
-    let off = length(&off) / length(&want);
+    let off = distance(&got, &want);
     assert!(length(&want) > 0.0 && off < 5e-5, "off by {off}");
 }
 

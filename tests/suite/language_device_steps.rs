@@ -1,7 +1,8 @@
 //! Optimizer steps of language models on a device: what they make of weights and moments, and what crosses the bus.
 
-use crate::language_device::{decoders, devices, groups, length, rule, tiny, wide};
+use crate::language_device::{decoders, devices, distance, groups, length, rule, tiny, wide};
 use crate::support::adapter;
+use crate::trainers::{iterate, snapshot};
 use burn::tensor::Device;
 use grove::device::TransferCount;
 use grove::learner::Moments;
@@ -52,12 +53,8 @@ fn steps_on_a_device_are_those_of_the_cpu() {
             assert!(length(&want) > 1e-2 && most < 1e-6, "off by {most} of {}", length(&want));
             let [want, got] = [&here, &there].map(|learner| learner.moments().into_owned());
             assert_eq!((want.steps, got.steps), (4, 4));
-            let off = |a: &[f32], b: &[f32]| {
-                let off: Vec<f32> = a.iter().zip(b).map(|(a, b)| a - b).collect();
-                length(&off) / length(a)
-            };
-            assert!(off(&want.first_moment, &got.first_moment) < 2e-5);
-            assert!(off(&want.second_moment, &got.second_moment) < 2e-5);
+            assert!(distance(&got.first_moment, &want.first_moment) < 2e-5);
+            assert!(distance(&got.second_moment, &want.second_moment) < 2e-5);
             // The reference is what the policy was before, although a step changes tensors in their own memory.
             assert_eq!(there.reference.unwrap().trainable(), decoder.trainable());
         }
@@ -96,14 +93,14 @@ fn a_learner_continues_on_a_device_from_what_was_saved_to_the_byte() {
 fn a_run_continues_on_a_device_to_the_byte() {
     let begin = || tiny(Some(Device::flex()), 1);
     let mut whole = begin();
-    (0..2).for_each(|_| drop(whole.iterate().unwrap()));
-    let snapshot = whole.snapshot().unwrap();
-    let mut resumed = begin().with_checkpoint(&snapshot).unwrap();
+    iterate(&mut whole, 2);
+    let saved = snapshot(&whole);
+    let mut resumed = begin().with_checkpoint(&saved).unwrap();
     for run in [&mut whole, &mut resumed] {
         run.iterate().unwrap();
     }
-    assert!(resumed.snapshot().unwrap() == whole.snapshot().unwrap());
-    assert!(snapshot != whole.snapshot().unwrap());
+    assert!(snapshot(&resumed) == snapshot(&whole));
+    assert!(saved != snapshot(&whole));
 }
 
 /// Two groups of two completions of eight tokens.

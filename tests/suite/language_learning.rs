@@ -1,5 +1,6 @@
 //! Gradients of language models by hand, against autodiff.
 
+use crate::language_device::rule;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use grove::learner::UpdateMeans;
 use grove::learner::text::{
@@ -9,7 +10,7 @@ use grove::math::Activation;
 use grove::model::{Decoder, DecoderShape, RopeScaling, flatten, named_parameters, unflatten};
 use grove::nn::arch::{NormPlacement, QkNorm, SlidingWindow};
 use grove::objective::{LossConfig, LossSteps, LossType, TensorStepDenominators, loss};
-use grove::settings::{MomentPrecision, TrainConfig, UpdateConfig};
+use grove::settings::{MomentPrecision, UpdateConfig};
 use grove::text::{
     Adapters, CompletionIndex, LoraConfig, PromptWithCompletions, Retention, TextPass, TokenDecoder,
 };
@@ -392,15 +393,9 @@ fn losses_of_texts_are_those_of_tensors() {
         let mut loss = LossConfig { loss_type: *loss_type, ..LossConfig::default() };
         (loss.kl_coef, loss.entropy_coef, loss.dual_clip) = (0.2, 0.1, 3.0);
         let want = loss_by_autodiff(&decoder, &groups, &references, &loss, &device);
-        let config = TrainConfig::for_game("any");
         let longest = groups.iter().flat_map(|group| &group.samples).map(|one| one.tokens.len());
-        let rule = LanguageUpdateSettings {
-            loss,
-            update: config.update,
-            optimizer: config.optimizer,
-            temperature: 1.0,
-            max_new_tokens: longest.max().unwrap(),
-        };
+        let max_new_tokens = longest.max().unwrap();
+        let rule = LanguageUpdateSettings { temperature: 1.0, max_new_tokens, ..rule(loss) };
         let mut of_groups = references.iter().cloned();
         let of_groups: Vec<Vec<Vec<f32>>> = groups
             .iter()
@@ -417,34 +412,40 @@ fn losses_of_texts_are_those_of_tensors() {
     }
 }
 
-/// An update ends before the step whose tokens have diverged, at the first of which nothing has.
-#[test]
-fn an_update_ends_at_its_divergence() {
-    let shape = shape();
-    let count = shape.num_params();
-    let decoder =
-        TokenDecoder::new(shape, (0..count).map(|i| (i as f32).sin()).collect::<Vec<_>>());
+fn small_decoder() -> TokenDecoder {
+    let params: Vec<f32> = (0..shape().num_params()).map(|i| (i as f32).sin()).collect();
+    TokenDecoder::new(shape(), params)
+}
+
+/// A prompt with two completions of three tokens.
+fn pair(advantages: [f32; 2]) -> Group {
     let sample = |(s, advantage): (usize, f32)| Sample {
         tokens: vec![1 + s as u32, 4, 2],
+        logprobs: vec![-1.5; 3],
         advantages: vec![advantage; 3],
         mask: vec![true; 3],
         ..Sample::default()
     };
-    let samples = [1.0, -1.0].into_iter().enumerate().map(sample).collect();
-    let mut groups = vec![Group { prompt: vec![3, 5], samples }];
+    Group { prompt: vec![3, 5], samples: advantages.into_iter().enumerate().map(sample).collect() }
+}
+
+/// Settings of updates on all of such prompts at once.
+fn three_tokens(update_epochs: usize) -> LanguageUpdateSettings {
+    let rule = rule(LossConfig::default());
+    let update = UpdateConfig { num_minibatches: 1, update_epochs, ..rule.update };
+    LanguageUpdateSettings { update, temperature: 1.0, max_new_tokens: 3, ..rule }
+}
+
+/// An update ends before the step whose tokens have diverged, at the first of which nothing has.
+#[test]
+fn an_update_ends_at_its_divergence() {
+    let decoder = small_decoder();
+    let mut groups = vec![pair([1.0, -1.0])];
     let old = logprobs(&decoder, &groups, 1.0).remove(0);
     groups[0].samples.iter_mut().zip(old).for_each(|(sample, old)| sample.logprobs = old);
-    let config = TrainConfig::for_game("any");
     let learnt = |target_kl: f64, update_epochs: usize| {
-        let update =
-            UpdateConfig { num_minibatches: 1, update_epochs, target_kl, ..config.update.clone() };
-        let rule = LanguageUpdateSettings {
-            loss: LossConfig::default(),
-            update,
-            optimizer: config.optimizer.clone(),
-            temperature: 1.0,
-            max_new_tokens: 3,
-        };
+        let mut rule = three_tokens(update_epochs);
+        rule.update.target_kl = target_kl;
         let mut learner = LanguageLearner::new(decoder.clone(), 1, MomentPrecision::F32);
         let means = learner.update(&rule, &groups, 0, 0.0, &[1e-2; 4]).unwrap();
         (learner.decoder.trainable().to_vec(), learner.moments().steps, means)
@@ -459,40 +460,18 @@ fn an_update_ends_at_its_divergence() {
 
 #[test]
 fn means_are_over_the_tokens_that_were_evaluated() {
-    let shape = shape();
-    let count = shape.num_params();
-    let decoder =
-        TokenDecoder::new(shape, (0..count).map(|i| (i as f32).sin()).collect::<Vec<_>>());
-    let group = |advantages: [f32; 2]| {
-        let sample = |(s, advantage): (usize, f32)| Sample {
-            tokens: vec![1 + s as u32, 4, 2],
-            logprobs: vec![-1.5; 3],
-            advantages: vec![advantage; 3],
-            mask: vec![true; 3],
-            ..Sample::default()
-        };
-        let samples = advantages.into_iter().enumerate().map(sample).collect();
-        Group { prompt: vec![3, 5], samples }
-    };
-    let config = TrainConfig::for_game("any");
-    let update = UpdateConfig { num_minibatches: 1, update_epochs: 1, ..config.update };
-    let rule = LanguageUpdateSettings {
-        loss: LossConfig::default(),
-        update,
-        optimizer: config.optimizer,
-        temperature: 1.0,
-        max_new_tokens: 3,
-    };
+    let decoder = small_decoder();
+    let rule = three_tokens(1);
     let means = |groups: &[Group]| {
         let mut learner = LanguageLearner::new(decoder.clone(), 1, MomentPrecision::F32);
         learner.update(&rule, groups, 0, 0.0, &[1e-3]).unwrap()
     };
-    let alone = means(&[group([1.0, -1.0])]);
-    let beside = means(&[group([1.0, -1.0]), group([0.0; 2]), group([0.0; 2])]);
+    let alone = means(&[pair([1.0, -1.0])]);
+    let beside = means(&[pair([1.0, -1.0]), pair([0.0; 2]), pair([0.0; 2])]);
     assert!(alone.tokens == 6.0 && beside.tokens == 6.0 && alone.update.entropy > 0.1);
     assert_eq!(alone.first_ratio_distance, beside.first_ratio_distance);
     let of = |means: UpdateMeans| [means.entropy, means.approx_kl, means.clip_fraction];
     assert_eq!(of(alone.update), of(beside.update));
-    let none = means(&[group([0.0; 2])]);
+    let none = means(&[pair([0.0; 2])]);
     assert_eq!((none.tokens, none.first_ratio_distance), (0.0, None));
 }

@@ -1,6 +1,8 @@
 //! The optimizer's moments of language models in less memory: what is saved, restored and learnt.
 
-use crate::language_training::{config, iterate, snapshot, trainer};
+use crate::language_training::{config, trainer};
+use crate::shared::training::section;
+use crate::trainers::{iterate, snapshot};
 use grove::checkpoint::Checkpoint;
 use grove::settings::MomentPrecision;
 use grove::trainer::text::LanguageConfig;
@@ -14,10 +16,8 @@ fn with(moments: MomentPrecision) -> LanguageConfig {
 
 /// The saved moments.
 fn saved_moments(checkpoint: &Checkpoint) -> [Vec<u8>; 2] {
-    ["first_moment.safetensors", "second_moment.safetensors"].map(|name| {
-        let section = checkpoint.sections.iter().find(|section| section.name == name);
-        section.unwrap().bytes.clone()
-    })
+    ["first_moment.safetensors", "second_moment.safetensors"]
+        .map(|name| section(checkpoint, name).to_vec())
 }
 
 #[test]

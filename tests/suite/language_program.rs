@@ -1,21 +1,15 @@
 //! The program with language models: user-defined tasks, fitting, interruptions, and errors about bad input.
 
-use crate::support::{MISSING, adapter_name, grove, json, refusal, stderr};
+use crate::support::{
+    GIVES_ONE, MISSING, Scratch, adapter_name, assert_same_files, command, json, records, refusal,
+    repository, stderr, success,
+};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
-use tempfile::TempDir;
 
 /// A tiny run that takes a second.
-const SMALL: [&str; 7] = [
-    "hidden_size=16",
-    "num_layers=1",
-    "num_heads=2",
-    "num_kv_heads=1",
-    "num_prompts=4",
-    "eval_every=2",
-    "save_every=3",
-];
+const SMALL: &str = "hidden_size=16 num_layers=1 num_heads=2 num_kv_heads=1 num_prompts=4 eval_every=2 save_every=3";
 
 /// Options that run a verifier without a sandbox on systems that have none.
 const UNCONFINED: &[&str] =
@@ -27,7 +21,7 @@ const NO_PROGRAM: &str = if cfg!(unix) { "ended (exit status: 127" } else { "end
 /// Words of a command with settings after them.
 fn words<'a>(words: &[&'a str], settings: &[&'a str]) -> Vec<&'a str> {
     let mut all = words.to_vec();
-    SMALL.iter().chain(settings).for_each(|set| all.extend(["--set", set]));
+    SMALL.split(' ').chain(settings.iter().copied()).for_each(|set| all.extend(["--set", set]));
     all
 }
 
@@ -46,50 +40,20 @@ fn sums(folder: &Path, answer: &str) -> PathBuf {
     path
 }
 
-fn records(run: &Path, file: &str) -> Vec<Value> {
-    let text = fs::read_to_string(run.join(file)).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
-/// The files of a run that say what was learnt.
-fn learnt(run: &Path) -> Vec<(PathBuf, Vec<u8>)> {
-    let mut files = Vec::new();
-    let mut folders = vec![run.join("checkpoints"), run.join("best"), run.join("model")];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            match path.is_dir() {
-                true => folders.push(path),
-                false => {
-                    let bytes = fs::read(&path).unwrap();
-                    files.push((path.strip_prefix(run).unwrap().to_path_buf(), bytes));
-                }
-            }
-        }
-    }
-    files.sort();
-    files
-}
-
+/// Checks that two runs have learnt the same.
 fn assert_same(a: &Path, b: &Path) {
-    let (a, b) = (learnt(a), learnt(b));
-    let names = |files: &[(PathBuf, Vec<u8>)]| -> Vec<PathBuf> {
-        files.iter().map(|(path, _)| path.clone()).collect()
-    };
-    assert_eq!(names(&a), names(&b));
-    for ((path, a), (_, b)) in a.iter().zip(&b) {
-        assert!(a == b, "{} differs", path.display());
+    for part in ["checkpoints", "best", "model"] {
+        assert_same_files(&a.join(part), &b.join(part));
     }
 }
 
 #[test]
 fn a_user_defined_task_is_learnt_and_resumes_without_options() {
-    let folder = TempDir::new().unwrap();
-    let place = folder.path().join("here");
+    let folder = Scratch::new();
+    let place = folder.join("here");
     fs::create_dir(&place).unwrap();
     sums(&place, "solution");
-    let sample = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/verifier.py");
-    fs::copy(sample, place.join("verifier.py")).unwrap();
+    fs::copy(repository("examples/verifier.py"), place.join("verifier.py")).unwrap();
     let weights = "data.reward_weights=exact=1.6,brief=0.4";
     let start = |run: &'static str, iterations: &'static str| {
         let mut all = vec!["train", "--task-data", "sums.jsonl", "--verifier"];
@@ -100,12 +64,11 @@ fn a_user_defined_task_is_learnt_and_resumes_without_options() {
     };
     json(&place, &start("whole", "6"));
     json(&place, &start("cut", "3"));
-    let elsewhere = folder.path();
     let cut = place.join("cut");
     let run = cut.to_str().unwrap();
     let words = ["train", "--resume", "--run-dir", run, "--iterations", "6", "--json"];
-    assert_eq!(json(elsewhere, &words)["iteration"], 6);
-    let metrics = records(&cut, "metrics.jsonl");
+    assert_eq!(json(&folder, &words)["iteration"], 6);
+    let metrics: Vec<Value> = records(&cut);
     assert_eq!(metrics.len(), 6);
     for record in &metrics[2..] {
         assert_eq!(record["num_unjudged"], 0);
@@ -116,36 +79,37 @@ fn a_user_defined_task_is_learnt_and_resumes_without_options() {
     let metadata = fs::read_to_string(cut.join("run.json")).unwrap();
     let metadata: serde_json::Value = serde_json::from_str(&metadata).unwrap();
     assert_eq!(metadata["highest_score"], 2.0);
-    let report = json(elsewhere, &["eval", run, "--episodes", "100", "--k", "2", "--json"]);
+    let report = json(&folder, &["eval", run, "--episodes", "100", "--k", "2", "--json"]);
     // Three of the seven held-out prompts, namely those that did not choose the best policy.
     assert_eq!((&report["task"], &report["sampled"]["episodes"]), (&"data".into(), &3.into()));
     // A checkpoint is evaluated wherever it is.
     let last = cut.join("checkpoints").read_dir().unwrap().next().unwrap().unwrap().path();
     let path = last.to_str().unwrap();
-    let report = json(elsewhere, &["eval", path, "--episodes", "100", "--k", "2", "--json"]);
+    let report = json(&folder, &["eval", path, "--episodes", "100", "--k", "2", "--json"]);
     assert_eq!((&report["task"], &report["sampled"]["episodes"]), (&"data".into(), &3.into()));
-    fs::rename(&last, elsewhere.join("alone")).unwrap();
-    let alone = json(elsewhere, &["eval", "alone", "--episodes", "100", "--k", "2", "--json"]);
+    fs::rename(&last, folder.join("alone")).unwrap();
+    let alone = json(&folder, &["eval", "alone", "--episodes", "100", "--k", "2", "--json"]);
     assert_eq!(alone["greedy"], report["greedy"]);
-    fs::rename(elsewhere.join("alone"), &last).unwrap();
+    fs::rename(folder.join("alone"), &last).unwrap();
     // The settings of the first three iterations are others, since the schedules end with the run.
     let settings = |run: &str| fs::read_to_string(place.join(run).join("config.toml")).unwrap();
     assert_eq!(settings("whole"), settings("cut"));
-    let completions = |run: &str| records(&place.join(run), "completions.jsonl").len();
+    let completions = |run: &str| {
+        fs::read_to_string(place.join(run).join("completions.jsonl")).unwrap().lines().count()
+    };
     assert_eq!((completions("whole"), completions("cut")), (4 * 4 * 3, 4 * 4 * 3));
 }
 
 #[test]
 fn grpo_continues_from_a_fitted_model() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     sums(folder, "completion");
     let start = ["fit", "sums.jsonl", "--model", "tiny", "--json", "--run-dir", "fitted"];
     let fast = ["fit.epochs=12", "optimizer.learning_rate=1e-2"];
     let report = json(folder, &words(&start, &fast));
     // 18 texts, 4 of them a step.
     assert_eq!((&report["task"], &report["iteration"]), (&"data".into(), &54.into()));
-    let metrics = records(&folder.join("fitted"), "metrics.jsonl");
+    let metrics: Vec<Value> = records(&folder.join("fitted"));
     let held_out: Vec<f64> = metrics
         .iter()
         .filter_map(|record| record["evaluation"]["held_out"]["loss"].as_f64())
@@ -185,7 +149,8 @@ fn grpo_continues_from_a_fitted_model() {
     let length = ["sort.length=3", "group_size=2", "iterations=2", "eval_episodes=4"];
     let report = json(folder, &words(&start, &length));
     assert_eq!(report["iteration"], 2);
-    assert!(records(&folder.join("goes-on"), "metrics.jsonl").iter().all(|r| r["is_sft"] == false));
+    let metrics: Vec<Value> = records(&folder.join("goes-on"));
+    assert!(metrics.iter().all(|record| record["is_sft"] == false));
 
     // Patience ends a run that gets no better: with a rate of 0 none does.
     let start = ["fit", "sums.jsonl", "--json", "--run-dir", "still"];
@@ -198,8 +163,7 @@ fn grpo_continues_from_a_fitted_model() {
 #[cfg(unix)]
 #[test]
 fn interrupted_and_resumed_equals_uninterrupted_for_texts_too() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     sums(folder, "solution");
     let fit = ["fit", "sums.jsonl", "--json", "--iterations", "80", "--run-dir"];
     let train = ["train", "sort", "--json", "--iterations", "40", "--run-dir"];
@@ -213,8 +177,7 @@ fn interrupted_and_resumed_equals_uninterrupted_for_texts_too() {
         assert!(report["interrupted"] == true && report["mean_score"].is_null(), "{report}");
         assert!(!folder.join(&broken).join("model/README.md").exists(), "not evaluated yet");
         json(folder, &["train", "--resume", "--run-dir", &broken, "--json"]);
-        let metrics = fs::read_to_string(folder.join(&broken).join("metrics.jsonl")).unwrap();
-        assert_eq!(metrics.lines().count(), all);
+        assert_eq!(records::<Value>(&folder.join(&broken)).len(), all);
         assert_same(&folder.join(whole), &folder.join(broken));
     }
 }
@@ -223,8 +186,7 @@ fn interrupted_and_resumed_equals_uninterrupted_for_texts_too() {
 #[ignore = "slow: 30 s of CPU time on a software adapter"]
 fn a_language_run_on_a_device_resumes_on_the_cpu() {
     let Some(device) = adapter_name() else { return };
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let start = ["train", "sort", "--device", &device, "--run-dir", "run", "--json"];
     let small = ["generation.num_prompts=4", "generation.group_size=2", "sort.length=3"];
     let all = words(&[&start[..], &["--iterations", "2"]].concat(), &small);
@@ -232,23 +194,20 @@ fn a_language_run_on_a_device_resumes_on_the_cpu() {
     let resume = ["train", "--resume", "--run-dir", "run", "--device", "cpu", "--json"];
     let on = [&resume[..], &["--iterations", "3"]].concat();
     assert_eq!(json(folder, &on)["iteration"], 3);
-    let metrics = fs::read_to_string(folder.join("run/metrics.jsonl")).unwrap();
-    let distances = metrics.lines().map(|line| {
-        let line: Value = serde_json::from_str(line).unwrap();
-        line["first_ratio_distance"].as_f64().unwrap_or(0.0)
-    });
-    let distances: Vec<f64> = distances.collect();
+    let metrics: Vec<Value> = records(&folder.join("run"));
+    let distance = |record: &Value| record["first_ratio_distance"].as_f64().unwrap_or(0.0);
+    let distances: Vec<f64> = metrics.iter().map(distance).collect();
     assert!(distances.iter().all(|distance| *distance < 1e-4), "{distances:?}");
     assert!(distances[2] == 0.0, "the CPU acts and learns alike: {distances:?}");
 }
 
 #[test]
 fn a_dry_run_of_texts_keeps_nothing() {
-    let folder = TempDir::new().unwrap();
-    sums(folder.path(), "solution");
+    let folder = Scratch::new();
+    sums(&folder, "solution");
     for start in [["fit", "sums.jsonl"], ["train", "sort"]] {
         let all = [&start[..], &["--model", "tiny", "--dry-run", "--json"]].concat();
-        let report = json(folder.path(), &words(&all, &["eval_episodes=4", "group_size=2"]));
+        let report = json(&folder, &words(&all, &["eval_episodes=4", "group_size=2"]));
         assert!(report["seconds"].as_f64().unwrap() > 0.0, "{report}");
         let stages = report["stages"].as_array().unwrap();
         let names: Vec<_> = stages.iter().map(|stage| stage["name"].as_str().unwrap()).collect();
@@ -257,13 +216,12 @@ fn a_dry_run_of_texts_keeps_nothing() {
         let same = ["device", "engine", "num_params", "num_envs", "iterations", "memory_bytes"];
         assert!(same.iter().all(|key| !report[key].is_null()), "{report}");
     }
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
 }
 
 #[test]
 fn a_verifier_that_scores_nothing_is_reported_once() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     sums(folder, "solution");
     let verifier = "import json, sys\nfor line in sys.stdin:\n    print(json.dumps({'id': \
                     json.loads(line)['id'], 'error': 'no idea'}), flush=True)\n";
@@ -271,19 +229,17 @@ fn a_verifier_that_scores_nothing_is_reported_once() {
     let start = ["train", "--task-data", "sums.jsonl", "--verifier", "python3 none.py"];
     let settings = ["fit.iterations=0", "iterations=3", "group_size=2", "eval_episodes=2"];
     let start = [&start[..], UNCONFINED, &["--run-dir", "run"]].concat();
-    let output = grove(folder, &words(&start, &settings));
-    assert!(output.status.success(), "{}", stderr(&output));
+    let output = success(folder, &words(&start, &settings));
     let words = "8 completions have no reward: the verifier reported: \"no idea\".";
     assert_eq!(stderr(&output).matches(words).count(), 1, "{}", stderr(&output));
-    let metrics = records(&folder.join("run"), "metrics.jsonl");
+    let metrics: Vec<Value> = records(&folder.join("run"));
     assert!(metrics[0]["warning"].as_str().unwrap().contains(words), "{}", metrics[0]);
     assert!(metrics[1].get("warning").is_none_or(|w| !w.to_string().contains("no idea")));
 }
 
 #[test]
 fn bad_input_to_language_models_gets_one_clear_sentence_and_leaves_nothing() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     sums(folder, "solution");
     let write = |name: &str, text: &str| fs::write(folder.join(name), text).unwrap();
     write("broken.jsonl", "{\"prompt\": \"a\", \"solution\": \"b\"}\n{\"prompt\": \n");
@@ -304,11 +260,7 @@ fn bad_input_to_language_models_gets_one_clear_sentence_and_leaves_nothing() {
         "nan.py",
         "import json, sys\nfor line in sys.stdin:\n    print(json.dumps({'id': json.loads(line)['id'], 'reward': float('nan')}), flush=True)\n",
     );
-    write(
-        "one.py",
-        "import json, sys\nfor line in sys.stdin:\n    print(json.dumps({'id': json.loads(line)['id'], \
-         'reward': 1}), flush=True)\n",
-    );
+    write("one.py", GIVES_ONE);
     write("settings.toml", "task = \"sort\"\n");
     fs::create_dir(folder.join("game")).unwrap();
     write("game/config.toml", "env = \"fruit\"\n");
@@ -320,59 +272,56 @@ fn bad_input_to_language_models_gets_one_clear_sentence_and_leaves_nothing() {
     let open = [&open[..], UNCONFINED].concat();
     let (dies, nan, none) =
         (verified("python3 dies.py"), verified("python3 nan.py"), verified("./none"));
-    let cases: &[(&[&str], &[&str])] = &[
-        (&["train", "--task-data", "none.jsonl"], &["cannot find none.jsonl", MISSING]),
-        (&["train", "--task-data", "broken.jsonl"], &["broken.jsonl, line 2: invalid JSON"]),
-        (&["train", "--task-data", "train.jsonl"], &["no test prompt", "\"split\": \"test\""]),
-        (&["train", "--task-data", "open.jsonl"], &["give every line a `solution`", "--verifier"]),
-        (&open, &["`tiny` has the characters", "give every prompt a solution"]),
+    let cases: &[(&str, &[&str])] = &[
+        ("train --task-data none.jsonl", &["cannot find none.jsonl", MISSING]),
+        ("train --task-data broken.jsonl", &["broken.jsonl, line 2: invalid JSON"]),
+        ("train --task-data train.jsonl", &["no test prompt", "\"split\": \"test\""]),
+        ("train --task-data open.jsonl", &["give every line a `solution`", "--verifier"]),
         (
-            &["train", "--task-data", "long.jsonl"],
+            "train --task-data long.jsonl",
             &["a prompt of 2000 tokens", "\"xxxxx", "context of 1024"],
         ),
-        (&["train", "sort", "--task-data", "sums.jsonl"], &["leave out `sort`"]),
-        (&["train", "sort", "--verifier", "cat"], &["`sort` has a built-in verifier"]),
-        (&["train", "sort", "--verifier-sandbox", "off"], &["`sort` has a built-in verifier"]),
-        (&["verify", "sort", "--verifier-allow", "network"], &["`sort` has a built-in verifier"]),
-        (&["train", "--model", "tiny"], &["no task is named", "sort, reverse", "--task-data"]),
-        (&["train", "add", "--config", "settings.toml"], &["is for `sort`, not `add`"]),
-        (&dies, &["the verifier ended", "no module", "python3 dies.py"]),
-        (&nan, &["returned \"NaN\" as the reward `reward`", "python3 nan.py"]),
-        (&none, &["./none", NO_PROGRAM, "by hand"]),
-        (&["train", "data"], &["`data.path` is empty", "--task-data"]),
-        (&["train", "sort", "--set", "generation.stop=3"], &["generation.stop", "list of strings"]),
-        (&["train", "sort", "--set", "stop=[\"\"]"], &["generation.stop is [\"\"], but must be"]),
+        ("train sort --task-data sums.jsonl", &["leave out `sort`"]),
+        ("train sort --verifier cat", &["`sort` has a built-in verifier"]),
+        ("train sort --verifier-sandbox off", &["`sort` has a built-in verifier"]),
+        ("verify sort --verifier-allow network", &["`sort` has a built-in verifier"]),
+        ("train --model tiny", &["no task is named", "sort, reverse", "--task-data"]),
+        ("train add --config settings.toml", &["is for `sort`, not `add`"]),
+        ("train data", &["`data.path` is empty", "--task-data"]),
+        ("train sort --set generation.stop=3", &["generation.stop", "list of strings"]),
+        ("train sort --set stop=[\"\"]", &["generation.stop is [\"\"], but must be"]),
         (
-            &["train", "sort", "--set", "max_completion_length=-1"],
+            "train sort --set max_completion_length=-1",
             &["generation.max_new_tokens", "-1", "whole number"],
         ),
-        (
-            &["train", "sort", "--set", "eval_episodes=0"],
-            &["eval_episodes is 0, but must be 1 or more"],
-        ),
-        (
-            &["train", "sort", "--set", "rollout.num_steps=8"],
-            &["is a setting of games: this run trains sort"],
-        ),
-        (&["train", "sort", "--set", "model.path=none"], &["cannot use the model in none"]),
-        (&["bench", "sort", "--set", "model.path=none"], &["cannot use the model in none"]),
-        (&["train", "sort", "--engine", "fused"], &["--engine is for games"]),
-        (&["bench", "sort", "--engine", "fused"], &["--engine is for games"]),
-        (&["train", "sort", "--precision", "f16"], &["the CPU supports f32, and bf16 for"]),
-        (&["fit", "none.jsonl"], &["cannot find none.jsonl"]),
-        (&["fit", "train.jsonl"], &["no test prompt"]),
-        (&["fit", "open.jsonl"], &["a `solution` or a `completion`"]),
-        (&["fit", "sort", "--model", "nowhere"], &["cannot use the model in nowhere"]),
-        (&["train", "sort", "--from", "game"], &["the run in game has no language model"]),
-        (&["fit", "sort", "--resume"], &["grove train --resume"]),
-        (&["fit", "sort", "--set", "fit.iterations=3"], &["fit.iterations is 3, but must be 0"]),
+        ("train sort --set eval_episodes=0", &["eval_episodes is 0, but must be 1 or more"]),
+        ("train sort --set rollout.num_steps=8", &["is a setting of games: this run trains sort"]),
+        ("train sort --set model.path=none", &["cannot use the model in none"]),
+        ("bench sort --set model.path=none", &["cannot use the model in none"]),
+        ("train sort --engine fused", &["--engine is for games"]),
+        ("bench sort --engine fused", &["--engine is for games"]),
+        ("train sort --precision f16", &["the CPU supports f32, and bf16 for"]),
+        ("fit none.jsonl", &["cannot find none.jsonl"]),
+        ("fit train.jsonl", &["no test prompt"]),
+        ("fit open.jsonl", &["a `solution` or a `completion`"]),
+        ("fit sort --model nowhere", &["cannot use the model in nowhere"]),
+        ("train sort --from game", &["the run in game has no language model"]),
+        ("fit sort --resume", &["grove train --resume"]),
+        ("fit sort --set fit.iterations=3", &["fit.iterations is 3, but must be 0"]),
+    ];
+    let cases = cases.iter().map(|(line, words)| (line.split(' ').collect::<Vec<_>>(), *words));
+    let of_verifiers: [(_, &[&str]); 4] = [
+        (open, &["`tiny` has the characters", "give every prompt a solution"]),
+        (dies, &["the verifier ended", "no module", "python3 dies.py"]),
+        (nan, &["returned \"NaN\" as the reward `reward`", "python3 nan.py"]),
+        (none, &["./none", NO_PROGRAM, "by hand"]),
     ];
     let before = fs::read_dir(folder).unwrap().count();
-    for (arguments, words) in cases {
-        let text = refusal(folder, arguments);
+    for (arguments, words) in cases.chain(of_verifiers) {
+        let text = refusal(folder, &arguments);
         let is_usage = text.contains("Usage: ");
         assert!(is_usage || text.trim_end().lines().count() == 1, "{arguments:?}: {text}");
-        for word in *words {
+        for word in words {
             assert!(text.contains(word), "{arguments:?} lacks `{word}`: {text}");
         }
     }
@@ -381,38 +330,32 @@ fn bad_input_to_language_models_gets_one_clear_sentence_and_leaves_nothing() {
 
 #[test]
 fn a_model_without_an_end_token_gets_a_warning() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
-    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/language/qwen2");
+    let folder = &Scratch::new();
+    let from = repository("tests/language/qwen2");
     fs::create_dir(folder.join("endless")).unwrap();
     for name in ["config.json", "model.safetensors", "tokenizer.json"] {
         fs::copy(from.join(name), folder.join("endless").join(name)).unwrap();
     }
     let words = ["train", "add", "--model", "endless", "--dry-run", "--device", "cpu"];
-    let without = grove(folder, &words);
-    assert!(without.status.success(), "{}", stderr(&without));
+    let without = success(folder, &words);
     let said = "has no token that ends a text";
     assert!(stderr(&without).contains(said), "{}", stderr(&without));
     fs::write(folder.join("endless/special_tokens_map.json"), r#"{"eos_token": "<eos>"}"#).unwrap();
-    let with = grove(folder, &words);
-    assert!(with.status.success() && !stderr(&with).contains(said), "{}", stderr(&with));
+    let with = success(folder, &words);
+    assert!(!stderr(&with).contains(said), "{}", stderr(&with));
 }
 
 #[cfg(unix)]
 #[test]
 fn ocaml_without_a_compiler_says_what_to_install() {
-    let folder = TempDir::new().unwrap();
-    let output = std::process::Command::new(env!("CARGO_BIN_EXE_grove"))
-        .args(["train", "ocaml", "--model", "tiny"])
-        .env("PATH", "/nowhere")
-        .current_dir(folder.path())
-        .output()
-        .unwrap();
+    let folder = Scratch::new();
+    let mut program = command(&folder, &["train", "ocaml", "--model", "tiny"]);
+    let output = program.env("PATH", "/nowhere").output().unwrap();
     let said = stderr(&output);
     assert!(
         !output.status.success() && said.contains("`ocaml` needs the OCaml compiler"),
         "{said}"
     );
     assert!(said.contains("apt-get install ocaml-nox") && said.trim_end().lines().count() == 1);
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
 }

@@ -1,6 +1,8 @@
 //! Runs of language models that a team of several ranks shares: the bytes are those of one rank.
 
-use crate::support::{HANG, TINY_SIZES, Verified, adapter_name, json, refusal, stderr, tiny};
+use crate::support::{
+    HANG, Scratch, TINY_SIZES, Verified, adapter_name, records, refused, report, sets, stderr, tiny,
+};
 use crate::teams::{assert_same_runs, cpus, on_ranks, params};
 use grove::metrics::IterationRecord;
 use grove::parallel::{Team, thread_teams};
@@ -9,37 +11,23 @@ use grove::trainer::text::LanguageTrainer;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use tempfile::TempDir;
 
 /// A run of two iterations that imitate and four with rewards, of a tiny model, in a second.
-const SMALL: [&str; 6] = [
-    "num_prompts=6",
-    "group_size=3",
-    "fit.iterations=2",
-    "eval_every=3",
-    "save_every=2",
-    "eval_episodes=9",
-];
+const SMALL: &str =
+    "num_prompts=6 group_size=3 fit.iterations=2 eval_every=3 save_every=2 eval_episodes=9";
+
+/// Runs of six iterations.
+const SORT: &str = "train sort --model tiny --iterations 6";
+const FIT: &str = "fit sums.jsonl --model tiny --iterations 6";
 
 /// 4.9 million parameters.
-const LARGE: [&str; 5] = [
-    "hidden_size=256",
-    "num_layers=5",
-    "intermediate_size=1024",
-    "sort.length=3",
-    "fit.iterations=1",
-];
+const LARGE: &str =
+    "hidden_size=256 num_layers=5 intermediate_size=1024 sort.length=3 fit.iterations=1";
 
-/// Words of a command with a run directory, devices and settings.
-fn words<'a>(
-    command: &[&'a str],
-    [dir, devices]: [&'a str; 2],
-    settings: &[&'a str],
-) -> Vec<&'a str> {
-    let mut all = command.to_vec();
-    all.extend(["--json", "--run-dir", dir, "--device", devices]);
-    TINY_SIZES.iter().chain(&SMALL).chain(settings).for_each(|set| all.extend(["--set", set]));
-    all
+/// A command with a run directory, devices and settings.
+fn line(command: &str, [dir, devices]: [&str; 2], settings: &str) -> String {
+    let sets = sets(&format!("{} {SMALL} {settings}", TINY_SIZES.join(" ")));
+    format!("{command} --json --run-dir {dir} --device {devices}{sets}")
 }
 
 fn assert_same(folder: &Path, a: &str, b: &str) {
@@ -59,39 +47,28 @@ fn sums(folder: &Path) {
 
 #[test]
 fn any_number_of_ranks_gives_the_same_bytes() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     sums(folder);
-    let sort = ["train", "sort", "--model", "tiny", "--iterations", "6"];
-    let kl = ["sort.length=3", "kl_coef=0.05", "entropy_coef=0.01", "resample=1"];
-    let stopped =
-        ["sort.length=3", "update_epochs=4", "target_kl=1e-3", "optimizer.learning_rate=1e-2"];
-    let steps = [
-        "sort.length=3",
-        "num_minibatches=2",
-        "update_epochs=2",
-        "top_entropy_quantile=0.5",
-        "moments=8bit",
-    ];
+    let kl = "sort.length=3 kl_coef=0.05 entropy_coef=0.01 resample=1";
+    let stopped = "sort.length=3 update_epochs=4 target_kl=1e-3 optimizer.learning_rate=1e-2";
+    let steps =
+        "sort.length=3 num_minibatches=2 update_epochs=2 top_entropy_quantile=0.5 moments=8bit";
     // Five shards are not the same for all of two to four.
-    let adapted = ["sort.length=3", "lora.r=2", "num_shards=5", "fit.iterations=0"];
-    let adapt = ["train", "sort", "--model", "kl-1-cpu/model", "--iterations", "6"];
-    let texts = ["fit", "sums.jsonl", "--model", "tiny", "--iterations", "6"];
-    let none = ["fit.iterations=0", "num_shards=4"];
+    let adapted = "sort.length=3 lora.r=2 num_shards=5 fit.iterations=0";
+    let adapt = "train sort --model kl-1-cpu/model --iterations 6";
     for (name, command, settings, numbers) in [
-        ("kl", &sort[..], &kl[..], [1, 2].as_slice()),
-        ("steps", &sort, &steps, &[2]),
-        ("stopped", &sort, &stopped, &[2]),
-        ("lora", &adapt, &adapted, &[2]),
-        ("fit", &texts, &none, &[2]),
+        ("kl", SORT, kl, [1, 2].as_slice()),
+        ("steps", SORT, steps, &[2]),
+        ("stopped", SORT, stopped, &[2]),
+        ("lora", adapt, adapted, &[2]),
+        ("fit", FIT, "fit.iterations=0 num_shards=4", &[2]),
     ] {
         for number in numbers {
-            let number = number.to_string();
             for ranks in 1..=4 {
                 let devices = cpus(ranks);
                 let dir = format!("{name}-{number}-{devices}");
-                let threads = [command, &["--threads", &number]].concat();
-                json(folder, &words(&threads, [&dir, &devices], settings));
+                let command = format!("{command} --threads {number}");
+                report(folder, &line(&command, [&dir, &devices], settings));
                 assert_same(folder, &format!("{name}-{}-cpu", numbers[0]), &dir);
             }
         }
@@ -101,78 +78,71 @@ fn any_number_of_ranks_gives_the_same_bytes() {
 #[test]
 #[ignore = "slow: 15 s of CPU time"]
 fn a_large_model_is_shared_where_there_is_memory_for_it() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
-    let sort = ["train", "sort", "--model", "tiny", "--iterations", "3"];
-    let text = refusal(folder, &words(&sort, ["run", "cpu,cpu"], &LARGE));
-    assert!(text.contains("1 shard, too few for 2 ranks"), "{text}");
-    let large = [&LARGE[..], &["num_shards=3"]].concat();
+    let folder = &Scratch::new();
+    let sort = "train sort --model tiny --iterations 3";
+    let two = line(sort, ["run", "cpu,cpu"], LARGE);
+    refused(folder, &two, &["1 shard, too few for 2 ranks"]);
+    let large = &format!("{LARGE} num_shards=3");
     for (others, dir) in ["one", "two", "three"].into_iter().enumerate() {
-        json(folder, &words(&sort, [dir, &cpus(others + 1)], &large));
+        report(folder, &line(sort, [dir, &cpus(others + 1)], large));
         assert_same(folder, "one", dir);
     }
-    let text = fs::read_to_string(folder.join("three/metrics.jsonl")).unwrap();
-    for line in text.lines() {
-        let communication =
-            serde_json::from_str::<IterationRecord>(line).unwrap().communication.unwrap();
+    for record in records::<IterationRecord>(&folder.join("three")) {
+        let communication = record.communication.unwrap();
         assert!(
             communication.seconds > 0.0 && (0.0..=1.0).contains(&communication.hidden_fraction),
             "{communication:?}"
         );
     }
     // Gradient checkpointing does not change the weights.
-    let saving = [&large[..], &["gradient_checkpointing=true"]].concat();
-    json(folder, &words(&sort, ["saving", &cpus(2)], &saving));
+    let saving = format!("{large} gradient_checkpointing=true");
+    report(folder, &line(sort, ["saving", &cpus(2)], &saving));
     assert!(params(folder, "saving", 3) == params(folder, "one", 3), "other weights");
     // Adapters are learnt layer by layer, too.
-    let adapted = ["sort.length=3", "lora.r=2", "num_shards=3", "fit.iterations=0"];
-    let adapt = ["train", "sort", "--model", "one/model", "--iterations", "3"];
+    let adapted = "sort.length=3 lora.r=2 num_shards=3 fit.iterations=0";
+    let adapt = "train sort --model one/model --iterations 3";
     for (dir, devices) in [("adapted", "cpu"), ("adapted-two", "cpu,cpu")] {
-        json(folder, &words(&adapt, [dir, devices], &adapted));
+        report(folder, &line(adapt, [dir, devices], adapted));
     }
     assert_same(folder, "adapted", "adapted-two");
 }
 
 #[test]
 fn a_run_resumes_with_another_team() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
-    let sort = ["train", "sort", "--model", "tiny", "--iterations", "6"];
-    let more = ["sort.length=3", "kl_coef=0.05"];
-    json(folder, &words(&sort, ["whole", "cpu"], &more));
+    let folder = &Scratch::new();
+    let more = "sort.length=3 kl_coef=0.05";
+    report(folder, &line(SORT, ["whole", "cpu"], more));
     for (dir, first, then) in [("joined", "cpu,cpu", "cpu"), ("split", "cpu", "cpu,cpu")] {
-        json(folder, &words(&sort, [dir, first], &more));
+        report(folder, &line(SORT, [dir, first], more));
         fs::remove_dir_all(folder.join(dir).join("checkpoints/00000006")).unwrap();
-        let resume = ["train", "--resume", "--run-dir", dir, "--device", then, "--json"];
-        assert_eq!(json(folder, &resume)["iteration"], 6);
+        let resume = format!("train --resume --run-dir {dir} --device {then} --json");
+        assert_eq!(report(folder, &resume)["iteration"], 6);
         assert_same(folder, "whole", dir);
     }
 }
 
 #[test]
 fn mismatched_processes_are_rejected() {
-    let folder = TempDir::new().unwrap();
-    let sort = ["train", "sort", "--model", "tiny", "--iterations", "6"];
-    for (devices, settings, why) in [
-        (cpus(7), &[][..], "6 shards, too few for 7 ranks"),
-        (cpus(3), &["num_shards=2"], "2 shards, too few for 3 ranks"),
+    let folder = Scratch::new();
+    for (devices, shards, why) in [
+        (cpus(7), 0, "6 shards, too few for 7 ranks"),
+        (cpus(3), 2, "2 shards, too few for 3 ranks"),
     ] {
-        let text = refusal(folder.path(), &words(&sort, ["run", &devices], settings));
-        assert!(text.contains(why), "{text}");
+        let settings = format!("num_shards={shards}");
+        refused(&folder, &line(SORT, ["run", &devices], &settings), &[why]);
     }
-    assert!(!folder.path().join("run").exists(), "nothing is left behind");
+    assert!(!folder.join("run").exists(), "nothing is left behind");
 }
 
 #[test]
 #[ignore = "slow: 15 s of CPU time on a software adapter"]
 fn the_cpu_and_a_device_share_a_run() {
     let Some(adapter) = adapter_name() else { return };
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
-    let sort = ["train", "sort", "--model", "tiny", "--iterations", "4"];
+    let folder = &Scratch::new();
+    let sort = "train sort --model tiny --iterations 4";
     let weights = ["one", "two"].map(|dir| {
         let devices = if dir == "one" { "cpu" } else { &format!("cpu,{adapter}") };
-        json(folder, &words(&sort, [dir, devices], &["sort.length=3"]));
+        report(folder, &line(sort, [dir, devices], "sort.length=3"));
         params(folder, dir, 4)
     });
     let [one, two] = weights;
@@ -240,24 +210,21 @@ fn completions_exchanged_between_processes_arrive_intact() {
 #[test]
 #[ignore = "needs mpirun, and a program with the feature `mpi` that GROVE_MPI names"]
 fn ranks_give_the_same_bytes_as_one_process() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     sums(folder);
-    let sort = ["train", "sort", "--model", "tiny", "--iterations", "6"];
-    let texts = ["fit", "sums.jsonl", "--model", "tiny", "--iterations", "6"];
-    let large = [&LARGE[..], &["num_shards=5"]].concat();
+    let large = format!("{LARGE} num_shards=5");
     for (name, command, settings) in [
-        ("sort", &sort, &["sort.length=3", "kl_coef=0.05"][..]),
-        ("fit", &texts, &["fit.iterations=0"]),
-        ("large", &sort, &large),
+        ("sort", SORT, "sort.length=3 kl_coef=0.05"),
+        ("fit", FIT, "fit.iterations=0"),
+        ("large", SORT, &large),
     ] {
-        json(folder, &words(command, [&format!("{name}-1"), "cpu"], settings));
+        report(folder, &line(command, [&format!("{name}-1"), "cpu"], settings));
         for ranks in [1, 2, 3, 4] {
             let dir = format!("{name}-{ranks}-ranks");
-            let output = on_ranks(folder, ranks, &words(command, [&dir, "cpu"], settings));
+            let output = on_ranks(folder, ranks, &line(command, [&dir, "cpu"], settings));
             assert!(output.status.success(), "{}", stderr(&output));
-            let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-            assert_eq!(report["iteration"], 6, "only the first rank speaks");
+            let ended: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+            assert_eq!(ended["iteration"], 6, "only the first rank speaks");
             assert_same(folder, &format!("{name}-1"), &dir);
         }
     }

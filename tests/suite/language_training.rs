@@ -1,8 +1,7 @@
 //! Language models learn tasks: they repeat, go on where they were, and depend on no thread.
 
-use crate::support::{TINY_SIZES, json, refusal, tiny};
-use grove::checkpoint::Checkpoint;
-use grove::metrics::IterationRecord;
+use crate::support::{Scratch, TINY_SIZES, json, refusal, tiny};
+use crate::trainers::{assert_resumes, iterate, snapshot};
 use grove::settings::MomentPrecision;
 use grove::task::{Completion, Prompt, RewardPart, Rewards, Sort, Split, Task, TaskError};
 use grove::text::{LanguageModel, LoraConfig};
@@ -31,14 +30,6 @@ pub fn trainer(config: &LanguageConfig) -> LanguageTrainer {
     LanguageTrainer::for_task(Arc::new(Sort { length: 3 }), config.clone(), None).unwrap()
 }
 
-pub fn iterate(trainer: &mut LanguageTrainer, count: u32) -> Vec<IterationRecord> {
-    (0..count).map(|_| trainer.iterate().unwrap()).collect()
-}
-
-pub fn snapshot(trainer: &LanguageTrainer) -> Checkpoint {
-    trainer.snapshot().unwrap()
-}
-
 #[test]
 fn a_resumed_run_equals_an_uninterrupted_one_with_any_threads() {
     let [f32, bf16, bits8] =
@@ -47,20 +38,7 @@ fn a_resumed_run_equals_an_uninterrupted_one_with_any_threads() {
         let mut config = config();
         config.generation.resample = resample;
         config.optimizer.moments = moments;
-        let run = |threads: usize, cut: u32| {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            pool.install(|| {
-                let mut first = trainer(&config);
-                iterate(&mut first, cut);
-                let mut second = trainer(&config).with_checkpoint(&snapshot(&first)).unwrap();
-                iterate(&mut second, config.iterations - cut);
-                snapshot(&second)
-            })
-        };
-        let whole = run(1, 0);
-        for (threads, cut) in [(1, 1), (2, 3), (3, 5)] {
-            assert!(run(threads, cut) == whole, "{threads} threads, cut at {cut}");
-        }
+        assert_resumes(|| trainer(&config), config.iterations, &[(1, 1), (2, 3), (3, 5)]);
     }
 }
 
@@ -156,8 +134,8 @@ fn the_learning_rate_goes_by_iterations_whether_they_take_steps_or_not() {
 
 #[test]
 fn adapters_alone_learn_and_lie_beside_the_model_that_they_are_for() {
-    let folder = tempfile::tempdir().unwrap();
-    let base = folder.path().join("base");
+    let folder = Scratch::new();
+    let base = folder.join("base");
     trainer(&config()).model().save(&base).unwrap();
     let base = LanguageModel::load(&base).unwrap();
     let mut config = config();
@@ -189,7 +167,7 @@ fn adapters_alone_learn_and_lie_beside_the_model_that_they_are_for() {
     let adapters = learnt.adapters.as_ref().unwrap();
     assert!(adapters.params() != begin(&base).model().adapters.unwrap().params());
 
-    let saved = folder.path().join("adapters");
+    let saved = folder.join("adapters");
     learnt.save(&saved).unwrap();
     let weights = std::fs::read(saved.join("adapter_model.safetensors")).unwrap();
     let tensors = safetensors::SafeTensors::deserialize(&weights).unwrap();
@@ -206,7 +184,7 @@ fn adapters_alone_learn_and_lie_beside_the_model_that_they_are_for() {
         "base_model.model.model.layers.9.mlp.up_proj.lora_A.weight",
         tensors.tensor(name).unwrap(),
     ));
-    let odd = folder.path().join("odd");
+    let odd = folder.join("odd");
     learnt.save(&odd).unwrap();
     std::fs::write(
         odd.join("adapter_model.safetensors"),
@@ -239,7 +217,7 @@ fn adapters_alone_learn_and_lie_beside_the_model_that_they_are_for() {
     let refused = LanguageTrainer::for_task(Arc::new(Sort::default()), longer, model);
     let error = refused.err().unwrap().to_string();
     assert!(error.contains("model.context = 17 is a size of `tiny`, but the model in"), "{error}");
-    std::fs::remove_dir_all(folder.path().join("base")).unwrap();
+    std::fs::remove_dir_all(folder.join("base")).unwrap();
     let error = LanguageModel::load(&saved).unwrap_err().to_string();
     assert!(error.contains("there is no model in") && error.contains("base"), "{error}");
     let none = LanguageTrainer::for_task(Arc::new(Sort::default()), config, None);
@@ -334,10 +312,10 @@ fn imitation_alone_learns_to_sort_three_digits() {
 
 #[test]
 fn the_program_trains_resumes_and_evaluates() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("run");
+    let folder = Scratch::new();
+    let path = folder.join("run");
     let run = path.to_str().unwrap();
-    let json = |words: &[&str]| json(folder.path(), words);
+    let json = |words: &[&str]| json(&folder, words);
     let small = [
         "fit.iterations=2",
         "num_prompts=4",
@@ -381,7 +359,7 @@ fn the_program_trains_resumes_and_evaluates() {
         .map(|model| json(&["generate", model, "321>", "--max-new-tokens", "4", "--json"]));
     assert_eq!(by_run["prompt_tokens"], 4);
     assert_eq!(by_run["completions"], by_folder["completions"]);
-    let refused = refusal(folder.path(), &["train", "srot", "--model", "tiny"]);
+    let refused = refusal(&folder, &["train", "srot", "--model", "tiny"]);
     assert!(refused.contains("unknown task `srot`"), "{refused}");
 }
 

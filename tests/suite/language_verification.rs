@@ -1,6 +1,7 @@
 //! Verification on other threads while a language model generates: a run has the same bytes as with one that waits.
 
-use crate::support::{HANG, Verified, tiny};
+use crate::support::{HANG, Scratch, Verified, tiny};
+use crate::trainers;
 use grove::checkpoint::Checkpoint;
 use grove::metrics::LanguageRecord;
 use grove::parallel::thread_teams;
@@ -10,7 +11,6 @@ use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
-use tempfile::TempDir;
 
 /// The thread and the number of completions of each call of a verifier.
 type Calls = Mutex<Vec<(ThreadId, usize)>>;
@@ -48,7 +48,7 @@ fn sort() -> Arc<dyn Task> {
 }
 
 /// Prompts with a verifier of two processes, which cannot judge some answers.
-fn data(folder: &TempDir) -> Arc<dyn Task> {
+fn data(folder: &Scratch) -> Arc<dyn Task> {
     let script = "import json, sys\nfor line in sys.stdin:\n    request = json.loads(line)\n    \
                   text, wanted = request['completion'], request['fields']['solution']\n    \
                   answer = {'error': 'too long'} if len(text) > 1 else {'reward': text.count(wanted) / 2}\n    \
@@ -57,7 +57,7 @@ fn data(folder: &TempDir) -> Arc<dyn Task> {
         let split = ["train", "test"][i % 2];
         format!("{{\"prompt\": \"{i}=\", \"solution\": \"{}\", \"split\": \"{split}\"}}\n", i % 3)
     };
-    let [prompts, program] = ["prompts.jsonl", "verifier.py"].map(|name| folder.path().join(name));
+    let [prompts, program] = ["prompts.jsonl", "verifier.py"].map(|name| folder.join(name));
     fs::write(&prompts, (0..10).map(line).collect::<String>()).unwrap();
     fs::write(&program, script).unwrap();
     let command = format!("python3 {}", program.display());
@@ -85,14 +85,13 @@ fn outcome(mut trainer: LanguageTrainer) -> Outcome {
 
 /// Trains on the task on a pool of threads.
 fn train(task: &Arc<dyn Task>, pool: usize) -> Outcome {
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(pool).build().unwrap();
     let trainer = || LanguageTrainer::for_task(task.clone(), config(), None).unwrap();
-    pool.install(|| outcome(trainer()))
+    trainers::on_threads(pool, || outcome(trainer()))
 }
 
 #[test]
 fn verification_during_generation_changes_no_byte() {
-    let folder = TempDir::new().unwrap();
+    let folder = Scratch::new();
     for task in [sort(), data(&folder)] {
         let expected = train(&on_threads(&task, 0, usize::MAX).0, 2);
         let unjudged: usize = expected.1.iter().map(|record| record.num_unjudged).sum();
@@ -108,7 +107,7 @@ fn verification_during_generation_changes_no_byte() {
 
 #[test]
 fn built_in_verifiers_on_threads_have_a_call_for_each_completion() {
-    let folder = TempDir::new().unwrap();
+    let folder = Scratch::new();
     assert_eq!((data(&folder).num_verifier_threads(), sort().num_verifier_threads()), (2, 0));
     let here = thread::current().id();
     for threads in [0, 2] {

@@ -1,6 +1,7 @@
 //! Learning: each game's defaults reach their mark.
 
 use crate::support::cpu;
+use crate::trainers::iterate;
 use grove::env::{CartPole, Catch, Fruit, Rules};
 use grove::rollout::ActionSelection;
 use grove::settings::TrainConfig;
@@ -12,9 +13,7 @@ fn score<G: Rules + Default + Serialize>(iterations: u32) -> f64 {
     let mut config = TrainConfig::for_game(G::NAME);
     config.iterations = iterations;
     let mut trainer = Trainer::new(G::default(), &config, &cpu());
-    for _ in 0..iterations {
-        trainer.iterate().unwrap();
-    }
+    iterate(&mut trainer, iterations);
     trainer.evaluate(5000, ActionSelection::Greedy).unwrap().mean_score
 }
 

@@ -78,6 +78,7 @@ mod task_users;
 mod task_verifier;
 mod teams;
 mod tokenizers;
+mod trainers;
 mod vec_env;
 mod viewer;
 mod watch;

@@ -6,14 +6,15 @@ pub mod own_model;
 
 use crate::own_models::Leaky;
 use crate::shared::training::short_run;
-use crate::support::{adapter, cpu, grove, json, stdout, train};
+use crate::support::{Scratch, adapter, cpu, grove, json, stdout, train};
+use crate::trainers::{iterate, on_threads, snapshot};
 use burn::tensor::Device;
 use grove::env::{Catch, Env, Recall};
 use grove::model::{NamedModel, NativePolicy, Network, TensorActor};
 use grove::rng::Stream;
 use grove::rollout::{ActionSelection, evaluate};
 use grove::settings::{Activation, EngineChoice, GroupStart, ModelKind, PolicyConfig, TrainConfig};
-use grove::trainer::{GameTrainer, Trainer, load_policy};
+use grove::trainer::{Trainer, load_policy};
 use own_model::Residual;
 use std::fs;
 use std::path::Path;
@@ -33,17 +34,6 @@ fn residual(width: usize, key: u32, device: &Device) -> Network {
     Network::user_defined::<Residual>(features, actions, &config, key, device)
 }
 
-/// The bytes of a checkpoint's sections.
-pub fn bytes(trainer: &GameTrainer<Catch>) -> Vec<(String, Vec<u8>)> {
-    trainer.snapshot().unwrap().sections.into_iter().map(|s| (s.name, s.bytes)).collect()
-}
-
-pub fn iterate(trainer: &mut GameTrainer<Catch>, iterations: u32) {
-    for _ in 0..iterations {
-        trainer.iterate().unwrap();
-    }
-}
-
 /// A run repeats itself, and goes on where it was interrupted, byte for byte.
 pub fn assert_repeats_and_resumes(model: &Network, config: &TrainConfig, device: &Device) {
     let game = Catch::default();
@@ -53,15 +43,15 @@ pub fn assert_repeats_and_resumes(model: &Network, config: &TrainConfig, device:
     assert_eq!(whole.fallback_reason().is_none(), model.kind().is_some() && *device == cpu());
     iterate(&mut whole, 4);
     iterate(&mut again, 4);
-    assert!(bytes(&whole) == bytes(&again), "{} repeats itself", whole.describe_engine());
+    assert!(snapshot(&whole) == snapshot(&again), "{} repeats itself", whole.describe_engine());
     iterate(&mut broken, 2);
-    let saved = broken.snapshot().unwrap();
+    let saved = snapshot(&broken);
     let has_memory = model.initial_memory(1, device).is_some();
     let saves_memory = has_memory && config.rollout.start == GroupStart::Branch;
     assert_eq!(saved.section("memory.safetensors", 1).is_ok(), saves_memory);
     let mut resumed = new().with_checkpoint(&saved).unwrap();
     iterate(&mut resumed, 2);
-    assert!(bytes(&whole) == bytes(&resumed), "{} goes on exactly", whole.describe_engine());
+    assert!(snapshot(&whole) == snapshot(&resumed), "{} goes on exactly", whole.describe_engine());
 }
 
 /// Checks that a run of so many groups of games comes to the same bytes on any number of threads.
@@ -73,11 +63,10 @@ pub fn assert_any_threads_agree(mut config: TrainConfig, num_groups: usize) {
     config.rollout.learn_steps = 16;
     config.update.num_minibatches = 2;
     let run = |threads: usize| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        pool.install(|| {
+        on_threads(threads, || {
             let mut trainer = Trainer::new(Catch::default(), &config, &cpu());
             iterate(&mut trainer, 2);
-            bytes(&trainer)
+            snapshot(&trainer)
         })
     };
     let one = run(1);
@@ -94,9 +83,7 @@ pub fn assert_learns_recall(kind: ModelKind, iterations: u32) {
     config.rollout.num_steps = 16;
     config.rollout.learn_steps = 16;
     let mut trainer = Trainer::new(game, &config, &cpu());
-    for _ in 0..iterations {
-        trainer.iterate().unwrap();
-    }
+    iterate(&mut trainer, iterations);
     // Chance, and the best without a memory, is 1 / 4.
     let score = trainer.evaluate(2000, ActionSelection::Greedy).unwrap().mean_score;
     assert!(score >= 0.99, "{score}");
@@ -173,7 +160,7 @@ pub fn assert_acts_as_by_tensors(config: &TrainConfig) {
         assert!((a.mean_score - b.mean_score).abs() < 0.02, "{a:?} {b:?}");
         assert_eq!(a.mean_length, b.mean_length);
     }
-    let saved = load_policy(&trainer.snapshot().unwrap(), game, config).unwrap();
+    let saved = load_policy(&snapshot(&trainer), game, config).unwrap();
     assert_eq!(
         evaluate(&saved, game, 50, Stream::Evaluation, 1, ActionSelection::Greedy),
         evaluate(&native, game, 50, Stream::Evaluation, 1, ActionSelection::Greedy)
@@ -211,9 +198,7 @@ fn a_user_defined_model_learns() {
     let model = residual(64, 1, &cpu());
     let mut trainer = Trainer::with_model(Catch::default(), model, &config, &cpu());
     let before = trainer.evaluate(1000, ActionSelection::Sampling).unwrap().mean_score;
-    for _ in 0..config.iterations {
-        trainer.iterate().unwrap();
-    }
+    iterate(&mut trainer, config.iterations);
     let after = trainer.evaluate(1000, ActionSelection::Greedy).unwrap().mean_score;
     assert!(before < 0.0 && after > 0.9, "{before} before, {after} after");
 }
@@ -251,8 +236,7 @@ fn assert_engine(folder: &Path, run: &str, engine: &str) {
 
 #[test]
 fn the_program_trains_resumes_evaluates_and_records_a_recurrent_policy() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let gru = ["--set", "kind=gru", "--set", "hidden=[6]"];
     assert_program_takes(folder, &gru);
     let general = [&gru[..], &["--iterations", "4", "--engine", "general"]].concat();

@@ -1,22 +1,17 @@
 //! Paths whose names are not UTF-8, which the file systems of Linux permit.
 
-use crate::support::{stderr, stdout};
+use crate::support::{Scratch, command, stderr, stdout};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::process::Command;
-use tempfile::TempDir;
 
 #[test]
 fn paths_that_are_not_utf8_are_taken_or_rejected_in_a_sentence() {
-    let folder = TempDir::new().unwrap();
+    let folder = Scratch::new();
     let name = |bytes| OsStr::from_bytes(bytes);
     let (run, data) = (name(b"run-\xff"), name(b"data-\xff.jsonl"));
-    fs::write(folder.path().join(data), "{\"prompt\": \"1+1\", \"solution\": \"2\"}\n").unwrap();
-    let grove = |words: &[&OsStr]| {
-        let mut program = Command::new(env!("CARGO_BIN_EXE_grove"));
-        program.args(words).current_dir(folder.path()).output().unwrap()
-    };
+    fs::write(folder.join(data), "{\"prompt\": \"1+1\", \"solution\": \"2\"}\n").unwrap();
+    let grove = |words: &[&OsStr]| command(&folder, &[]).args(words).output().unwrap();
     let words = |text: &'static str| text.split(' ').map(OsStr::new);
     let of = |before, path, after| {
         let all: Vec<&OsStr> = words(before).chain([path]).chain(words(after)).collect();
@@ -36,7 +31,7 @@ fn paths_that_are_not_utf8_are_taken_or_rejected_in_a_sentence() {
         "--seeds 1,2",
     );
     assert!(seeds.status.success(), "{}", stderr(&seeds));
-    assert!(folder.path().join(name(b"seeds-\xff/seed-2/checkpoints")).is_dir());
+    assert!(folder.join(name(b"seeds-\xff/seed-2/checkpoints")).is_dir());
     for (before, after) in [
         ("train --model tiny --task-data", "--verifier cat"),
         ("fit", "--model tiny"),

@@ -6,26 +6,13 @@
 mod fruit_optimum;
 
 use self::fruit_optimum::{Process, fruits};
-use grove::env::{Env, Episode, Fruit, FruitObservation, new_game, play_step};
+use crate::support::fruit;
+use grove::env::{Env, Episode, Fruit, new_game, play_step};
 use grove::rng::draw;
 
 /// Games small enough for exhaustive search.
-const SMALL: [Fruit; 3] = [
-    Fruit { width: 5, height: 4, spawn_interval: 2, basket: 1, max_steps: 5, ..TINY },
-    Fruit { width: 4, height: 5, spawn_interval: 1, basket: 2, max_steps: 5, ..TINY },
-    TINY,
-];
-
-const TINY: Fruit = Fruit {
-    width: 3,
-    height: 3,
-    basket: 1,
-    max_fruits: 2,
-    min_fruits: 1,
-    spawn_interval: 1,
-    max_steps: 6,
-    observation: FruitObservation::Features,
-};
+const SMALL: [Fruit; 3] =
+    [fruit([5, 4, 1, 2, 1, 2, 5]), fruit([4, 5, 2, 2, 1, 1, 5]), fruit([3, 3, 1, 2, 1, 1, 6])];
 
 /// Best mean score of the rest of a game by exhaustive search over moves and chance. Fruits are
 /// columns and rows in order of appearance.

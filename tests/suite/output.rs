@@ -1,6 +1,6 @@
 //! Output of the program: settings, dry runs, progress, and the choice of the latest run.
 
-use crate::support::{grove, json, refusal, stderr, stdout, train};
+use crate::support::{Scratch, grove, json, refusal, stderr, stdout, train};
 use grove::settings::{TrainConfig, overlay};
 use std::fs;
 #[cfg(target_os = "linux")]
@@ -9,12 +9,10 @@ use std::{
     path::Path,
     process::{Command, Stdio},
 };
-use tempfile::TempDir;
 
 #[test]
 fn the_list_of_settings_is_a_valid_settings_file() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let text = stdout(&grove(folder, &["settings", "catch"]));
     assert!(text.contains("# learning_rate: 0 or more\nlearning_rate = "), "{text}");
     assert!(text.contains("(TRL: beta)"), "{text}");
@@ -43,8 +41,7 @@ fn the_list_of_settings_is_a_valid_settings_file() {
 
 #[test]
 fn a_dry_run_estimates_and_saves_nothing() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let words = ["train", "catch", "--device", "cpu", "--dry-run"];
     let report = json(folder, &[&words[..], &["--set", "hidden=[8]", "--json"]].concat());
     // 4 features and 3 actions.
@@ -66,8 +63,7 @@ fn a_dry_run_estimates_and_saves_nothing() {
 
 #[test]
 fn resume_without_a_game_takes_the_latest_run() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     for game in ["cartpole", "catch"] {
         let words = ["train", game, "--device", "cpu", "--iterations", "1"];
         assert!(grove(folder, &words).status.success());
@@ -83,8 +79,7 @@ fn resume_without_a_game_takes_the_latest_run() {
 
 #[test]
 fn a_run_leaves_a_history_of_about_twenty_lines() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let words = ["train", "catch", "--device", "cpu", "--iterations", "100", "--set"];
     let said = stderr(&grove(folder, &[&words[..], &["eval_every=1"]].concat()));
     let lines: Vec<&str> = said.lines().filter(|line| line.contains("/100  score ")).collect();
@@ -118,8 +113,7 @@ pub fn in_terminal(folder: &Path, size: &str, arguments: &str, keys: &str) -> St
 #[cfg(target_os = "linux")]
 #[test]
 fn a_large_terminal_has_a_dashboard_and_keys() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let run = "train catch --device cpu --iterations 1000000";
     let said = in_terminal(folder, "cols 120 rows 40", run, "sq");
     for part in [
@@ -146,9 +140,9 @@ fn a_large_terminal_has_a_dashboard_and_keys() {
 #[cfg(target_os = "linux")]
 #[test]
 fn progress_fits_a_terminal_of_eighty_columns() {
-    let folder = TempDir::new().unwrap();
+    let folder = Scratch::new();
     let run = "train catch --device cpu --iterations 200";
-    let said = in_terminal(folder.path(), "cols 80", run, "");
+    let said = in_terminal(&folder, "cols 80", run, "");
     let mut history = 0;
     // Each update of the line starts with a carriage return or a control sequence.
     for line in said.split(['\r', '\n']) {
@@ -191,8 +185,7 @@ fn completed(folder: &Path, line: &str) -> String {
 
 #[test]
 fn completions_and_man_pages_know_every_command() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
         let script = stdout(&grove(folder, &["completions", shell]));
         assert!(script.contains("sweep") && script.contains("run-dir"), "{shell}: {script}");

@@ -7,12 +7,11 @@ mod example;
 use crate::envs::Faulty;
 use crate::models::own_model::Residual;
 use crate::own_models::Leaky;
-use crate::support::{adapter_name, stderr, stdout};
+use crate::support::{Scratch, adapter_name, stderr, stdout};
 use example::Corridor;
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::{Command, Output};
-use tempfile::TempDir;
 
 /// The words of the command line for the process that is the program.
 const WORDS: &str = "GROVE_TEST_WORDS";
@@ -68,8 +67,7 @@ pub fn json(folder: &Path, arguments: &str) -> serde_json::Value {
 
 #[test]
 fn every_command_takes_a_user_defined_game() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let settings = "--device cpu --set num_groups=8 --set corridor.length=4 --set eval_episodes=50";
     let report = json(folder, &format!("train corridor --run-dir run --iterations 2 {settings}"));
     assert_eq!((&report["env"], &report["iteration"]), (&"corridor".into(), &2.into()));
@@ -110,21 +108,20 @@ fn every_command_takes_a_user_defined_game() {
 
 #[test]
 fn a_program_within_another_leaves_the_process_and_its_environment_alone() {
-    let folder = TempDir::new().unwrap();
+    let folder = Scratch::new();
     for (arguments, status) in
         [("--version", 0), ("train --help", 0), ("eval nothing", 1), ("train --nonsense", 2)]
     {
-        let said = stdout(&own(folder.path(), arguments));
+        let said = stdout(&own(&folder, arguments));
         assert!(said.contains(&format!("status {status}")), "{arguments}: {said}");
     }
-    let mut devices = command(folder.path(), "devices");
+    let mut devices = command(&folder, "devices");
     assert!(devices.env_remove(RUNTIME_DIR).output().unwrap().status.success());
 }
 
 #[test]
 fn built_in_games_can_be_left_out() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let mut train = command(folder, "train fruit");
     let output = train.env(WITHOUT_BUILTIN, "1").output().unwrap();
     assert!(!output.status.success());
@@ -134,8 +131,7 @@ fn built_in_games_can_be_left_out() {
 
 #[test]
 fn check_accepts_a_good_game_and_reports_its_extent() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let output = own(folder, "check corridor --episodes 9 --device cpu");
     assert!(output.status.success(), "{}", stderr(&output));
     let said = stdout(&output);
@@ -153,8 +149,7 @@ fn check_accepts_a_good_game_and_reports_its_extent() {
 
 #[test]
 fn check_reports_faults_and_fails() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let mut faults = vec![
         ("HugeFeature", "cpu", "warning: feature 0 (feature 0) reaches"),
         ("InfiniteFeature", "cpu", "error: feature 0 (feature 0) is inf"),

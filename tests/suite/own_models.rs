@@ -1,14 +1,13 @@
 //! A program with models of its user's: every command is there for them, beside the built-in ones.
 
 use crate::own_game::{json, own};
-use crate::support::{refusal, stderr};
+use crate::support::{Scratch, refusal, stderr, tree};
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor, TensorData};
 use grove::model::{Model, NamedModel};
 use grove::settings::PolicyConfig;
-use std::fs;
+use std::collections::BTreeMap;
 use std::path::Path;
-use tempfile::TempDir;
 
 /// A model with memory: a running mean of what it has seen, which begins with a parameter.
 #[derive(Module, Debug)]
@@ -56,21 +55,14 @@ const SMALL: &str = "--device cpu --set num_groups=8 --set hidden=[8] --set eval
                      --set lr_scheduler_type=constant --set entropy_coef=0 --set eval_every=2";
 
 /// The files of a run's checkpoint after four iterations.
-fn saved(folder: &Path, run: &str) -> Vec<(String, Vec<u8>)> {
-    let files = fs::read_dir(folder.join(run).join("checkpoints/00000004")).unwrap();
-    let file = |entry: fs::DirEntry| {
-        (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap())
-    };
-    let mut files: Vec<_> = files.map(|entry| file(entry.unwrap())).collect();
-    files.sort();
-    files
+fn saved(folder: &Path, run: &str) -> BTreeMap<String, Vec<u8>> {
+    tree(&folder.join(run).join("checkpoints/00000004"))
 }
 
 #[test]
 fn every_command_takes_user_defined_models() {
     for kind in ["residual", "leaky"] {
-        let folder = TempDir::new().unwrap();
-        let folder = folder.path();
+        let folder = &Scratch::new();
         let settings = format!("--set kind={kind} {SMALL}");
         let run = |name: &str, iterations: u32| {
             let words =
@@ -82,13 +74,11 @@ fn every_command_takes_user_defined_models() {
         let resumed = json(folder, "train --resume --run-dir broken --iterations 4 --device cpu");
         assert_eq!(resumed["mean_score"], whole["mean_score"], "{kind}");
         let (whole_files, broken_files) = (saved(folder, "whole"), saved(folder, "broken"));
-        let has_memory = whole_files.iter().any(|(name, _)| name == "memory.safetensors");
-        assert_eq!(has_memory, kind == "leaky");
+        assert_eq!(whole_files.contains_key("memory.safetensors"), kind == "leaky");
         assert!(whole_files == broken_files, "{kind} goes on where it was, byte for byte");
 
         // Saved by the names of the module's own parameters.
-        let weights =
-            &whole_files.iter().find(|(name, _)| name == "weights.safetensors").unwrap().1;
+        let weights = &whole_files["weights.safetensors"];
         let tensors = safetensors::SafeTensors::deserialize(weights).unwrap();
         let name = if kind == "leaky" { "first" } else { "norm.gamma" };
         assert!(tensors.tensor(name).is_ok(), "{:?}", tensors.names());
@@ -119,8 +109,7 @@ fn every_command_takes_user_defined_models() {
 
 #[test]
 fn user_defined_models_begin_alike_on_every_rank() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     // So wide that the ranks draw their weights at the same time.
     let settings = "--iterations 4 --set kind=residual --set hidden=[256] --set num_groups=16 --timeout 600 \
                     --set num_minibatches=1 --set num_shards=4 --set eval_episodes=50";
@@ -133,8 +122,7 @@ fn user_defined_models_begin_alike_on_every_rank() {
 
 #[test]
 fn a_user_defined_model_learns_in_the_program_and_an_unknown_one_is_rejected() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let report =
         json(folder, "train catch --set kind=residual --iterations 30 --device cpu --run-dir x");
     assert!(report["mean_score"].as_f64().unwrap() > 0.9, "{report}");

@@ -1,10 +1,10 @@
 //! Phrases that stay out of documents, the page, help, settings and printed sentences, since an English developer
 //! would write another one.
 
-use crate::support::{grove, stdout};
+use crate::support::{Scratch, grove, repository, sources, stdout};
 use grove::{env, task};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Phrases, each with a better one.
 #[rustfmt::skip]
@@ -84,10 +84,6 @@ const PHRASES: &[(&str, &str)] = &[
     ("whoever", "anyone who"),
 ];
 
-fn root(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
-}
-
 /// The text with single spaces, in lower case.
 fn plain(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase()
@@ -103,14 +99,14 @@ fn assert_has_no_phrase(name: &str, text: &str) {
 
 /// Paths of all files in a folder that end like this.
 fn files(folder: &str, ending: &str) -> Vec<PathBuf> {
-    let entries = fs::read_dir(root(folder)).unwrap();
+    let entries = fs::read_dir(repository(folder)).unwrap();
     let paths = entries.map(|entry| entry.unwrap().path());
     paths.filter(|path| path.to_string_lossy().ends_with(ending)).collect()
 }
 
 #[test]
 fn documents_and_the_page_have_none_of_the_phrases() {
-    let mut paths = vec![root("python/README.md"), root("benches/README.md")];
+    let mut paths = vec![repository("python/README.md"), repository("benches/README.md")];
     for (folder, ending) in
         [("", ".md"), ("docs", ".md"), ("web/page", ".html"), ("web/page", ".js")]
     {
@@ -124,8 +120,7 @@ fn documents_and_the_page_have_none_of_the_phrases() {
 
 #[test]
 fn help_and_settings_have_none_of_the_phrases() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     // Manual pages hold all help.
     assert!(grove(folder, &["man", "--out", "pages"]).status.success());
     for entry in fs::read_dir(folder.join("pages")).unwrap() {
@@ -142,23 +137,14 @@ fn help_and_settings_have_none_of_the_phrases() {
 
 #[test]
 fn printed_sentences_have_none_of_the_phrases() {
-    fn search(folder: &Path, count: &mut usize) {
-        for entry in fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                search(&path, count);
-            } else if path.extension().is_some_and(|it| it == "rs") {
-                let text = fs::read_to_string(&path).unwrap();
-                let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
-                // A sentence may go on in the next line of the source.
-                let code: String =
-                    code.map(|line| line.trim_end_matches('\\').to_string() + " ").collect();
-                assert_has_no_phrase(&path.display().to_string(), &code);
-                *count += 1;
-            }
-        }
+    let files = sources(&repository("src"));
+    let count = files.len();
+    for path in files {
+        let text = fs::read_to_string(&path).unwrap();
+        let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+        // A sentence may go on in the next line of the source.
+        let code: String = code.map(|line| line.trim_end_matches('\\').to_string() + " ").collect();
+        assert_has_no_phrase(&path.display().to_string(), &code);
     }
-    let mut count = 0;
-    search(&root("src"), &mut count);
     assert!(count > 200, "{count} files");
 }

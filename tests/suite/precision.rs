@@ -5,10 +5,10 @@ use crate::shared::decoder::{
 };
 use crate::shared::training::short_run;
 use crate::shared::unpack::unpack;
-use crate::support::{adapter, cpu, floats, refusal};
+use crate::support::{Scratch, adapter, cpu, floats, refusal};
+use crate::trainers::{assert_resumes, iterate};
 use burn::tensor::{Device, Tensor};
 use grove::advantage::kernels::compute_recording_advantages;
-use grove::checkpoint::Checkpoint;
 use grove::device::has_precision;
 use grove::env::{Catch, Env, Fruit};
 use grove::learner::fused::FusedLearner;
@@ -149,21 +149,7 @@ fn ratios_of_the_first_update_in_bf16_are_exactly_one() {
 #[test]
 fn a_resumed_run_in_bf16_equals_an_uninterrupted_one_with_any_threads() {
     for config in runs_in_bf16() {
-        let run = |threads: usize, cut: u32| -> Checkpoint {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            pool.install(|| {
-                let mut first = trainer(&config);
-                (0..cut).for_each(|_| drop(first.iterate().unwrap()));
-                let mut second =
-                    trainer(&config).with_checkpoint(&first.snapshot().unwrap()).unwrap();
-                (cut..config.iterations).for_each(|_| drop(second.iterate().unwrap()));
-                second.snapshot().unwrap()
-            })
-        };
-        let whole = run(1, 0);
-        for (threads, cut) in [(1, 2), (3, 1)] {
-            assert!(run(threads, cut) == whole, "{threads} threads, cut at {cut}");
-        }
+        assert_resumes(|| trainer(&config), config.iterations, &[(1, 2), (3, 1)]);
     }
 }
 
@@ -176,7 +162,7 @@ fn built_in_networks_learn_to_catch_in_bf16() {
         config.rollout.group_size = 8;
         config.optimizer.learning_rate = 1e-2;
         let mut trainer = trainer(&config);
-        (0..config.iterations).for_each(|_| drop(trainer.iterate().unwrap()));
+        iterate(&mut trainer, config.iterations);
         let score = trainer.evaluate(1000, ActionSelection::Greedy).unwrap().mean_score;
         assert!(score > 0.9, "{}: {score}", config.policy.kind);
     }
@@ -207,26 +193,26 @@ fn lower_precisions_come_close_to_single_precision_where_the_device_has_them() {
 
 #[test]
 fn an_unavailable_precision_is_rejected() {
-    let folder = tempfile::tempdir().unwrap();
-    let text = refusal(folder.path(), &["train", "catch", "--device", "cpu", "--precision", "f16"]);
+    let folder = Scratch::new();
+    let text = refusal(&folder, &["train", "catch", "--device", "cpu", "--precision", "f16"]);
     assert!(
         text.contains("the precision f16 is not available for this run: the CPU supports f32"),
         "{text}"
     );
     let tf32 = ["train", "catch", "--device", "cpu", "--precision", "tf32"];
-    let text = refusal(folder.path(), &tf32);
+    let text = refusal(&folder, &tf32);
     assert!(text.contains("tf32 is for decoders and language models"), "{text}");
-    let text = refusal(folder.path(), &["train", "sort", "--device", "cpu", "--precision", "tf32"]);
+    let text = refusal(&folder, &["train", "sort", "--device", "cpu", "--precision", "tf32"]);
     assert!(text.contains("the CPU supports f32, and bf16 for"), "{text}");
     let gru = ["train", "recall", "--set", "kind=gru", "--precision", "f16"];
-    let text = refusal(folder.path(), &gru);
+    let text = refusal(&folder, &gru);
     assert!(text.contains("this network does not support f16 on this device"), "{text}");
     for kind in ["kind=mlp", "kind=gru", "kind=decoder"] {
         // The CPU has bf16 for all, but not in this engine.
         let general = ["train", "recall", "--set", kind, "--device", "cpu", "--engine", "general"];
-        let text = refusal(folder.path(), &[&general[..], &["--precision", "bf16"]].concat());
+        let text = refusal(&folder, &[&general[..], &["--precision", "bf16"]].concat());
         assert!(text.contains("for this run: `engine = general` was requested"), "{text}");
     }
-    let text = refusal(folder.path(), &["train", "catch", "--precision", "f8"]);
+    let text = refusal(&folder, &["train", "catch", "--precision", "f8"]);
     assert!(text.contains("must be one of: f32, tf32, f16, bf16"), "{text}");
 }

@@ -1,15 +1,15 @@
 //! The program from a user's view: runs, results, interruptions, damage.
 
 use crate::support::{
-    adapter_name, assert_same_files, grove, json, refusal, stderr, stdout, train, tree,
+    Scratch, adapter_name, assert_same_files, grove, json, records, refusal, stderr, stdout,
+    success, train, tree,
 };
+use grove::metrics::IterationRecord;
 use std::fs;
-use tempfile::TempDir;
 
 #[test]
 fn eval_plays_the_policy_of_a_run() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     for &game in grove::env::NAMES {
         let report = json(folder, &train(game, game, &["--iterations", "6"]));
         assert_eq!(report["env"], game);
@@ -28,9 +28,7 @@ fn eval_plays_the_policy_of_a_run() {
         assert_eq!((&few["sampled"]["episodes"], &few["seed"]), (&7.into(), &3.into()));
         assert_ne!(evaluation["sampled"]["mean_score"], evaluation["mean_score"], "{game}");
 
-        let metrics = fs::read_to_string(folder.join(game).join("metrics.jsonl")).unwrap();
-        let records: Vec<grove::metrics::IterationRecord> =
-            metrics.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let records: Vec<IterationRecord> = records(&folder.join(game));
         let values: Vec<u32> = records.iter().map(|r| r.iteration).collect();
         assert_eq!(values, [1, 2, 3, 4, 5, 6]);
         // The native engine works in host memory.
@@ -55,8 +53,7 @@ fn eval_plays_the_policy_of_a_run() {
 
 #[test]
 fn results_do_not_depend_on_the_number_of_threads() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     for (dir, threads) in [("one", "1"), ("two", "2"), ("again", "2")] {
         json(folder, &train("fruit", dir, &["--iterations", "5", "--threads", threads]));
     }
@@ -77,8 +74,7 @@ fn results_do_not_depend_on_the_number_of_threads() {
 #[cfg(unix)]
 #[test]
 fn interrupted_and_resumed_equals_uninterrupted() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let more = ["--iterations", "150", "--set", "kl_coef=0.01", "--set", "save_every=40"];
     json(folder, &train("catch", "whole", &more));
 
@@ -87,8 +83,6 @@ fn interrupted_and_resumed_equals_uninterrupted() {
     assert_eq!(report["interrupted"], true);
     let stopped_at = report["iteration"].as_u64().unwrap();
     assert!((7..150).contains(&stopped_at));
-    let metrics = folder.join("broken/metrics.jsonl");
-    let lines = || fs::read_to_string(&metrics).map_or(0, |text| text.lines().count());
 
     let resume = ["train", "--resume", "--run-dir", "broken", "--device", "cpu", "--json"];
     let report = json(folder, &resume);
@@ -96,7 +90,8 @@ fn interrupted_and_resumed_equals_uninterrupted() {
     let last = |run: &str| folder.join(run).join("checkpoints/00000150");
     assert_same_files(&last("whole"), &last("broken"));
     assert_same_files(&folder.join("whole/best"), &folder.join("broken/best"));
-    assert_eq!(lines(), 150, "each iteration is reported once");
+    let metrics = records::<IterationRecord>(&folder.join("broken"));
+    assert_eq!(metrics.len(), 150, "each iteration is reported once");
 
     let again = grove(folder, &resume);
     assert!(!again.status.success());
@@ -105,8 +100,7 @@ fn interrupted_and_resumed_equals_uninterrupted() {
 
 #[test]
 fn a_damaged_checkpoint_is_named_and_the_one_before_it_is_used() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let more = ["--iterations", "8", "--set", "save_every=4"];
     json(folder, &train("catch", "run", &more));
     let newest = folder.join("run/checkpoints/00000008");
@@ -119,8 +113,7 @@ fn a_damaged_checkpoint_is_named_and_the_one_before_it_is_used() {
     fs::remove_dir_all(folder.join("run/best")).unwrap();
 
     let resume = ["train", "--resume", "--run-dir", "run", "--device", "cpu"];
-    let output = grove(folder, &resume);
-    assert!(output.status.success(), "{}", stderr(&output));
+    let output = success(folder, &resume);
     assert!(stderr(&output).contains("00000008"), "{}", stderr(&output));
     assert!(
         stderr(&output).contains("using run/checkpoints/00000004 instead"),
@@ -131,8 +124,7 @@ fn a_damaged_checkpoint_is_named_and_the_one_before_it_is_used() {
 
     // Without the best policy, `eval` warns and uses the newest checkpoint.
     fs::remove_file(folder.join("run/best/weights.safetensors")).unwrap();
-    let output = grove(folder, &["eval", "run", "--episodes", "10"]);
-    assert!(output.status.success(), "{}", stderr(&output));
+    let output = success(folder, &["eval", "run", "--episodes", "10"]);
     assert!(stderr(&output).contains("weights.safetensors"), "{}", stderr(&output));
 
     // Where the system cannot read it, it may be intact, and no other policy takes its place.
@@ -149,8 +141,7 @@ fn a_damaged_checkpoint_is_named_and_the_one_before_it_is_used() {
 
 #[test]
 fn a_run_is_named_by_its_game_or_its_folder() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     for (run, iterations) in [("runs/catch-1", "1"), ("runs/catch-2", "2")] {
         json(folder, &train("catch", run, &["--iterations", iterations]));
     }
@@ -167,8 +158,8 @@ fn a_run_is_named_by_its_game_or_its_folder() {
 
 #[test]
 fn devices_are_listed() {
-    let folder = TempDir::new().unwrap();
-    let report = json(folder.path(), &["devices", "--json"]);
+    let folder = Scratch::new();
+    let report = json(&folder, &["devices", "--json"]);
     let devices = report["devices"].as_array().unwrap();
     assert_eq!(devices[0]["name"], "cpu");
     assert_eq!(devices[0]["software"], false);
@@ -180,14 +171,13 @@ fn devices_are_listed() {
             assert_eq!(device["software"], false, "auto never takes a software rasterizer");
         }
     }
-    let table = grove(folder.path(), &["devices"]);
+    let table = grove(&folder, &["devices"]);
     assert!(stdout(&table).contains("`auto` selects"));
 }
 
 #[test]
 fn bench_measures_all_quantities() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     for device in [Some("cpu".to_string()), adapter_name()].iter().flatten() {
         let arguments = ["bench", "catch", "--device", device, "--out", "figures.json"];
         let sizes = ["--num-envs", "48", "--num-steps", "20", "--learn-steps", "10"];
@@ -197,8 +187,7 @@ fn bench_measures_all_quantities() {
         let run = [&run[..], &["num_steps=20", "learn_steps=10"]].concat();
         let run: Vec<_> = run.into_iter().flat_map(|setting| ["--set", setting]).collect();
         let more = [more.as_slice(), &["--score-repeats", "2"], &run[..]].concat();
-        let output = grove(folder, &[arguments.as_slice(), &sizes, &more].concat());
-        assert!(output.status.success(), "{}", stderr(&output));
+        let output = success(folder, &[arguments.as_slice(), &sizes, &more].concat());
         let text = fs::read_to_string(folder.join("figures.json")).unwrap();
         let report: serde_json::Value = serde_json::from_str(&text).unwrap();
         for rate in ["rules", "policy", "trained"] {

@@ -1,9 +1,10 @@
 //! Every command of the README works as printed, from top to bottom in a new folder, and so do those of the documents,
 //! as far as a test has what they need; all are ones that the program has.
 
-use crate::support::{adapter, hear_ctrl_c, interrupted_run, wait_for};
+use crate::support::{
+    Scratch, adapter, hear_ctrl_c, interrupted_run, repository, signal, wait_for,
+};
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// A program `grove` that shortens a command: fewer iterations, games and units, a free port.
@@ -26,8 +27,7 @@ exec "$GROVE" "$@"
 
 /// The commands in the console blocks of a document, each on one line and without its comment.
 fn commands(document: &str) -> Vec<String> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(document);
-    let text = fs::read_to_string(path).unwrap().replace("\\\n", " ");
+    let text = fs::read_to_string(repository(document)).unwrap().replace("\\\n", " ");
     let mut inside = false;
     let mut commands = Vec::new();
     for line in text.lines() {
@@ -40,28 +40,27 @@ fn commands(document: &str) -> Vec<String> {
 }
 
 struct Shell {
-    folder: tempfile::TempDir,
+    folder: Scratch,
 }
 
 impl Shell {
     /// A folder with the repository's examples and the shortened program.
     fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let bin = folder.path().join("bin");
+        let folder = Scratch::new();
+        let bin = folder.join("bin");
         fs::create_dir(&bin).unwrap();
         fs::write(bin.join("grove"), SHORTER).unwrap();
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         fs::set_permissions(bin.join("grove"), mode).unwrap();
-        let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
-        std::os::unix::fs::symlink(examples, folder.path().join("examples")).unwrap();
+        std::os::unix::fs::symlink(repository("examples"), folder.join("examples")).unwrap();
         Self { folder }
     }
 
     fn command(&self, line: &str) -> Command {
-        let bin: PathBuf = self.folder.path().join("bin");
+        let bin = self.folder.join("bin");
         let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
         let mut command = Command::new("sh");
-        command.args(["-c", &format!("exec {line}")]).current_dir(self.folder.path());
+        command.args(["-c", &format!("exec {line}")]).current_dir(&self.folder);
         command.env("PATH", path).env("GROVE", env!("CARGO_BIN_EXE_grove"));
         command.env("model", "no-such-model");
         command
@@ -78,7 +77,7 @@ impl Shell {
 
     /// Runs a command that serves a page until Ctrl-C.
     fn serve(&self, line: &str) {
-        let log = self.folder.path().join("served");
+        let log = self.folder.join("served");
         let file = fs::File::create(&log).unwrap();
         let mut child = self.command(line).stderr(file).stdout(Stdio::null()).spawn().unwrap();
         let said = || fs::read_to_string(&log).unwrap();
@@ -86,7 +85,7 @@ impl Shell {
         if line.contains("train") {
             wait_for("the end of the run", || said().contains("stays up until you press Ctrl-C"));
         }
-        Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+        signal(child.id(), "-INT");
         assert!(child.wait().unwrap().success(), "{line}: {}", said());
     }
 }
@@ -108,9 +107,9 @@ fn the_commands_of_the_readme_work_in_order() {
                 // One that was interrupted.
                 let run = ["train", "catch", "--iterations", "400"];
                 let arguments = [&run[..], &["--run-dir", "runs/catch-9", "--json"]].concat();
-                interrupted_run(shell.folder.path(), &arguments, "runs/catch-9", 2, 400);
+                interrupted_run(&shell.folder, &arguments, "runs/catch-9", 2, 400);
                 shell.run(&line);
-                let metrics = shell.folder.path().join("runs/catch-9/metrics.jsonl");
+                let metrics = shell.folder.join("runs/catch-9/metrics.jsonl");
                 assert_eq!(fs::read_to_string(metrics).unwrap().lines().count(), 400);
             }
             () => shell.run(&line),
@@ -131,13 +130,12 @@ const NOT_HERE: [&str; 8] =
 fn commands_of_the_documents_work_in_their_order() {
     hear_ctrl_c();
     let shell = Shell::new();
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/sweep.md");
-    let text = fs::read_to_string(path).unwrap();
+    let text = fs::read_to_string(repository("docs/sweep.md")).unwrap();
     let sweep = text.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
     let shorter =
         sweep.replace("trials = 16", "trials = 3").replace("iterations = 12", "iterations = 2");
     assert_ne!(shorter, sweep);
-    fs::write(shell.folder.path().join("catch.toml"), shorter).unwrap();
+    fs::write(shell.folder.join("catch.toml"), shorter).unwrap();
     // Runs of earlier days.
     shell.run("grove train sort --model tiny");
     shell.run("grove train sort --model runs/sort-1/model --set lora.r=2 --run-dir runs/sums-1");
@@ -159,7 +157,7 @@ fn commands_of_the_documents_work_in_their_order() {
 
 #[test]
 fn the_reference_of_settings_is_that_of_the_program() {
-    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
+    let docs = repository("docs");
     let mut command = Command::new("python3");
     let output =
         command.arg(docs.join("settings.py")).arg(env!("CARGO_BIN_EXE_grove")).output().unwrap();
@@ -171,8 +169,7 @@ fn the_reference_of_settings_is_that_of_the_program() {
 
 #[test]
 fn commands_of_the_documents_have_options_that_exist() {
-    let documents = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
-    let names = fs::read_dir(documents).unwrap().map(|entry| entry.unwrap().file_name());
+    let names = fs::read_dir(repository("docs")).unwrap().map(|entry| entry.unwrap().file_name());
     let names = names.filter_map(|name| Some(format!("docs/{}", name.to_str()?)));
     let mut count = 0;
     for document in names.filter(|name| name.ends_with(".md")) {
@@ -192,7 +189,7 @@ fn commands_of_the_documents_have_options_that_exist() {
 
 #[test]
 fn every_document_is_in_the_table_of_contents() {
-    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
+    let docs = repository("docs");
     let contents = fs::read_to_string(docs.join("SUMMARY.md")).unwrap();
     let links: Vec<(&str, &str)> = contents
         .split('[')
@@ -217,8 +214,7 @@ fn every_document_is_in_the_table_of_contents() {
 
 #[test]
 fn the_tutorial_of_a_game_shows_all_of_the_example() {
-    let read =
-        |path: &str| fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
+    let read = |path: &str| fs::read_to_string(repository(path)).unwrap();
     let tutorial = read("docs/first-game.md");
     let pieces = tutorial.split("```rust\n").skip(1).map(|rest| rest.split("```").next().unwrap());
     let pieces: Vec<&str> = pieces.map(str::trim).collect();

@@ -1,16 +1,17 @@
 //! `grove record`: output files and refusals.
 
-use crate::support::{adapter_name, grove, json, refusal, stderr, stdout, train, wait_for};
+use crate::support::{
+    Scratch, adapter_name, command, json, refused, signal, start, stderr, stdout, success, train,
+    wait_for,
+};
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
-use tempfile::TempDir;
 
 /// A folder with a run of each game.
-fn runs(games: &[&str]) -> TempDir {
-    let folder = TempDir::new().unwrap();
+fn runs(games: &[&str]) -> Scratch {
+    let folder = Scratch::new();
     for game in games {
-        json(folder.path(), &train(game, game, &["--iterations", "2"]));
+        json(&folder, &train(game, game, &["--iterations", "2"]));
     }
     folder
 }
@@ -24,10 +25,9 @@ fn files(folder: &Path) -> Vec<String> {
     names
 }
 
-fn record(folder: &Path, arguments: &[&str]) -> String {
-    let output = grove(folder, &[&["record"], arguments].concat());
-    assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
-    stdout(&output)
+fn record(folder: &Path, line: &str) -> String {
+    let words: Vec<&str> = ["record"].into_iter().chain(line.split(' ')).collect();
+    stdout(&success(folder, &words))
 }
 
 /// The frames of a GIF in RGBA, with their durations in hundredths of a second.
@@ -75,15 +75,14 @@ fn still(path: &Path) -> (u32, u32, Vec<u8>) {
 
 #[test]
 fn an_animation_has_its_frames_and_ends_with_the_still() {
-    let runs = runs(&["fruit", "catch", "cartpole"]);
-    let folder = runs.path();
+    let folder = &runs(&["fruit", "catch", "cartpole"]);
     for (game, per_step, delays_of, size) in [
         ("fruit", 4, (3, 31), (22 * 16, 17 * 16)),
         ("catch", 6, (3, 28), (5 * 16, 10 * 16)),
         ("cartpole", 1, (2, 20), (25 * 16, 9 * 16)),
     ] {
-        let more = ["--steps", "13", "--scale", "16", "--seed", "4"];
-        let said = record(folder, &[&[game, "--out", "x.gif"], &more[..]].concat());
+        let more = "--steps 13 --scale 16 --seed 4";
+        let said = record(folder, &format!("{game} --out x.gif {more}"));
         let count = 1 + 13 * per_step;
         assert!(
             said.contains(&format!("x.gif: {count} frames of {} x {}", size.0, size.1)),
@@ -94,7 +93,7 @@ fn an_animation_has_its_frames_and_ends_with_the_still() {
         assert!(delays.iter().all(|delay| *delay == delays_of.0), "{game}: {delays:?}");
         assert!(pictures[0] != pictures[count - 1], "{game}: it moves");
         // The frames are the same in WebP, up to rounding in this decoder's blending.
-        record(folder, &[&[game, "--out", "x.webp"], &more[..]].concat());
+        record(folder, &format!("{game} --out x.webp {more}"));
         let (width, height, same, delays) = webp_frames(&folder.join("x.webp"));
         assert_eq!((width, height), size, "{game}");
         assert!(delays.iter().all(|delay| *delay == delays_of.1), "{game}: {delays:?}");
@@ -104,12 +103,11 @@ fn an_animation_has_its_frames_and_ends_with_the_still() {
             assert!(off <= Some(1), "{game}: {off:?}");
         }
         // Colours are exact: the still equals the last frame.
-        record(folder, &[&[game, "--out", "x.png"], &more[..]].concat());
+        record(folder, &format!("{game} --out x.png {more}"));
         let (width, height, pixels) = still(&folder.join("x.png"));
         assert_eq!((width as usize, height as usize), size, "{game}");
         assert!(pixels == *pictures.last().unwrap(), "{game}");
-        let other = [&[game, "--out", "y.png"], &more[..4], &["--seed", "5"]].concat();
-        record(folder, &other);
+        record(folder, &format!("{game} --out y.png --steps 13 --scale 16 --seed 5"));
         assert_ne!(still(&folder.join("y.png")), still(&folder.join("x.png")), "another level");
     }
     assert_eq!(files(folder), ["x.gif", "x.png", "x.webp", "y.png"], "nothing else is left");
@@ -118,23 +116,18 @@ fn an_animation_has_its_frames_and_ends_with_the_still() {
 #[test]
 fn gpu_and_cpu_record_the_same() {
     let Some(adapter) = adapter_name() else { return };
-    let runs = runs(&["fruit"]);
-    let folder = runs.path();
+    let folder = &runs(&["fruit"]);
     for (device, out) in [("cpu", "cpu.png"), (adapter.as_str(), "gpu.png")] {
-        record(
-            folder,
-            &["fruit", "--out", out, "--games", "5", "--steps", "20", "--device", device],
-        );
+        record(folder, &format!("fruit --out {out} --games 5 --steps 20 --device {device}"));
     }
     assert!(still(&folder.join("cpu.png")) == still(&folder.join("gpu.png")));
 }
 
 #[test]
 fn many_games_share_a_picture_that_fits() {
-    let runs = runs(&["catch"]);
-    let folder = runs.path();
+    let folder = &runs(&["catch"]);
     for games in ["1", "6", "1024"] {
-        record(folder, &["catch", "--out", "x.PNG", "--games", games, "--steps", "3"]);
+        record(folder, &format!("catch --out x.PNG --games {games} --steps 3"));
         let (width, height, pixels) = still(&folder.join("x.PNG"));
         assert!(width <= 800 && height <= 600, "{games} games: {width} x {height}");
         assert!(pixels.chunks_exact(4).any(|pixel| pixel[3] == 255));
@@ -143,27 +136,25 @@ fn many_games_share_a_picture_that_fits() {
 
 #[test]
 fn invalid_recordings_are_rejected_and_leave_no_file() {
-    let runs = runs(&["catch"]);
-    let folder = runs.path();
+    let folder = &runs(&["catch"]);
     fs::create_dir(folder.join("dir.png")).unwrap();
-    for (arguments, message) in [
-        (&["catch", "--out", "x.avi"][..], "is x.avi, but must end in .gif, .webp, .mp4 or .png"),
-        (&["catch", "--out", "x"], "must end in .gif, .webp, .mp4 or .png"),
-        (&["catch", "--out", "dir.png"], "cannot write dir.png: it is a directory"),
-        (&["catch", "--out", "no/x.png"], "cannot write no/x.png"),
-        (&["catch", "--out", "x.gif", "--games", "0"], "must be 1 to 1024"),
-        (&["catch", "--out", "x.gif", "--games", "2000"], "must be 1 to 1024"),
-        (&["catch", "--out", "x.gif", "--scale", "0"], "must be 1 to 256"),
+    for (line, message) in [
+        ("catch --out x.avi", "is x.avi, but must end in .gif, .webp, .mp4 or .png"),
+        ("catch --out x", "must end in .gif, .webp, .mp4 or .png"),
+        ("catch --out dir.png", "cannot write dir.png: it is a directory"),
+        ("catch --out no/x.png", "cannot write no/x.png"),
+        ("catch --out x.gif --games 0", "must be 1 to 1024"),
+        ("catch --out x.gif --games 2000", "must be 1 to 1024"),
+        ("catch --out x.gif --scale 0", "must be 1 to 256"),
         (
-            &["catch", "--out", "x.gif", "--scale", "99", "--games", "1024"],
+            "catch --out x.gif --scale 99 --games 1024",
             "but the maximum is 8192 per side; lower --scale or --games",
         ),
-        (&["nowhere", "--out", "x.gif"], "no such run: nowhere"),
-        (&["catch", "--out", "x.gif", "--device", "gpu"], "unknown device `gpu`"),
-        (&["catch"], "--out <FILE>"),
+        ("nowhere --out x.gif", "no such run: nowhere"),
+        ("catch --out x.gif --device gpu", "unknown device `gpu`"),
+        ("catch", "--out <FILE>"),
     ] {
-        let said = refusal(folder, &[&["record"], arguments].concat());
-        assert!(said.contains(message), "{arguments:?}: {said}");
+        refused(folder, &format!("record {line}"), &[message]);
     }
     assert_eq!(files(folder), [""; 0]);
 }
@@ -172,19 +163,11 @@ fn invalid_recordings_are_rejected_and_leave_no_file() {
 #[test]
 fn ctrl_c_keeps_the_existing_file() {
     crate::support::hear_ctrl_c();
-    let runs = runs(&["catch"]);
-    let folder = runs.path();
+    let folder = &runs(&["catch"]);
     fs::write(folder.join("x.gif"), "what was there").unwrap();
-    let child = Command::new(env!("CARGO_BIN_EXE_grove"))
-        .args(["record", "catch", "--out", "x.gif", "--steps", "100000"])
-        .current_dir(folder)
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let child = start(folder, &["record", "catch", "--out", "x.gif", "--steps", "100000"]);
     wait_for("a file under way", || files(folder).len() > 1);
-    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    assert!(kill.success());
+    signal(child.id(), "-INT");
     let output = child.wait_with_output().unwrap();
     assert!(!output.status.success());
     assert!(stderr(&output).contains("interrupted; x.gif was not written"), "{}", stderr(&output));
@@ -207,15 +190,10 @@ fn ffmpeg(folder: &Path, lines: &str) -> std::path::PathBuf {
 #[cfg(unix)]
 #[test]
 fn an_mp4_is_what_ffmpeg_makes_of_the_frames() {
-    let runs = runs(&["catch"]);
-    let folder = runs.path();
+    let folder = &runs(&["catch"]);
     let record = |path: &Path| {
-        Command::new(env!("CARGO_BIN_EXE_grove"))
-            .args(["record", "catch", "--out", "x.mp4", "--steps", "2", "--scale", "3", "--json"])
-            .env("PATH", path)
-            .current_dir(folder)
-            .output()
-            .unwrap()
+        let words = ["record", "catch", "--out", "x.mp4", "--steps", "2", "--scale", "3", "--json"];
+        command(folder, &words).env("PATH", path).output().unwrap()
     };
     let output = record(&folder.join("nothing"));
     assert!(!output.status.success());
@@ -243,11 +221,10 @@ fn an_mp4_is_what_ffmpeg_makes_of_the_frames() {
 
 #[test]
 fn scores_are_drawn_on_request() {
-    let runs = runs(&["catch"]);
-    let folder = runs.path();
-    let arguments = ["catch", "--steps", "9", "--games", "2", "--scale", "16", "--out"];
-    record(folder, &[&arguments[..], &["plain.png"]].concat());
-    record(folder, &[&arguments[..], &["score.png", "--score"]].concat());
+    let folder = &runs(&["catch"]);
+    for out in ["plain.png", "score.png --score"] {
+        record(folder, &format!("catch --steps 9 --games 2 --scale 16 --out {out}"));
+    }
     let (width, _, plain) = still(&folder.join("plain.png"));
     let (_, _, score) = still(&folder.join("score.png"));
     let differs: Vec<usize> = plain

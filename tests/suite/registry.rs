@@ -1,10 +1,8 @@
 //! The registry of games: the program, the page and the trained policies agree with it.
 
-use crate::support::{for_every_game, grove, stdout};
+use crate::support::{Scratch, for_every_game, grove, repository, stdout};
 use grove::env::look::SceneInfo;
 use grove::env::{Env, NAMES};
-use std::path::Path;
-use tempfile::TempDir;
 
 /// Checks that a game has the texts that the page shows.
 fn assert_has_page_texts<G: Env + SceneInfo>(game: G) {
@@ -17,7 +15,7 @@ fn assert_has_page_texts<G: Env + SceneInfo>(game: G) {
 #[test]
 fn the_page_and_the_program_have_all_games() {
     for_every_game!(game => assert_has_page_texts(game));
-    let help = stdout(&grove(TempDir::new().unwrap().path(), &["train", "--help"]));
+    let help = stdout(&grove(&Scratch::new(), &["train", "--help"]));
     for name in NAMES {
         assert!(help.contains(name), "{help}");
     }
@@ -25,7 +23,7 @@ fn the_page_and_the_program_have_all_games() {
 
 #[test]
 fn trained_policies_are_of_registered_games() {
-    let policies = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/policies");
+    let policies = repository("assets/policies");
     for entry in policies.read_dir().unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_stem().unwrap().to_str().unwrap();

@@ -1,6 +1,9 @@
 //! Runs under failures: nothing is lost, and nothing hangs.
 
-use crate::support::{grove, json, refusal, start, stderr, stdout, train, wait_for};
+use crate::support::{
+    Scratch, command, grove, json, refusal, rewrite, signal, start, stderr, stdout, success, train,
+    wait_for,
+};
 use grove::checkpoint::{self, Store};
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -9,7 +12,6 @@ use std::io::{PipeWriter, Write};
 #[cfg(unix)]
 use std::os::fd::AsRawFd;
 use std::process::{Command, Stdio};
-use tempfile::TempDir;
 
 fn resume<'a>(run: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     [&["train", "--resume", "--run-dir", run, "--device", "cpu", "--json"], more].concat()
@@ -17,15 +19,12 @@ fn resume<'a>(run: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 
 #[test]
 fn settings_of_a_checkpoint_are_validated_before_use() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     json(folder, &train("catch", "run", &["--iterations", "1"]));
-    let path = folder.join("run/best");
-    let mut best = checkpoint::load(&path).unwrap();
-    let config = best.sections.iter_mut().find(|s| s.name == "config.toml").unwrap();
-    let text = String::from_utf8(config.bytes.clone()).unwrap();
-    config.bytes = text.replace("rows = 10", "rows = 0").into_bytes();
-    checkpoint::save(&best, &path).unwrap();
+    rewrite(&folder.join("run/best"), "config.toml", |config| {
+        let text = String::from_utf8(config.clone()).unwrap();
+        *config = text.replace("rows = 10", "rows = 0").into_bytes();
+    });
     let commands: [&[&str]; 2] =
         [&["eval", "run"], &["record", "run", "--out", "x.png", "--steps", "3"]];
     for arguments in commands {
@@ -36,8 +35,7 @@ fn settings_of_a_checkpoint_are_validated_before_use() {
 
 #[test]
 fn an_overflowing_update_is_not_saved() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     // One step from a finite loss to weights that are not finite.
     let more = ["learning_rate=3e38", "weight_decay=10", "update_epochs=1", "num_minibatches=1"];
     let sets = more.iter().flat_map(|set| ["--set", set]);
@@ -53,28 +51,23 @@ fn an_overflowing_update_is_not_saved() {
 
 #[test]
 fn a_run_resumes_before_non_finite_values() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     json(folder, &train("catch", "run", &["--iterations", "8", "--set", "save_every=4"]));
     let newest = folder.join("run/checkpoints/00000008");
-    let mut last = checkpoint::load(&newest).unwrap();
-    let weights = last.sections.iter_mut().find(|s| s.name == "weights.safetensors").unwrap();
-    let end = weights.bytes.len();
-    weights.bytes[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
-    checkpoint::save(&last, &newest).unwrap();
+    rewrite(&newest, "weights.safetensors", |weights| {
+        let end = weights.len();
+        weights[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
+    });
     // A best policy that is later would be preferred.
     fs::remove_dir_all(folder.join("run/best")).unwrap();
-    let output = grove(folder, &resume("run", &["--iterations", "9"]));
-    let said = stderr(&output);
-    assert!(output.status.success(), "{said}");
+    let said = stderr(&success(folder, &resume("run", &["--iterations", "9"])));
     assert!(said.contains("00000008 cannot be used: its values are not finite"), "{said}");
     assert!(said.contains("using run/checkpoints/00000004 instead"), "{said}");
 }
 
 #[test]
 fn a_run_killed_before_its_first_checkpoint_resumes_from_the_best_policy() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let more = ["--iterations", "300", "--set", "save_every=1000"];
     json(folder, &train("catch", "whole", &more));
     // On a busy machine the run may end before it is killed; then try again.
@@ -86,9 +79,8 @@ fn a_run_killed_before_its_first_checkpoint_resumes_from_the_best_policy() {
         child.wait().unwrap();
         !folder.join("killed/checkpoints").exists()
     });
-    let output = grove(folder, &resume("killed", &[]));
-    assert!(output.status.success(), "{}", stderr(&output));
-    assert!(stderr(&output).contains("using the best policy"), "{}", stderr(&output));
+    let said = stderr(&success(folder, &resume("killed", &[])));
+    assert!(said.contains("using the best policy"), "{said}");
     let last = |run: &str| folder.join(run).join("checkpoints/00000300");
     let load = |run: &str| checkpoint::load(&last(run)).unwrap();
     assert_eq!(load("whole"), load("killed"), "the same as without the kill");
@@ -97,8 +89,7 @@ fn a_run_killed_before_its_first_checkpoint_resumes_from_the_best_policy() {
 #[test]
 #[cfg(unix)]
 fn nohup_keeps_a_run_alive() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let more = ["--iterations", "1000000", "--set", "save_every=1"];
     let mut child = Command::new("nohup")
         .arg(env!("CARGO_BIN_EXE_grove"))
@@ -112,9 +103,7 @@ fn nohup_keeps_a_run_alive() {
     let latest = || store.iterations().ok().and_then(|saved| saved.into_iter().max());
     wait_for("a checkpoint", || latest().is_some());
     let before = latest();
-    assert!(
-        Command::new("kill").args(["-HUP", &child.id().to_string()]).status().unwrap().success()
-    );
+    signal(child.id(), "-HUP");
     wait_for("later checkpoints", || latest() > before.map(|iteration| iteration + 50));
     assert!(child.try_wait().unwrap().is_none(), "the run goes on");
     child.kill().unwrap();
@@ -139,19 +128,14 @@ fn fill(mut pipe: &PipeWriter) {
 #[test]
 #[cfg(unix)]
 fn a_run_whose_messages_nobody_reads_is_saved_by_one_signal_and_ended_by_the_next() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let (_reader, pipe) = std::io::pipe().unwrap();
     let more = ["--quiet", "--iterations", "1000000", "--set", "save_every=1000000"];
-    let mut child = Command::new(env!("CARGO_BIN_EXE_grove"))
-        .args(train("catch", "run", &more))
-        .current_dir(folder)
-        .stdout(Stdio::null())
-        .stderr(pipe.try_clone().unwrap())
-        .spawn()
-        .unwrap();
-    let id = child.id().to_string();
-    let terminate = || Command::new("kill").args(["-TERM", &id]).status().unwrap();
+    let mut program = command(folder, &train("catch", "run", &more));
+    program.stdout(Stdio::null()).stderr(pipe.try_clone().unwrap());
+    let mut child = program.spawn().unwrap();
+    let id = child.id();
+    let terminate = || signal(id, "-TERM");
     let metrics = folder.join("run/metrics.jsonl");
     wait_for("the first iterations", || fs::metadata(&metrics).is_ok_and(|file| file.len() > 0));
     fill(&pipe);
@@ -170,8 +154,7 @@ fn a_run_whose_messages_nobody_reads_is_saved_by_one_signal_and_ended_by_the_nex
 
 #[test]
 fn one_process_at_a_time_trains_a_run() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let more = ["--iterations", "1000000", "--set", "save_every=1"];
     let mut child = start(folder, &train("catch", "run", &more));
     let store = Store::new(folder.join("run/checkpoints"));
@@ -188,8 +171,7 @@ fn one_process_at_a_time_trains_a_run() {
 
 #[test]
 fn an_extended_run_updates_its_settings_and_repairs_its_metrics() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     json(folder, &train("catch", "run", &["--iterations", "3"]));
     let metrics = folder.join("run/metrics.jsonl");
     let mut bytes = fs::read(&metrics).unwrap();
@@ -213,12 +195,11 @@ fn an_extended_run_updates_its_settings_and_repairs_its_metrics() {
 
 #[test]
 fn a_closed_pipe_does_not_stop_a_run() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     // Without --json, the table goes to a closed pipe, too.
     let more = ["--iterations", "12", "--set", "eval_every=1"];
-    let words: Vec<_> =
-        train("catch", "run", &more).into_iter().filter(|w| *w != "--json").collect();
+    let mut words = train("catch", "run", &more);
+    words.retain(|word| *word != "--json");
     let mut child = start(folder, &words);
     drop(child.stdout.take());
     let mut line = String::new();
@@ -236,8 +217,7 @@ fn a_closed_pipe_does_not_stop_a_run() {
 
 #[test]
 fn every_command_has_json_output() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     json(folder, &train("catch", "run", &["--iterations", "1"]));
     let picture = json(folder, &["record", "run", "--out", "x.gif", "--steps", "2", "--json"]);
     assert_eq!((&picture["frames"], &picture["iteration"]), (&13.into(), &1.into()));

@@ -12,6 +12,7 @@ use crate::shared::rollouts::{
     CATCH_BOARD, Host, LEDGE, SHORT_FRUIT, assert_close, assert_words, config,
 };
 use crate::support::{adapter, cpu};
+use crate::trainers::on_threads;
 use burn::tensor::{Device, Tensor};
 use grove::data::{GameSums, HostTrajectory, Trajectory};
 use grove::env::{CartPole, Catch, Env, Episode, Fruit, FruitObservation, PackedState, Rules};
@@ -169,8 +170,7 @@ fn the_number_of_threads_changes_nothing() {
     let config = config(23, 5, 30, GroupStart::Branch);
     let policy = NativeMlp::new(&perceptron(game, &[16], 1.2, &cpu()));
     let run = |threads: usize| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
-        pool.build().unwrap().install(|| {
+        on_threads(threads, || {
             let mut rollout = NativeRollout::new(game, &config, RolloutKeys::new(80));
             let hosts: Vec<Host> =
                 (0..2).map(|i| Host::of(&rollout.collect(&policy, i, &cpu()))).collect();

@@ -1,18 +1,18 @@
 //! Runs that end before their iterations are done, and settings that a resumed run may change.
 
-use crate::support::{assert_same_files, grove, json, refusal, stderr, stdout, train};
+use crate::support::{
+    Scratch, assert_same_files, grove, json, records, refused, report, sets, stderr, stdout, train,
+};
 use std::fs;
-use tempfile::TempDir;
 
-const RESUME: [&str; 6] = ["train", "--resume", "--run-dir", "run", "--json", "--set"];
+const RESUME: &str = "train --resume --run-dir run --json --set";
 
 #[test]
 fn a_run_ends_on_reaching_its_target_score() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let more = ["--iterations", "40", "--set", "eval_every=2", "--set", "stop.score=-0.1"];
-    let words: Vec<_> =
-        train("catch", "run", &more).into_iter().filter(|it| *it != "--json").collect();
+    let mut words = train("catch", "run", &more);
+    words.retain(|word| *word != "--json");
     let output = grove(folder, &words);
     let said = stderr(&output);
     assert!(
@@ -20,47 +20,38 @@ fn a_run_ends_on_reaching_its_target_score() {
         "{said}"
     );
     assert!(stdout(&output).contains("greedy"), "the best policy is evaluated");
-    let last = fs::read_to_string(folder.join("run/metrics.jsonl")).unwrap();
-    let records: Vec<serde_json::Value> =
-        last.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let records: Vec<serde_json::Value> = records(&folder.join("run"));
     let scores = records.iter().filter_map(|record| record["evaluation"]["mean_score"].as_f64());
     let scores: Vec<f64> = scores.collect();
     let (end, before) = scores.split_last().unwrap();
     assert!(*end >= -0.1 && before.iter().all(|score| *score < -0.1), "{scores:?}");
     assert!(records.len() < 40);
 
-    let words = ["train", "--resume", "--run-dir", "run"];
-    assert!(refusal(folder, &words).contains("--set stop.score=inf"));
-    let iterations = format!("iterations={}", records.len() + 1);
-    let report = json(folder, &[&RESUME[..], &["stop.score=inf", "--set", &iterations]].concat());
-    assert_eq!(report["iteration"], records.len() + 1);
+    refused(folder, "train --resume --run-dir run", &["--set stop.score=inf"]);
+    let iterations = records.len() + 1;
+    let resume = format!("{RESUME} stop.score=inf --set iterations={iterations}");
+    assert_eq!(report(folder, &resume)["iteration"], iterations);
 }
 
 #[test]
 fn a_run_ends_after_its_seconds_and_resumes_for_as_many_again() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
-    let report = json(folder, &train("catch", "run", &["--set", "stop.seconds=1e-6"]));
-    assert_eq!((&report["iteration"], &report["interrupted"]), (&1.into(), &false.into()));
-    assert_eq!(report["best_iteration"], 1, "it is evaluated");
-    let report = json(folder, &[&RESUME[..], &["checkpoint.keep=5"]].concat());
-    assert_eq!(report["iteration"], 2);
-    let report = json(folder, &[&RESUME[..], &["stop.seconds=0", "--iterations", "4"]].concat());
-    assert_eq!(report["iteration"], 4);
+    let folder = &Scratch::new();
+    let first = json(folder, &train("catch", "run", &["--set", "stop.seconds=1e-6"]));
+    assert_eq!((&first["iteration"], &first["interrupted"]), (&1.into(), &false.into()));
+    assert_eq!(first["best_iteration"], 1, "it is evaluated");
+    assert_eq!(report(folder, &format!("{RESUME} checkpoint.keep=5"))["iteration"], 2);
+    let resume = format!("{RESUME} stop.seconds=0 --iterations 4");
+    assert_eq!(report(folder, &resume)["iteration"], 4);
 }
 
 /// The schedule of the learning rate does not wait for updates that end early, and a resumed run continues it.
 #[test]
 fn updates_end_at_their_divergence() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let fast =
         ["--iterations", "6", "--set", "optimizer.learning_rate=0.05", "--set", "save_every=3"];
     let target = [&fast[..], &["--set", "target_kl=0.002"]].concat();
-    let records = |dir: &str| -> Vec<serde_json::Value> {
-        let text = fs::read_to_string(folder.join(dir).join("metrics.jsonl")).unwrap();
-        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-    };
+    let records = |dir: &str| records::<serde_json::Value>(&folder.join(dir));
     for engine in ["fused", "general"] {
         for (dir, more) in [("free", &fast[..]), ("run", &target)] {
             let dir = format!("{dir}-{engine}");
@@ -83,19 +74,16 @@ fn updates_end_at_their_divergence() {
 
 #[test]
 fn a_resumed_run_accepts_changeable_settings_only() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     json(folder, &train("catch", "run", &["--iterations", "2"]));
-    let error = refusal(folder, &[&RESUME[..], &["group_size=4"]].concat());
-    assert!(error.contains("`rollout.group_size` cannot be changed when resuming"), "{error}");
-    let error = refusal(folder, &[&RESUME[..], &["eval_episodes=5000"]].concat());
-    assert!(
-        error.contains("`checkpoint.eval_episodes` cannot be changed when resuming"),
-        "{error}"
-    );
-    let error = refusal(folder, &[&RESUME[..], &["catch.rows=4"]].concat());
-    assert!(error.contains("catch"), "{error}");
-    json(folder, &[&RESUME[..], &["learning_rate=1e-5", "--iterations", "3"]].concat());
+    for (set, words) in [
+        ("group_size=4", "`rollout.group_size` cannot be changed when resuming"),
+        ("eval_episodes=5000", "`checkpoint.eval_episodes` cannot be changed when resuming"),
+        ("catch.rows=4", "catch"),
+    ] {
+        refused(folder, &format!("{RESUME} {set}"), &[words]);
+    }
+    report(folder, &format!("{RESUME} learning_rate=1e-5 --iterations 3"));
     let settings = fs::read_to_string(folder.join("run/config.toml")).unwrap();
     let settings: toml::Table = settings.parse().unwrap();
     assert_eq!(settings["optimizer"]["learning_rate"].as_float(), Some(1e-5));
@@ -103,18 +91,14 @@ fn a_resumed_run_accepts_changeable_settings_only() {
 
 #[test]
 fn a_model_stops_with_its_score_and_a_resumed_one_changes_its_settings() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let sizes = "hidden_size=16 num_layers=1 num_heads=2 num_kv_heads=1 intermediate_size=16";
-    let mut words = vec!["train", "sort", "--device", "cpu", "--run-dir", "run", "--json"];
-    words.extend(
-        sizes.split(' ').chain(["stop.score=-1", "eval_every=1"]).flat_map(|it| ["--set", it]),
-    );
-    let report = json(folder, &words);
-    assert_eq!(report["iteration"], 1);
-    let error = refusal(folder, &[&RESUME[..], &["temperature=0.5"]].concat());
-    assert!(error.contains("`generation.temperature` cannot be changed when resuming"), "{error}");
-    let more = ["stop.score=inf", "--set", "iterations=2", "--set", "tracking.csv=true"];
-    assert_eq!(json(folder, &[&RESUME[..], &more].concat())["iteration"], 2);
+    let sets = sets(&format!("{sizes} stop.score=-1 eval_every=1"));
+    let train = format!("train sort --device cpu --run-dir run --json{sets}");
+    assert_eq!(report(folder, &train)["iteration"], 1);
+    let warmer = format!("{RESUME} temperature=0.5");
+    refused(folder, &warmer, &["`generation.temperature` cannot be changed when resuming"]);
+    let resume = format!("{RESUME} stop.score=inf --set iterations=2 --set tracking.csv=true");
+    assert_eq!(report(folder, &resume)["iteration"], 2);
     assert!(folder.join("run/metrics.csv").is_file());
 }

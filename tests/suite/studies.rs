@@ -1,17 +1,16 @@
 //! Commands that compare runs: lists, curves, seeds, sweeps, exports.
 
-#[cfg(target_os = "linux")]
-use crate::support::stderr;
-use crate::support::{assert_same_files, grove, json, refusal, start, stdout, train, wait_for};
+use crate::support::{
+    Scratch, assert_same_files, grove, json, records, refusal, refused, report, start, stderr,
+    stdout, train, wait_for,
+};
 use std::fs;
 #[cfg(target_os = "linux")]
 use std::process::{Command, Stdio};
-use tempfile::TempDir;
 
 #[test]
 fn runs_are_listed_with_what_they_changed() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     json(folder, &train("catch", "runs/catch-2", &["--iterations", "6", "--seed", "7"]));
     json(folder, &train("cartpole", "runs/cartpole-10", &["--iterations", "1"]));
     fs::create_dir(folder.join("runs/other")).unwrap();
@@ -23,11 +22,8 @@ fn runs_are_listed_with_what_they_changed() {
     assert_eq!(catch["changes"]["seed"], 7);
     assert_eq!(catch["changes"]["rollout.num_groups"], 8);
     assert!(catch["changes"].get("optimizer.learning_rate").is_none());
-    let records = fs::read_to_string(folder.join("runs/catch-2/metrics.jsonl")).unwrap();
-    let scores = records.lines().filter_map(|line| {
-        let record: serde_json::Value = serde_json::from_str(line).unwrap();
-        record["evaluation"]["mean_score"].as_f64()
-    });
+    let records: Vec<serde_json::Value> = records(&folder.join("runs/catch-2"));
+    let scores = records.iter().filter_map(|record| record["evaluation"]["mean_score"].as_f64());
     let best = scores.fold(f64::MIN, f64::max);
     assert_eq!(catch["best_score"], best);
     let table = stdout(&grove(folder, &["runs"]));
@@ -41,39 +37,35 @@ fn runs_are_listed_with_what_they_changed() {
 
 #[test]
 fn seeds_are_trained_side_by_side_and_become_one_line() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let more = ["--iterations", "5", "--seeds", "1..3"];
-    let report = json(folder, &train("catch", "study", &more));
-    let runs = report["runs"].as_array().unwrap();
+    let study = json(folder, &train("catch", "study", &more));
+    let runs = study["runs"].as_array().unwrap();
     let seeds: Vec<_> = runs.iter().map(|run| run["seed"].as_u64().unwrap()).collect();
     assert_eq!(seeds, [1, 2, 3]);
     let mean = runs.iter().map(|run| run["mean_score"].as_f64().unwrap()).sum::<f64>() / 3.0;
-    assert!((report["mean"].as_f64().unwrap() - mean).abs() < 1e-12);
+    assert!((study["mean"].as_f64().unwrap() - mean).abs() < 1e-12);
     // A separate run gives the same policy.
     json(folder, &train("catch", "alone", &["--iterations", "5", "--seed", "2"]));
     assert_same_files(&folder.join("alone/best"), &folder.join("study/seed-2/best"));
 
-    let words = ["plot", "study", "--x", "iterations", "--y", "losses/entropy", "--json"];
-    let rows = json(folder, &[&words[..], &["--out", "curves.svg"]].concat());
+    let plot = "plot study --x iterations --y losses/entropy --json --out curves.svg";
+    let rows = report(folder, plot);
     assert_eq!(rows.as_array().unwrap().len(), 1);
     assert_eq!((&rows[0]["runs"], &rows[0]["x"]), (&3.into(), &5.0.into()));
     assert_eq!(rows[0]["interval"].as_array().unwrap().len(), 2);
     // A run that is named twice is one, and a single one has no interval.
-    let words = ["plot", "study/seed-2", "study/seed-2", "--y", "losses/entropy", "--json"];
-    let rows = json(folder, &words);
+    let rows = report(folder, "plot study/seed-2 study/seed-2 --y losses/entropy --json");
     assert_eq!((&rows[0]["runs"], &rows[0]["interval"]), (&1.into(), &serde_json::Value::Null));
     let svg = fs::read_to_string(folder.join("curves.svg")).unwrap();
     assert!(svg.starts_with("<svg") && svg.contains("losses/entropy"), "{svg}");
-    let error = refusal(folder, &["plot", "study", "--y", "los"]);
-    assert!(error.contains("losses/policy_loss"), "{error}");
-    assert!(refusal(folder, &["plot", "nowhere"]).contains("nowhere"));
+    refused(folder, "plot study --y los", &["losses/policy_loss"]);
+    refused(folder, "plot nowhere", &["nowhere"]);
 }
 
 #[test]
 fn runs_side_by_side_stop_with_the_process_that_started_them() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let more = ["--iterations", "1000000", "--seeds", "1,2", "--threads", "2"];
     let mut parent = start(folder, &train("catch", "study", &more));
     let states = || -> Vec<serde_json::Value> {
@@ -94,8 +86,7 @@ fn runs_side_by_side_stop_with_the_process_that_started_them() {
 #[cfg(target_os = "linux")]
 #[test]
 fn runs_side_by_side_are_trained_by_one_program_even_if_its_file_is_removed() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let program = folder.join("grove");
     // Another process copies it: a child that inherits a descriptor open for writing would keep the file from being
     // executed.
@@ -123,8 +114,7 @@ const SWEEP: &str = "game = 'catch'\nsearch = 'halving'\ntrials = 4\neta = 2\nro
 
 #[test]
 fn an_interrupted_sweep_ends_with_the_same_table() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     fs::write(folder.join("whole.toml"), SWEEP).unwrap();
     fs::write(folder.join("broken.toml"), SWEEP).unwrap();
     let sweep = |file: &str| json(folder, &["sweep", file, "--device", "cpu", "--json"]);
@@ -145,59 +135,47 @@ fn an_interrupted_sweep_ends_with_the_same_table() {
     let best = fs::read_to_string(folder.join("whole/best.toml")).unwrap();
     assert_eq!(fs::read_to_string(folder.join("broken/best.toml")).unwrap(), best);
     // The best settings train, to the score that the sweep has.
-    let words = ["train", "--config", "whole/best.toml", "--device", "cpu", "--json"];
-    let report = json(folder, &[&words[..], &["--seed", "2"]].concat());
-    assert_eq!(report["mean_score"], trials[0]["scores"][1]);
+    let best = report(folder, "train --config whole/best.toml --device cpu --json --seed 2");
+    assert_eq!(best["mean_score"], trials[0]["scores"][1]);
 
     fs::write(folder.join("broken.toml"), SWEEP.replace("trials = 4", "trials = 5")).unwrap();
     let lock = folder.join("broken/sweep.lock");
     fs::remove_file(&lock).unwrap();
-    let error = refusal(folder, &["sweep", "broken.toml"]);
-    assert!(
-        error.contains("holds another sweep, with trials = 4, not 5; remove that folder"),
-        "{error}"
-    );
+    let other = "holds another sweep, with trials = 4, not 5; remove that folder";
+    refused(folder, "sweep broken.toml", &[other]);
     assert!(!lock.exists(), "a refused sweep leaves nothing behind");
-    for (old, new, words) in [
-        ("'1,2'", "[1, 2]", "`seeds` is [1, 2], but must be a string such as"),
-        ("halving", "bayes", "`bayes` must be one of: grid, random, halving, tpe"),
-    ] {
-        fs::write(folder.join("typed.toml"), SWEEP.replace(old, new)).unwrap();
-        let error = refusal(folder, &["sweep", "typed.toml"]);
-        assert!(error.contains(words), "{error}");
-    }
-    fs::write(folder.join("wrong.toml"), SWEEP.replace("learning_rate", "learnin_rate")).unwrap();
-    let error = refusal(folder, &["sweep", "wrong.toml"]);
-    assert!(error.contains("did you mean `optimizer.learning_rate`"), "{error}");
     let task =
         "game = 'sort'\n[settings]\nnonsense = 1\n[space]\nlearning_rate = { log = [1e-4, 1e-1] }";
-    fs::write(folder.join("task.toml"), task).unwrap();
-    assert!(refusal(folder, &["sweep", "task.toml"]).contains("unknown setting `nonsense`"));
-    assert!(!folder.join("task").exists());
-    fs::write(folder.join("choice.toml"), SWEEP.replace("[16, 16]", "[0]")).unwrap();
-    let error = refusal(folder, &["sweep", "choice.toml"]);
-    assert!(error.contains("policy.hidden is [0], but must be "), "{error}");
-    assert!(!folder.join("choice").exists());
-    fs::write(folder.join("seed.toml"), SWEEP.to_string() + "seed = { choices = [1, 2] }").unwrap();
-    let error = refusal(folder, &["sweep", "seed.toml"]);
-    assert!(error.contains("`seed` is not a setting of a sweep"), "{error}");
-    fs::write(folder.join("none.toml"), SWEEP.replace("game = 'catch'", "")).unwrap();
-    assert!(refusal(folder, &["sweep", "none.toml"]).contains("`game` is missing"));
-    fs::write(folder.join("grid.toml"), SWEEP.replace("halving", "grid")).unwrap();
-    let error = refusal(folder, &["sweep", "grid.toml"]);
-    assert!(error.contains("`trials` does not apply to this search"), "{error}");
+    let with = |old: &str, new: &str| SWEEP.replace(old, new);
+    for (name, text, words) in [
+        ("typed", with("'1,2'", "[1, 2]"), "`seeds` is [1, 2], but must be a string such as"),
+        ("named", with("halving", "bayes"), "`bayes` must be one of: grid, random, halving, tpe"),
+        ("wrong", with("learning_rate", "learnin_rate"), "did you mean `optimizer.learning_rate`"),
+        ("task", task.to_string(), "unknown setting `nonsense`"),
+        ("choice", with("[16, 16]", "[0]"), "policy.hidden is [0], but must be "),
+        (
+            "seed",
+            SWEEP.to_string() + "seed = { choices = [1, 2] }",
+            "`seed` is not a setting of a sweep",
+        ),
+        ("none", with("game = 'catch'", ""), "`game` is missing"),
+        ("grid", with("halving", "grid"), "`trials` does not apply to this search"),
+    ] {
+        fs::write(folder.join(format!("{name}.toml")), text).unwrap();
+        refused(folder, &format!("sweep {name}.toml"), &[words]);
+    }
+    assert!(!folder.join("task").exists() && !folder.join("choice").exists());
 }
 
 #[test]
 fn one_process_at_a_time_runs_a_sweep() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     fs::write(folder.join("study.toml"), SWEEP).unwrap();
     fs::create_dir(folder.join("study")).unwrap();
     let lock = fs::File::create(folder.join("study/sweep.lock")).unwrap();
     lock.lock().unwrap();
-    let error = refusal(folder, &["sweep", "study.toml", "--device", "cpu"]);
-    assert!(error.contains("another process runs the sweep in study; wait for it"), "{error}");
+    let busy = "another process runs the sweep in study; wait for it";
+    refused(folder, "sweep study.toml --device cpu", &[busy]);
     assert_eq!(fs::read_dir(folder.join("study")).unwrap().count(), 1, "nothing has begun");
     drop(lock);
     json(folder, &["sweep", "study.toml", "--device", "cpu", "--json"]);
@@ -206,8 +184,7 @@ fn one_process_at_a_time_runs_a_sweep() {
 #[cfg(unix)]
 #[test]
 fn a_batch_of_tpe_that_fails_as_a_whole_is_tried_again() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let file = SWEEP.replace("'halving'", "'tpe'").replace("'1,2'", "'1'");
     let file = file.replace("trials = 4\neta = 2\nrounds = 2", "trials = 6\nbatch = 2");
     for name in ["whole.toml", "broken.toml"] {
@@ -220,9 +197,9 @@ fn a_batch_of_tpe_that_fails_as_a_whole_is_tried_again() {
     fs::write(folder.join("broken/sweep.toml"), &file).unwrap();
     let links = [2, 3].map(|trial| folder.join(format!("broken/trial-{trial}-seed-1")));
     links.iter().for_each(|link| std::os::unix::fs::symlink("nowhere/run", link).unwrap());
-    let error = refusal(folder, &["sweep", "broken.toml", "--device", "cpu"]);
-    assert!(error.contains("error: all runs of batch 2 failed: cannot create "), "{error}");
-    assert!(error.contains("; the same command tries them again"), "{error}");
+    let failed = "error: all runs of batch 2 failed: cannot create ";
+    let again = "; the same command tries them again";
+    refused(folder, "sweep broken.toml --device cpu", &[failed, again]);
     assert!(!folder.join("broken/trial-4-seed-1").exists(), "no batch is chosen by that");
     links.iter().for_each(|link| fs::remove_file(link).unwrap());
     assert_eq!(sweep("broken.toml")["trials"], whole["trials"]);
@@ -246,8 +223,7 @@ fn a_batch_of_tpe_that_fails_as_a_whole_is_tried_again() {
 
 #[test]
 fn a_policy_is_exported_in_every_format() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     json(folder, &train("catch", "run", &["--iterations", "1"]));
     for format in ["onnx", "safetensors", "json"] {
         let report = json(folder, &["export", "run", "--format", format, "--json"]);
@@ -262,21 +238,20 @@ fn a_policy_is_exported_in_every_format() {
     );
     // No file of a run is replaced.
     let records = fs::read(folder.join("run/metrics.jsonl")).unwrap();
-    for arguments in [
-        &["export", "run", "--format", "json", "--out", "run/metrics.jsonl"][..],
-        &["export", "run", "--samples", "run/config.toml"],
-        &["export", "run", "--format", "safetensors", "--out", "run/best/weights.safetensors"],
-        &["export", "run", "--out", "run/checkpoints/00000001/policy.onnx"],
-        &["bench", "catch", "--out", "run/../run/run.json"],
+    for line in [
+        "export run --format json --out run/metrics.jsonl",
+        "export run --samples run/config.toml",
+        "export run --format safetensors --out run/best/weights.safetensors",
+        "export run --out run/checkpoints/00000001/policy.onnx",
+        "bench catch --out run/../run/run.json",
     ] {
-        let said = refusal(folder, arguments);
-        assert!(said.contains("is a file of a run"), "{arguments:?}: {said}");
+        refused(folder, line, &["is a file of a run"]);
     }
     assert!(fs::read(folder.join("run/metrics.jsonl")).unwrap() == records);
-    let error = refusal(folder, &["export", "run", "--out", "none/policy.onnx"]);
-    assert!(error.contains("cannot write none/policy.onnx: the folder none does not exist"));
-    let twice = ["export", "run", "--out", "both.onnx", "--samples", "both.onnx"];
-    assert!(refusal(folder, &twice).contains("would be the same file"));
+    let none = "cannot write none/policy.onnx: the folder none does not exist";
+    refused(folder, "export run --out none/policy.onnx", &[none]);
+    let twice = "export run --out both.onnx --samples both.onnx";
+    refused(folder, twice, &["would be the same file"]);
     assert!(!folder.join("both.onnx").exists());
     json(folder, &["export", "run", "--out", "run/policy.onnx", "--json"]);
     // An exported policy is a policy file.

@@ -3,16 +3,22 @@
 pub use crate::shared::cpu;
 use burn::cubecl::logging::{LaunchObservation, LaunchObserver};
 use burn::tensor::{Device, Tensor};
+use grove::checkpoint::{self, Checkpoint};
 use grove::device::DeviceInfo;
+use grove::env::{Fruit, FruitObservation};
 use grove::task::{Completion, Prompt, RewardPart, Rewards, Split, Task, TaskError};
 use grove::trainer::text::LanguageConfig;
+use serde::de::DeserializeOwned;
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 /// Upper limit of every wait in the tests. It ends a hang and decides nothing else, so that a busy machine fails no
 /// test.
@@ -44,6 +50,14 @@ macro_rules! for_every_game {
     };
 }
 pub(crate) use for_every_game;
+
+/// Returns a fruit catcher with features: its width, height, basket, most and fewest fruits, interval between them, and
+/// steps.
+pub const fn fruit(sizes: [u32; 7]) -> Fruit {
+    let [width, height, basket, max_fruits, min_fruits, spawn_interval, max_steps] = sizes;
+    let observation = FruitObservation::Features;
+    Fruit { width, height, basket, max_fruits, min_fruits, spawn_interval, max_steps, observation }
+}
 
 /// The kind of device that tests take: `wgpu`, or what `GROVE_TEST_DEVICE` names.
 pub fn adapter_kind() -> String {
@@ -80,29 +94,60 @@ pub fn adapter_name() -> Option<String> {
     Some(info.name.clone())
 }
 
+/// A temporary folder, which is deleted with this value.
+pub struct Scratch(TempDir);
+
+impl Scratch {
+    pub fn new() -> Self {
+        Self(TempDir::new().unwrap())
+    }
+}
+
+impl Deref for Scratch {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl AsRef<Path> for Scratch {
+    fn as_ref(&self) -> &Path {
+        self
+    }
+}
+
+/// A path in the repository.
+pub fn repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
 /// Reads a tensor.
 pub fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().try_into_vec().expect("f32")
 }
 
+/// The program with these arguments, in a folder.
+pub fn command(folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_grove"));
+    command.args(arguments).current_dir(folder);
+    command
+}
+
 /// Runs the program in a folder.
 pub fn grove(folder: &Path, arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_grove"))
-        .args(arguments)
-        .current_dir(folder)
-        .output()
-        .expect("the program starts")
+    command(folder, arguments).output().expect("the program starts")
 }
 
 /// Starts the program in `folder`, without waiting for its end.
 pub fn start(folder: &Path, arguments: &[&str]) -> Child {
-    Command::new(env!("CARGO_BIN_EXE_grove"))
-        .args(arguments)
-        .current_dir(folder)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap()
+    command(folder, arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Sends a signal to a process, such as `-INT`.
+pub fn signal(process: u32, name: &str) {
+    let kill = Command::new("kill").args([name, &process.to_string()]).status().unwrap();
+    assert!(kill.success());
 }
 
 pub fn stdout(output: &Output) -> String {
@@ -113,63 +158,80 @@ pub fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// Runs a command that must succeed, and parses the JSON object that it prints.
-pub fn json(folder: &Path, arguments: &[&str]) -> serde_json::Value {
+/// Runs a command that must succeed.
+pub fn success(folder: &Path, arguments: &[&str]) -> Output {
     let output = grove(folder, arguments);
     assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
-    serde_json::from_str(&stdout(&output)).expect("one JSON object on stdout")
+    output
 }
 
-/// All files below a folder with their bytes, in order of their names.
-pub fn tree(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
+/// Runs a command that must succeed, and parses the JSON object that it prints.
+pub fn json(folder: &Path, arguments: &[&str]) -> serde_json::Value {
+    serde_json::from_str(&stdout(&success(folder, arguments))).expect("one JSON object on stdout")
+}
+
+/// The end of a line, with `--set` before each of these settings.
+pub fn sets(settings: &str) -> String {
+    settings.split(' ').map(|set| format!(" --set {set}")).collect()
+}
+
+/// Runs a line of words that must succeed, and parses the JSON object that it prints.
+pub fn report(folder: &Path, line: &str) -> serde_json::Value {
+    json(folder, &line.split(' ').collect::<Vec<_>>())
+}
+
+/// All files below a folder with their bytes, by their paths in it.
+pub fn tree(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        let (path, name) = (entry.path(), entry.file_name().into_string().unwrap());
         if path.is_dir() {
-            files.extend(tree(&path));
+            files.extend(
+                tree(&path).into_iter().map(|(below, bytes)| (format!("{name}/{below}"), bytes)),
+            );
         } else {
-            files.push((path.clone(), fs::read(&path).unwrap()));
+            files.insert(name, fs::read(path).unwrap());
         }
     }
-    files.sort();
     files
+}
+
+/// All files of Rust below a folder.
+pub fn sources(folder: &Path) -> Vec<PathBuf> {
+    let names = tree(folder).into_keys().filter(|name| name.ends_with(".rs"));
+    names.map(|name| folder.join(name)).collect()
+}
+
+/// The metrics of a run.
+pub fn records<T: DeserializeOwned>(run: &Path) -> Vec<T> {
+    let text = fs::read_to_string(run.join("metrics.jsonl")).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Changes a section of a saved checkpoint, and returns what is saved now, with valid checksums.
+pub fn rewrite(path: &Path, name: &str, change: impl FnOnce(&mut Vec<u8>)) -> Checkpoint {
+    let mut checkpoint = checkpoint::load(path).unwrap();
+    let section = checkpoint.sections.iter_mut().find(|section| section.name == name);
+    change(&mut section.unwrap().bytes);
+    checkpoint::save(&checkpoint, path).unwrap();
+    checkpoint
 }
 
 /// Checks that two folders hold the same files, byte for byte.
 pub fn assert_same_files(a: &Path, b: &Path) {
-    let inside = |folder: &Path| -> Vec<(PathBuf, Vec<u8>)> {
-        let files = tree(folder).into_iter();
-        files.map(|(path, bytes)| (path.strip_prefix(folder).unwrap().into(), bytes)).collect()
-    };
-    let (a_files, b_files) = (inside(a), inside(b));
-    let names = |files: &[(PathBuf, Vec<u8>)]| -> Vec<PathBuf> {
-        files.iter().map(|(path, _)| path.clone()).collect()
-    };
-    assert_eq!(names(&a_files), names(&b_files));
+    let (a_files, b_files) = (tree(a), tree(b));
     assert!(!a_files.is_empty());
-    for ((path, a_bytes), (_, b_bytes)) in a_files.iter().zip(&b_files) {
-        assert!(a_bytes == b_bytes, "{} differs", path.display());
+    assert_eq!(a_files.keys().collect::<Vec<_>>(), b_files.keys().collect::<Vec<_>>());
+    for (path, bytes) in a_files {
+        assert!(bytes == b_files[&path], "{path} differs");
     }
 }
 
-/// Flags for a run of a second or two.
-const SMALL: [&str; 8] = [
-    "--device",
-    "cpu",
-    "--set",
-    "num_groups=8",
-    "--set",
-    "eval_every=5",
-    "--set",
-    "eval_episodes=50",
-];
-
-/// The arguments of such a run.
+/// The arguments of a run of a second or two.
 pub fn train<'a>(game: &'a str, dir: &'a str, more: &[&'a str]) -> Vec<&'a str> {
-    let mut arguments = vec!["train", game, "--run-dir", dir, "--json"];
-    arguments.extend(SMALL);
-    arguments.extend(more);
-    arguments
+    let small = ["--device", "cpu", "--set", "num_groups=8", "--set", "eval_every=5"];
+    let few = ["--set", "eval_episodes=50"];
+    [&["train", game, "--run-dir", dir, "--json"], &small[..], &few, more].concat()
 }
 
 /// Settings of a model of 16 units, whose runs take a second.
@@ -184,6 +246,10 @@ pub fn tiny(num_layers: usize) -> LanguageConfig {
     (sizes.num_heads, sizes.num_kv_heads) = (2, 1);
     config
 }
+
+/// A verifier in Python that gives 1 to everything.
+pub const GIVES_ONE: &str = "import json, sys\nfor line in sys.stdin:\n    \
+    print(json.dumps({'id': json.loads(line)['id'], 'reward': 1}), flush=True)\n";
 
 /// Verifies completions of a task.
 type Verify = dyn Fn(&dyn Task, &[Completion]) -> Result<Vec<Rewards>, TaskError> + Send + Sync;
@@ -240,6 +306,15 @@ pub fn refusal(folder: &Path, arguments: &[&str]) -> String {
     assert!(!output.status.success(), "{arguments:?} must fail");
     assert!(output.stdout.is_empty(), "{arguments:?} prints {}", stdout(&output));
     assert!(!text.contains("panicked"), "{arguments:?}: {text}");
+    text
+}
+
+/// Runs a line of words that must fail with these words on stderr, and returns what it prints there.
+pub fn refused(folder: &Path, line: &str, words: &[&str]) -> String {
+    let text = refusal(folder, &line.split(' ').collect::<Vec<_>>());
+    for word in words {
+        assert!(text.contains(word), "`{line}` lacks `{word}`: {text}");
+    }
     text
 }
 
@@ -322,15 +397,10 @@ pub fn interrupted_run(
     hear_ctrl_c();
     wait_for("a run that is interrupted before its end", || {
         let _ = fs::remove_dir_all(folder.join(dir));
-        let child = Command::new(env!("CARGO_BIN_EXE_grove"))
-            .args(arguments)
-            .current_dir(folder)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
+        let mut child = command(folder, arguments);
+        let child = child.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         wait_for("the first iterations", || lines() >= iterations);
-        Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+        signal(child.id(), "-INT");
         let output = child.wait_with_output().unwrap();
         let done = lines();
         if done < total {

@@ -1,23 +1,22 @@
 //! Files of prompts: accepted formats and error messages.
 
-use crate::support::MISSING;
+use crate::support::{GIVES_ONE, MISSING, Scratch};
 use grove::task::{Completion, DataTask, Split, Task, TaskError, VerifierOptions, read_prompts};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use tempfile::TempDir;
 
-fn file(folder: &TempDir, text: impl AsRef<[u8]>) -> PathBuf {
-    let path = folder.path().join("prompts.jsonl");
+fn file(folder: &Scratch, text: impl AsRef<[u8]>) -> PathBuf {
+    let path = folder.join("prompts.jsonl");
     fs::write(&path, text).unwrap();
     path
 }
 
 #[test]
 fn prompts_are_strings_or_messages_with_extra_fields() {
-    let folder = TempDir::new().unwrap();
+    let folder = Scratch::new();
     let lines = [
         "\u{feff}{\"prompt\": \"2+2=\", \"solution\": \"4\", \"level\": {\"n\": 1}, \"split\": \"train\"}\r",
         "",
@@ -50,7 +49,7 @@ fn prompts_are_strings_or_messages_with_extra_fields() {
 
 #[test]
 fn completions_are_strings_or_messages_and_may_differ_from_solutions() {
-    let folder = TempDir::new().unwrap();
+    let folder = Scratch::new();
     let lines = [
         r#"{"prompt": "2+2=", "completion": "Two and two: 4", "solution": "4", "split": "train"}"#,
         r#"{"prompt": [{"role": "user", "content": "3+4?"}], "completion": [{"role": "assistant", "content": "7"}], "split": "test"}"#,
@@ -72,11 +71,9 @@ fn completions_are_strings_or_messages_and_may_differ_from_solutions() {
     assert_eq!(task.max_new_tokens(), "Two and two: 4".len() + 1);
     // Without solutions the characters of answers are unknown.
     let open = file(&folder, r#"{"prompt": "a", "split": "train"}"#);
-    let script = "import json, sys\nfor line in sys.stdin:\n    print(json.dumps({'id': json.loads(line)['id'], \
-                  'reward': 1}), flush=True)\n";
-    fs::write(folder.path().join("one.py"), script).unwrap();
+    fs::write(folder.join("one.py"), GIVES_ONE).unwrap();
     let options = VerifierOptions {
-        folder: Some(folder.path().to_path_buf()),
+        folder: Some(folder.to_path_buf()),
         ..VerifierOptions::new("python3 one.py")
     };
     let verified = DataTask::open(&open, Some(options));
@@ -85,7 +82,7 @@ fn completions_are_strings_or_messages_and_may_differ_from_solutions() {
 
 #[test]
 fn columns_that_a_row_lacks_may_be_null() {
-    let folder = TempDir::new().unwrap();
+    let folder = Scratch::new();
     let read = |lines: [&str; 3]| read_prompts(&file(&folder, lines.join("\n"))).unwrap();
     let without = [
         r#"{"prompt": "2+2=", "solution": "4"}"#,
@@ -104,7 +101,7 @@ fn columns_that_a_row_lacks_may_be_null() {
 
 #[test]
 fn values_for_the_chat_template_are_those_of_trl() {
-    let folder = TempDir::new().unwrap();
+    let folder = Scratch::new();
     let values = |prompt: &str, keys: &str| {
         let line = format!(r#"{{"prompt": {prompt}, "solution": "4", {keys}, "split": "train"}}"#);
         let set = read_prompts(&file(&folder, line)).map_err(|error| error.to_string())?;
@@ -145,7 +142,7 @@ fn values_for_the_chat_template_are_those_of_trl() {
 
 #[test]
 fn contents_may_be_parts_or_null_and_solutions_numbers() {
-    let folder = TempDir::new().unwrap();
+    let folder = Scratch::new();
     let lines = [
         r#"{"messages": [{"role": "user", "content": [{"type": "text", "text": "3"}, {"type": "text", "text": "+4?"}]}, {"role": "assistant", "content": null, "tool_calls": []}, {"role": "assistant", "tool_calls": [1]}, {"role": "tool", "content": "7"}], "solution": 7, "split": "train"}"#,
         r#"{"prompt": "10^30=", "solution": 1000000000000000000000000000000, "split": "test"}"#,
@@ -169,7 +166,7 @@ fn contents_may_be_parts_or_null_and_solutions_numbers() {
 
 #[test]
 fn lists_and_compressed_files_are_read_and_other_texts_are_named() {
-    let folder = TempDir::new().unwrap();
+    let folder = Scratch::new();
     let objects = [r#"{"prompt": "a", "split": "train"}"#, r#"{"prompt": "b", "split": "test"}"#];
     let expected = read_prompts(&file(&folder, objects.join("\n"))).unwrap();
     let list = format!("\u{feff}\n[\n{}\n]\n", objects.join(",\n"));
@@ -203,14 +200,14 @@ fn lists_and_compressed_files_are_read_and_other_texts_are_named() {
 
 #[test]
 fn integers_of_any_size_reach_a_verifier_as_they_were_written() {
-    let folder = TempDir::new().unwrap();
+    let folder = Scratch::new();
     let line = r#"{"prompt": "a", "target": [-123456789012345678901234567890, 18446744073709551615], "split": "train"}"#;
     let script = "import json, sys\nfor line in sys.stdin:\n    asked = json.loads(line)\n    right = \
                   asked['fields']['target'] == [-123456789012345678901234567890, 18446744073709551615]\n    \
                   print(json.dumps({'id': asked['id'], 'reward': float(right)}), flush=True)\n";
-    fs::write(folder.path().join("exact.py"), script).unwrap();
+    fs::write(folder.join("exact.py"), script).unwrap();
     let options = VerifierOptions {
-        folder: Some(folder.path().to_path_buf()),
+        folder: Some(folder.to_path_buf()),
         ..VerifierOptions::new("python3 exact.py")
     };
     let task = DataTask::open(&file(&folder, line), Some(options)).unwrap();
@@ -221,7 +218,7 @@ fn integers_of_any_size_reach_a_verifier_as_they_were_written() {
 
 #[test]
 fn prompts_without_a_split_are_assigned_one_and_each_pass_covers_all() {
-    let folder = TempDir::new().unwrap();
+    let folder = Scratch::new();
     let lines: Vec<String> =
         (0..400).map(|i| format!(r#"{{"prompt": "p{i}", "solution": "s{i}"}}"#)).collect();
     let task = DataTask::open(&file(&folder, lines.join("\n")), None).unwrap();
@@ -253,7 +250,7 @@ fn prompts_without_a_split_are_assigned_one_and_each_pass_covers_all() {
 
 #[test]
 fn a_malformed_line_is_named() {
-    let folder = TempDir::new().unwrap();
+    let folder = Scratch::new();
     let good = r#"{"prompt": "a"}"#;
     for (line, said) in [
         ("{", "invalid JSON: EOF while parsing"),
@@ -311,13 +308,13 @@ fn a_malformed_line_is_named() {
     assert!(error.contains("line 1: invalid JSON: "), "{error}");
     let error = read_prompts(&file(&folder, "\n \n")).unwrap_err().to_string();
     assert!(error.contains("the file is empty"), "{error}");
-    let error = read_prompts(&folder.path().join("none.jsonl")).unwrap_err().to_string();
+    let error = read_prompts(&folder.join("none.jsonl")).unwrap_err().to_string();
     assert!(error.starts_with("cannot read ") && error.contains(MISSING), "{error}");
 }
 
 #[test]
 fn prompts_without_solutions_need_a_verifier_and_get_one() {
-    let folder = TempDir::new().unwrap();
+    let folder = Scratch::new();
     let path = file(&folder, r#"{"prompt": "say yes", "split": "train"}"#);
     let error = DataTask::open(&path, None).err().unwrap().to_string();
     assert!(
@@ -331,7 +328,7 @@ fn prompts_without_solutions_need_a_verifier_and_get_one() {
         assert!(error.contains(&format!("has {said} for a solution, not a text")), "{error}");
     }
     let path = file(&folder, r#"{"prompt": "say yes", "split": "train"}"#);
-    let script = folder.path().join("yes.py");
+    let script = folder.join("yes.py");
     let text = "import json, sys\nfor line in sys.stdin:\n    asked = json.loads(line)\n    print(json.dumps({'id': \
                 asked['id'], 'reward': asked['completion'] == 'yes' and asked['prompt'] == 'say yes' and 1 or 0}), \
                 flush=True)\n";

@@ -1,13 +1,13 @@
 //! The OCaml task: scores by the compiler and by tests, and the sandbox, which only Linux has.
 
+use crate::support::Scratch;
 use grove::task::ocaml::{
     Checker, CodeReport, Compiler, Job, LibraryAccess, Ocaml, OcamlLimits, OcamlSettings, Problem,
     TypeCheck,
 };
-use grove::task::{Completion, Split, Task};
+use grove::task::{Completion, Prompt, Split, Task, TaskError};
 use std::fs;
 use std::path::Path;
-use tempfile::TempDir;
 
 /// The task with a short time limit.
 pub fn open() -> Ocaml {
@@ -24,9 +24,28 @@ pub fn open_with(cpu_seconds: f64) -> Ocaml {
     task
 }
 
+/// The task on a file of problems.
+pub fn open_file(problems: &Path) -> Result<Ocaml, TaskError> {
+    let problems = problems.display().to_string();
+    Ocaml::open(&OcamlSettings { problems, ..OcamlSettings::default() })
+}
+
+/// All prompts, for training and held out.
+pub fn prompts(task: &Ocaml) -> [Vec<Prompt>; 2] {
+    [Split::Train, Split::Test].map(|split| {
+        let num = task.num_prompts(split).unwrap();
+        (0..num).map(|i| task.prompt(split, i).unwrap()).collect()
+    })
+}
+
 /// The problem with an identifier.
 pub fn problem<'a>(task: &'a Ocaml, id: &str) -> &'a Problem {
     task.problems().all().into_iter().find(|problem| problem.id == id).unwrap()
+}
+
+/// A problem's solution, with the head that begins it.
+pub fn solution(problem: &Problem) -> String {
+    format!("{}\n{}", problem.head, problem.solution.as_ref().unwrap())
 }
 
 /// The report on an answer that may not reach outside.
@@ -36,20 +55,15 @@ pub fn report(task: &Ocaml, problem: &Problem, code: &str) -> CodeReport {
 
 #[test]
 fn generated_problems_have_solutions_and_disjoint_splits() {
-    let folder = TempDir::new().unwrap();
+    let folder = Scratch::new();
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/assets/ocaml/many.py");
     let output =
         std::process::Command::new("python3").args(["-B", script, "150"]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let path = folder.path().join("many.jsonl");
+    let path = folder.join("many.jsonl");
     fs::write(&path, output.stdout).unwrap();
-    let settings =
-        OcamlSettings { problems: path.display().to_string(), ..OcamlSettings::default() };
-    let task = Ocaml::open(&settings).unwrap();
-    let asked = [Split::Train, Split::Test].map(|split| {
-        let prompts = (0..task.num_prompts(split).unwrap()).map(|i| task.prompt(split, i).unwrap());
-        prompts.collect::<Vec<_>>()
-    });
+    let task = open_file(&path).unwrap();
+    let asked = prompts(&task);
     assert!(asked[0].len() + asked[1].len() == 150 && asked[1].len() > 2);
     let solutions: Vec<(&_, String)> =
         asked.iter().flatten().map(|prompt| (prompt, task.solution(prompt).unwrap())).collect();
@@ -73,10 +87,7 @@ fn solutions_are_accepted_and_wrong_answers_are_not() {
     let task = open();
     let problems = task.problems().all();
     assert!(problems.len() >= 200, "{}", problems.len());
-    let prompts = [Split::Train, Split::Test].map(|split| {
-        let num = task.num_prompts(split).unwrap();
-        (0..num).map(|i| task.prompt(split, i).unwrap()).collect::<Vec<_>>()
-    });
+    let prompts = prompts(&task);
     assert!(prompts[1].len() >= 40);
     let mut completions = Vec::new();
     for prompt in prompts.iter().flatten() {
@@ -129,8 +140,7 @@ fn errors_are_counted_individually() {
 #[test]
 fn the_reward_has_stages() {
     let task = open();
-    let prompts =
-        (0..task.num_prompts(Split::Train).unwrap()).map(|i| task.prompt(Split::Train, i).unwrap());
+    let [prompts, _] = prompts(&task);
     let prompt = prompts.into_iter().find(|prompt| prompt.fields["id"] == "fold/total").unwrap();
     let total = |text: &str| {
         let rewards = task.verify(&[Completion::new(&prompt, text)]).unwrap().remove(0);
@@ -160,14 +170,11 @@ fn the_sandbox_blocks_ways_out() {
     let task = open();
     let (signature, calls) = ("val f : unit -> int", vec!["f ()"]);
     let value = |code: &str| {
-        let job = Job {
-            code,
-            signature,
-            calls: calls.clone(),
-            access: LibraryAccess::Full,
-            ..Job::default()
-        };
-        task.check(&job).unwrap().unwrap().results
+        let (calls, access) = (calls.clone(), LibraryAccess::Full);
+        task.check(&Job { code, signature, calls, access, ..Job::default() })
+            .unwrap()
+            .unwrap()
+            .results
     };
     let ran = value("let f () = 0");
     assert!(matches!(ran[..], [Some(_)]));
@@ -269,7 +276,7 @@ const HOSTILE: [&str; 40] = [
 fn run_hostile(task: &Ocaml, mark: &str, access: LibraryAccess, rounds: usize) {
     let problem = problem(task, "fold/total");
     let next = std::sync::atomic::AtomicUsize::new(0);
-    let good = format!("{}\n{}", problem.head, problem.solution.as_ref().unwrap());
+    let good = solution(problem);
     let right = report(task, problem, &good).results;
     assert!(right.len() == problem.tests.len() && right.iter().all(Option::is_some));
     std::thread::scope(|scope| {
@@ -358,7 +365,7 @@ fn servers_handle_many_problems_and_long_answers() {
         assert_eq!(found.results, right.results, "problem {i}");
     }
     let problem = problem(&task, "fold/total");
-    let good = format!("{}\n{}", problem.head, problem.solution.as_ref().unwrap());
+    let good = solution(problem);
     let long = format!("{good}\n(* {} *)", "so long ".repeat(30_000));
     assert_eq!(report(&task, problem, &long), report(&task, problem, &good));
 }
@@ -383,16 +390,14 @@ fn missing_tools_and_invalid_settings_are_one_sentence() {
     assert_eq!(error(|s| s.limits.memory_mb = 1), "ocaml.memory_mb is 1, but must be 128 to 16384");
     assert!(error(|s| s.problems = "/none.jsonl".into()).starts_with("cannot read /none.jsonl: "));
 
-    let folder = TempDir::new().unwrap();
-    let path = folder.path().join("own.jsonl");
+    let folder = Scratch::new();
+    let path = folder.join("own.jsonl");
     let good = r#"{"id": "a", "family": "f", "difficulty": 1, "split": "train", "words": "One.", "head": "let f =",
         "signature": "val f : int", "tests": [["f", "1"]]}"#
         .replace('\n', " ");
     let own = |text: &str| {
         fs::write(&path, text).unwrap();
-        let settings =
-            OcamlSettings { problems: path.display().to_string(), ..OcamlSettings::default() };
-        Ocaml::open(&settings)
+        open_file(&path)
     };
     let wrong = |text: &str| own(text).err().unwrap().to_string();
     let said = wrong(&format!("{good}\n\n{good}"));
@@ -416,5 +421,4 @@ fn missing_tools_and_invalid_settings_are_one_sentence() {
         error,
         "the tests of the OCaml problem \"a\" cannot be used: test 1 does not compile: Syntax error"
     );
-    let _ = Job::default();
 }

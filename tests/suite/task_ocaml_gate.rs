@@ -1,9 +1,9 @@
 //! The gate of the OCaml task, which refuses code by the names that it uses, and the judge of assertions apart from it.
 
-use crate::task_ocaml::{open, open_with, problem, report};
+use crate::support::repository;
+use crate::task_ocaml::{open, open_with, problem, report, solution};
 use grove::task::ocaml::{Compilation, Job, LibraryAccess};
 use std::fs;
-use std::path::Path;
 
 /// Texts that name what is forbidden, by every path found so far, and texts that break what they can.
 #[test]
@@ -11,10 +11,10 @@ use std::path::Path;
 fn forbidden_names_are_rejected_and_worthless_texts_earn_nothing() {
     let task = open();
     let problem = problem(&task, "fold/total");
-    let good = format!("{}\n{}", problem.head, problem.solution.as_ref().unwrap());
+    let good = solution(problem);
     let right = report(&task, problem, &good).results;
     let texts = |kind: &str| {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/ocaml").join(kind);
+        let folder = repository("tests/ocaml").join(kind);
         let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
         paths.map(|path| (path.clone(), fs::read(path).unwrap())).collect::<Vec<_>>()
     };

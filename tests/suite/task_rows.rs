@@ -1,25 +1,29 @@
 //! The OCaml task on rows of prompts and assertions, in the sandbox that only Linux has.
 
-use grove::task::ocaml::{LibraryAccess, Ocaml, OcamlSettings, Problem};
-use grove::task::{Completion, Split, Task};
+use crate::support::{Scratch, repository};
+use crate::task_ocaml::{open_file, prompts};
+use grove::task::ocaml::{LibraryAccess, Ocaml, Problem};
+use grove::task::{Completion, Task};
+use serde_json::{Value, json};
 use std::fs;
-use std::path::Path;
-use tempfile::TempDir;
+use std::path::{Path, PathBuf};
 
 fn open(path: &Path) -> Ocaml {
-    let problems = path.display().to_string();
-    Ocaml::open(&OcamlSettings { problems, ..OcamlSettings::default() }).unwrap()
+    open_file(path).unwrap()
+}
+
+/// A file of rows.
+fn write(folder: &Scratch, row: &Value) -> PathBuf {
+    let path = folder.join("rows.jsonl");
+    fs::write(&path, format!("{row}\n")).unwrap();
+    path
 }
 
 /// The prompts of a task, with the rewards of an answer to each.
 fn totals(task: &Ocaml, answer: impl Fn(&Problem) -> String) -> Vec<(String, f64)> {
-    let prompts = [Split::Train, Split::Test].map(|split| {
-        let num = task.num_prompts(split).unwrap();
-        (0..num).map(|i| task.prompt(split, i).unwrap()).collect::<Vec<_>>()
-    });
+    let prompts = prompts(task).concat();
     let answers: Vec<_> = prompts
         .iter()
-        .flatten()
         .map(|prompt| (prompt, answer(task.problems().find(prompt).unwrap())))
         .collect();
     let all: Vec<_> = answers.iter().map(|(prompt, text)| Completion::new(prompt, text)).collect();
@@ -33,7 +37,7 @@ fn totals(task: &Ocaml, answer: impl Fn(&Problem) -> String) -> Vec<(String, f64
 
 #[test]
 fn rows_of_prompts_and_assertions_are_problems() {
-    let task = open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/ocaml/rows.csv"));
+    let task = open(&repository("tests/ocaml/rows.csv"));
     let problems = task.problems().all();
     assert_eq!(problems.len(), 25);
     for (prompt, total) in totals(&task, |problem| problem.solution.clone().unwrap()) {
@@ -68,28 +72,24 @@ fn rows_of_prompts_and_assertions_are_problems() {
 
 #[test]
 fn json_rows_need_three_keys_alone() {
-    let line = serde_json::json!({
+    let folder = Scratch::new();
+    let line = json!({
         "id": 7, "problem": "(* Twice. *)\nlet twice (n : int) : int =\n", "tests": "assert (twice 2 = 4)",
     });
-    let folder = TempDir::new().unwrap();
-    let path = folder.path().join("rows.jsonl");
-    fs::write(&path, format!("{line}\n")).unwrap();
+    let path = write(&folder, &line);
     let total = totals(&open(&path), |_| "2 * n".to_string()).remove(0).1;
     assert!((total - 1.0).abs() < 1e-9, "{total}");
     let wrong = "{\"id\": 1, \"prompt\": \"Twice.\", \"tests\": \"assert true\"}\n";
     fs::write(&path, wrong).unwrap();
-    let problems = path.display().to_string();
-    let error = Ocaml::open(&OcamlSettings { problems, ..OcamlSettings::default() });
-    let error = error.err().unwrap().to_string();
+    let error = open_file(&path).err().unwrap().to_string();
     assert!(error.contains("line 1: the prompt does not end in the head"), "{error}");
 }
 
 /// An exception has its own number in each process, by which no answer is judged.
 #[test]
 fn exceptions_of_a_prompt_are_values_like_others() {
-    let folder = TempDir::new().unwrap();
-    let path = folder.path().join("rows.jsonl");
-    let row = serde_json::json!({
+    let folder = Scratch::new();
+    let row = json!({
         "id": "a",
         "prompt": "module Own = struct module Inner = struct let x = 1 exception Empty of int end end\n\
             module type S = sig exception Other end\nmodule M : S = struct exception Zero exception Other end\n\
@@ -97,8 +97,7 @@ fn exceptions_of_a_prompt_are_values_like_others() {
         "tests": "assert ((try Ok (first []) with e -> Error e) = Error (Own.Inner.Empty 3))\n\
             assert ((try Ok (first [0]) with e -> Error e) = Error M.Other)",
     });
-    fs::write(&path, format!("{row}\n")).unwrap();
-    let task = open(&path);
+    let task = open(&write(&folder, &row));
     let half = 0.35 + 0.65 / 2.0;
     for (raised, expected) in
         [("Own.Inner.Empty 3", 1.0), ("Own.Inner.Empty 4", half), ("M.Other", half)]
@@ -112,21 +111,19 @@ fn exceptions_of_a_prompt_are_values_like_others() {
 /// Tests that cannot be used stop the task at its start, rather than giving every answer a reward of 0.
 #[test]
 fn unusable_tests_are_an_error_and_helpers_may_assert() {
-    let folder = TempDir::new().unwrap();
-    let path = folder.path().join("rows.jsonl");
+    let folder = Scratch::new();
     let write = |tests: &str| {
-        let row = serde_json::json!({
+        let row = json!({
             "id": "a", "prompt": "let f (x : int) : int =", "tests": tests, "solution": "x + 1",
         });
-        fs::write(&path, format!("{row}\n")).unwrap();
+        write(&folder, &row)
     };
     for tests in [
         "let check x y = assert (f x = y)\nlet () = check 1 2",
         "let main () =\n  assert (f 1 = 2);\n  assert (f 3 = 4)\nlet () = main ()",
         "let test_one () = assert (f 1 = 2)\nlet () = test_one ()",
     ] {
-        write(tests);
-        let task = open(&path);
+        let task = open(&write(tests));
         for (answer, expected) in [("x + 1", 1.0), ("x", 0.35)] {
             let total = totals(&task, |_| answer.to_string()).remove(0).1;
             assert!((total - expected).abs() < 1e-9, "{total} of {answer} for {tests}");
@@ -146,10 +143,7 @@ fn unusable_tests_are_an_error_and_helpers_may_assert() {
         ("assert (f 1 = List.hd [])", "the expected value of test 1 raises an exception"),
         ("let main () = assert (f 1 = 2)", "`main` in `tests` has an `assert`, but is not used"),
     ] {
-        write(tests);
-        let problems = path.display().to_string();
-        let error = Ocaml::open(&OcamlSettings { problems, ..OcamlSettings::default() });
-        let error = error.err().unwrap().to_string();
+        let error = open_file(&write(tests)).err().unwrap().to_string();
         assert!(error.contains(said) && !error.contains('\n'), "{tests}: {error}");
     }
 }
@@ -157,14 +151,12 @@ fn unusable_tests_are_an_error_and_helpers_may_assert() {
 /// An answer that replaces the library's functions, in whatever way it may have come to do so, is not judged by them.
 #[test]
 fn tests_are_judged_with_a_library_of_their_own() {
-    let folder = TempDir::new().unwrap();
-    let path = folder.path().join("rows.jsonl");
-    let row = serde_json::json!({
+    let folder = Scratch::new();
+    let row = json!({
         "id": "a", "prompt": "let f (l : int list) : int list =",
         "tests": "assert (List.length (f [1; 2]) = 1);; assert (List.mem 2 (f [2; 3]))",
     });
-    fs::write(&path, format!("{row}\n")).unwrap();
-    let task = open(&path);
+    let task = open(&write(&folder, &row));
     let problem = task.problems().all().remove(0);
     let results = |code: &str| {
         task.check_answer(problem, code, LibraryAccess::Full).unwrap().unwrap().results

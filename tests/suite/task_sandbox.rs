@@ -1,11 +1,10 @@
 //! The sandbox of user-defined verifiers, and consent to run them.
 
-use crate::support::{HANG, stderr};
+use crate::support::{GIVES_ONE, HANG, Scratch, command, stderr};
 use grove::task::{Completion, DataTask, Prompt, Task, Verifier, VerifierOptions, VerifierSandbox};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use tempfile::TempDir;
+use std::process::Output;
 
 /// A verifier that evaluates the completion as an expression of Python.
 const EVALUATES: &str = r#"
@@ -41,10 +40,10 @@ fn rewards(options: VerifierOptions, texts: &[String]) -> Vec<f64> {
 
 #[test]
 fn a_sandboxed_verifier_reaches_what_it_needs_and_nothing_else() {
-    let [ours, others] = [(); 2].map(|()| TempDir::new().unwrap());
-    fs::write(ours.path().join("verifier.py"), EVALUATES).unwrap();
-    fs::write(ours.path().join("words.txt"), "one").unwrap();
-    let secret = others.path().join("secret");
+    let [ours, others] = [(); 2].map(|()| Scratch::new());
+    fs::write(ours.join("verifier.py"), EVALUATES).unwrap();
+    fs::write(ours.join("words.txt"), "one").unwrap();
+    let secret = others.join("secret");
     fs::write(&secret, "secret").unwrap();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -66,16 +65,16 @@ fn a_sandboxed_verifier_reaches_what_it_needs_and_nothing_else() {
         "succeeds(lambda: os.urandom(4))".to_string(),
     ];
     let options = |sandbox| VerifierOptions {
-        folder: Some(ours.path().to_path_buf()),
+        folder: Some(ours.to_path_buf()),
         sandbox,
         ..VerifierOptions::new("python3 verifier.py")
     };
     let on = VerifierSandbox { is_on: true, ..VerifierSandbox::default() };
     assert_eq!(rewards(options(on.clone()), &outside), [0.0; 6]);
     assert_eq!(rewards(options(on.clone()), &needed), [1.0; 5]);
-    assert_eq!(fs::read_to_string(ours.path().join("words.txt")).unwrap(), "one");
+    assert_eq!(fs::read_to_string(ours.join("words.txt")).unwrap(), "one");
     // As far as it is permitted more, it reaches more.
-    let readable = vec![others.path().canonicalize().unwrap()];
+    let readable = vec![others.canonicalize().unwrap()];
     let allowed = VerifierSandbox { readable, has_network: true, ..on };
     assert_eq!(rewards(options(allowed), &[read.clone(), connect.clone()]), [1.0, 1.0]);
     assert_eq!(rewards(options(VerifierSandbox::default()), &[read, connect]), [1.0, 1.0]);
@@ -84,8 +83,8 @@ fn a_sandboxed_verifier_reaches_what_it_needs_and_nothing_else() {
 /// Code of a model could look the solution up.
 #[test]
 fn a_sandboxed_verifier_finds_the_file_of_prompts_empty_unless_it_is_named() {
-    let ours = TempDir::new().unwrap();
-    let ours = ours.path().canonicalize().unwrap();
+    let ours = Scratch::new();
+    let ours = ours.canonicalize().unwrap();
     fs::write(ours.join("verifier.py"), EVALUATES).unwrap();
     fs::create_dir(ours.join("data")).unwrap();
     let prompts = ours.join("data/prompts.jsonl");
@@ -116,45 +115,22 @@ fn a_sandboxed_verifier_finds_the_file_of_prompts_empty_unless_it_is_named() {
 
 /// Runs the program with its own cache.
 fn with_cache(folder: &Path, cache: &str, arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_grove"))
-        .args(arguments)
-        .current_dir(folder)
-        .env("XDG_CACHE_HOME", folder.join(cache))
-        .output()
-        .unwrap()
+    command(folder, arguments).env("XDG_CACHE_HOME", folder.join(cache)).output().unwrap()
 }
 
 #[test]
 fn a_verifier_runs_for_those_who_gave_it_or_trust_it() {
-    let folder = TempDir::new().unwrap();
-    let place = folder.path();
+    let place = &Scratch::new();
     let lines: String =
         (0..8).map(|i| format!("{{\"prompt\": \"{i}\", \"solution\": \"{i}\"}}\n")).collect();
     fs::write(place.join("own.jsonl"), &lines).unwrap();
-    let script = "import json, sys\nopen('ran', 'w')\nfor line in sys.stdin:\n    print(json.dumps({'id': \
-                  json.loads(line)['id'], 'reward': 1}), flush=True)\n";
-    fs::write(place.join("one.py"), script).unwrap();
+    fs::write(place.join("one.py"), format!("open('ran', 'w')\n{GIVES_ONE}")).unwrap();
     let ran = || fs::remove_file(place.join("ran")).is_ok();
-    let train = [
-        "train",
-        "--task-data",
-        "own.jsonl",
-        "--verifier",
-        "python3 one.py",
-        "--verifier-sandbox",
-        "off",
-    ];
-    let sizes = [
-        "--model",
-        "tiny",
-        "--iterations",
-        "1",
-        "--run-dir",
-        "run",
-        "--set",
-        "checkpoint.eval_episodes=1",
-    ];
-    let done = with_cache(place, "mine", &[&train[..], &sizes].concat());
+    let train = ["train", "--task-data", "own.jsonl"];
+    let verifier = ["--verifier", "python3 one.py", "--verifier-sandbox", "off"];
+    let sizes = ["--model", "tiny", "--iterations", "1", "--run-dir", "run"];
+    let set = ["--set", "checkpoint.eval_episodes=1"];
+    let done = with_cache(place, "mine", &[&train[..], &verifier, &sizes, &set].concat());
     assert!(done.status.success() && ran(), "{}", stderr(&done));
     let eval = ["eval", "run", "--episodes", "1", "--k", "1"];
     let resume = ["train", "--resume", "--run-dir", "run", "--iterations", "2"];
@@ -182,10 +158,9 @@ fn a_verifier_runs_for_those_who_gave_it_or_trust_it() {
     assert!(!other.status.success() && stderr(&other).contains("not `cat`"), "{}", stderr(&other));
     assert!(!ran());
     // The options serve a settings file, and a file of prompts named by `--set`, as well.
-    let verifier = &train[3..];
     let by_set = ["train", "data", "--set", "data.path=own.jsonl", "--dry-run"];
     for (cache, command) in [("config", &config[..]), ("set", &by_set)] {
-        let given = with_cache(place, cache, &[command, verifier].concat());
+        let given = with_cache(place, cache, &[command, &verifier].concat());
         assert!(given.status.success() && ran(), "{command:?}: {}", stderr(&given));
     }
 
@@ -195,11 +170,11 @@ fn a_verifier_runs_for_those_who_gave_it_or_trust_it() {
     let theirs = format!("[data]\nfolder = {:?}\n", place.join("theirs"));
     fs::write(place.join("theirs.toml"), theirs).unwrap();
     let set = ["--set", "data.verifier=python3 one.py", "--config", "theirs.toml", "--dry-run"];
-    let refused = with_cache(place, "fifth", &[&train[..3], &set].concat());
+    let refused = with_cache(place, "fifth", &[&train[..], &set].concat());
     let said = stderr(&refused);
     assert!(!refused.status.success() && !place.join("theirs/ran").exists(), "{said}");
     assert!(said.contains("theirs\"") && said.contains("--trust"), "{said}");
-    let twice = [&train[..5], &["--set", "data.verifier=cat", "--dry-run"]].concat();
+    let twice = [&train[..], &verifier[..2], &["--set", "data.verifier=cat", "--dry-run"]].concat();
     let said = stderr(&with_cache(place, "fifth", &twice));
     assert!(said.contains("`data.verifier` is given twice"), "{said}");
 
@@ -237,8 +212,7 @@ fn a_verifier_runs_for_those_who_gave_it_or_trust_it() {
 
 #[test]
 fn code_without_a_sandbox_runs_with_consent_alone() {
-    let folder = TempDir::new().unwrap();
-    let place = folder.path();
+    let place = &Scratch::new();
     let config = "task = \"ocaml\"\n[ocaml]\nunsafe = true\n[fit]\niterations = 0\n[generation]\nnum_prompts = 1\n\
                   group_size = 2\nmax_new_tokens = 4\n[checkpoint]\neval_episodes = 1\n";
     fs::write(place.join("loose.toml"), config).unwrap();
@@ -258,8 +232,7 @@ fn code_without_a_sandbox_runs_with_consent_alone() {
 
 #[test]
 fn a_run_keeps_to_its_file_of_problems() {
-    let folder = TempDir::new().unwrap();
-    let place = folder.path();
+    let place = &Scratch::new();
     let row = |id: &str, split: &str| {
         let head = "let f (x : int) : int =";
         format!(

@@ -1,33 +1,32 @@
 //! Sandboxes of an ordinary user, of one without a home, without namespaces, and after the end of their trainer.
 
-use crate::support::{stderr, stdout, wait_for};
+use crate::support::{GIVES_ONE, Scratch, command, stderr, stdout, wait_for};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use tempfile::TempDir;
 
 /// The user and the group.
 const USER: &str = "1234";
 
 /// A folder with programs that every user can run, and one to write to.
 struct Place {
-    folder: TempDir,
+    folder: Scratch,
 }
 
 impl Place {
     fn new() -> Self {
-        let folder = TempDir::new().unwrap();
+        let folder = Scratch::new();
         let open = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode));
-        open(folder.path(), 0o755).unwrap();
-        fs::create_dir(folder.path().join("tmp")).unwrap();
-        open(&folder.path().join("tmp"), 0o777).unwrap();
+        open(&folder, 0o755).unwrap();
+        fs::create_dir(folder.join("tmp")).unwrap();
+        open(&folder.join("tmp"), 0o777).unwrap();
         Self { folder }
     }
 
     /// A copy of a program.
     fn program(&self, program: impl AsRef<Path>) -> PathBuf {
-        let copy = self.folder.path().join(program.as_ref().file_name().unwrap());
+        let copy = self.folder.join(program.as_ref().file_name().unwrap());
         if !copy.exists() {
             // Another process copies it: a child of another test could inherit a descriptor that is open for writing,
             // and the system would refuse to run the file.
@@ -48,8 +47,8 @@ impl Place {
         Command::new(&before[0])
             .args(&before[1..])
             .args(words)
-            .current_dir(self.folder.path().join("tmp"))
-            .env("TMPDIR", self.folder.path().join("tmp"))
+            .current_dir(self.folder.join("tmp"))
+            .env("TMPDIR", self.folder.join("tmp"))
             .env_remove("HOME")
             .env_remove("XDG_CACHE_HOME")
             .output()
@@ -63,11 +62,9 @@ impl Place {
 
     /// Runs the program on a verifier that gives 1 to everything.
     fn verify(&self, before: &[&str], more: &[&str]) -> Output {
-        let tmp = self.folder.path().join("tmp");
+        let tmp = self.folder.join("tmp");
         fs::write(tmp.join("own.jsonl"), "{\"prompt\": \"a\", \"split\": \"test\"}\n").unwrap();
-        let script = "import json, sys\nfor line in sys.stdin:\n    print(json.dumps({'id': json.loads(line)['id'], \
-                      'reward': 1}), flush=True)\n";
-        fs::write(tmp.join("one.py"), script).unwrap();
+        fs::write(tmp.join("one.py"), GIVES_ONE).unwrap();
         let grove = self.program(env!("CARGO_BIN_EXE_grove")).display().to_string();
         let words =
             ["verify", "--task-data", "own.jsonl", "--verifier", "python3 one.py", "--json"];
@@ -154,13 +151,8 @@ fn below(root: u32) -> Vec<(u32, String)> {
 
 /// Starts a run, kills it once it has so many processes below it, and waits for the end of these.
 fn assert_processes_end(folder: &Path, arguments: &[&str], processes: usize) {
-    let mut run = Command::new(env!("CARGO_BIN_EXE_grove"))
-        .args(arguments)
-        .current_dir(folder)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut run = command(folder, arguments);
+    let mut run = run.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let mut started = Vec::new();
     wait_for("the processes of a verifier", || {
         started = below(run.id());
@@ -174,8 +166,7 @@ fn assert_processes_end(folder: &Path, arguments: &[&str], processes: usize) {
 
 #[test]
 fn verifiers_and_servers_end_with_a_trainer_that_is_killed() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     fs::write(folder.join("own.jsonl"), "{\"prompt\": \"a\", \"split\": \"test\"}\n").unwrap();
     // Neither the end of its input nor a signal but SIGKILL ends it or its child.
     let script = "import signal, subprocess, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n\

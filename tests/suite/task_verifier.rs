@@ -1,11 +1,10 @@
 //! User-defined verifiers, as real processes: answers and failures.
 
-use crate::support::{HANG, wait_for};
+use crate::support::{HANG, Scratch, wait_for};
 use grove::task::{Completion, Prompt, RewardPart, Rewards, TaskError, Verifier, VerifierOptions};
 use serde_json::{Map, json};
 use std::fs;
 use std::path::Path;
-use tempfile::TempDir;
 
 /// A verifier that misbehaves as the completion asks, or returns the number in the completion.
 const OBEDIENT: &str = r#"
@@ -125,8 +124,8 @@ const LATE: [(&str, &str); 6] = [
 
 #[test]
 fn output_of_what_a_verifier_runs_cannot_guess_the_id_of_a_request() {
-    let folder = TempDir::new().unwrap();
-    let verifier = Verifier::start(patient_options(&script(folder.path(), OBEDIENT), 1)).unwrap();
+    let folder = Scratch::new();
+    let verifier = Verifier::start(patient_options(&script(&folder, OBEDIENT), 1)).unwrap();
     for _ in 0..3 {
         assert!(has_reward(&verifier, "guess", Ok(5.0)));
     }
@@ -134,7 +133,7 @@ fn output_of_what_a_verifier_runs_cannot_guess_the_id_of_a_request() {
 
 #[test]
 fn a_failure_on_one_completion_does_not_affect_the_others() {
-    let folder = TempDir::new().unwrap();
+    let folder = Scratch::new();
     let good = ["1", "0.5", "twice", "loud", "late", "-3"];
     let rewards = [1.0, 0.5, 2.0, 3.0, 4.0, -3.0];
     let mut texts = vec!["7"];
@@ -144,7 +143,7 @@ fn a_failure_on_one_completion_does_not_affect_the_others() {
         expected.extend([Err(*said), Ok(rewards[i % good.len()])]);
     }
     let reversed: Vec<&str> = texts.iter().rev().copied().collect();
-    let command = script(folder.path(), OBEDIENT);
+    let command = script(&folder, OBEDIENT);
     let obedient = |workers: usize| Verifier::start(patient_options(&command, workers)).unwrap();
     let forward = verify(&obedient(1), &texts);
     let mut backward = verify(&obedient(4), &reversed);
@@ -166,8 +165,8 @@ fn a_failure_on_one_completion_does_not_affect_the_others() {
 
 #[test]
 fn an_unanswered_completion_is_given_up_and_the_next_is_scored() {
-    let folder = TempDir::new().unwrap();
-    let command = script(folder.path(), OBEDIENT);
+    let folder = Scratch::new();
+    let command = script(&folder, OBEDIENT);
     let verifier =
         Verifier::start(VerifierOptions { timeout: 0.5, ..patient_options(&command, 1) }).unwrap();
     assert!(has_reward(&verifier, "7", Ok(7.0)), "time to start is given to the first");
@@ -201,9 +200,9 @@ fn the_example_returns_named_rewards_in_order() {
 
 #[test]
 fn a_process_receives_one_request_at_a_time() {
-    let folder = TempDir::new().unwrap();
+    let folder = Scratch::new();
     let command = script(
-        folder.path(),
+        &folder,
         r#"
 import json, select, sys, time
 while line := sys.stdin.readline():
@@ -219,9 +218,9 @@ while line := sys.stdin.readline():
 
 #[test]
 fn start_up_time_does_not_count_towards_the_time_limit() {
-    let folder = TempDir::new().unwrap();
+    let folder = Scratch::new();
     let slow = OBEDIENT.replacen("for line", "time.sleep(1)\nfor line", 1);
-    let options = patient_options(&script(folder.path(), &slow), 1);
+    let options = patient_options(&script(&folder, &slow), 1);
     let verifier = Verifier::start(VerifierOptions { timeout: 0.5, ..options }).unwrap();
     assert!(has_reward(&verifier, "1", Ok(1.0)));
     for (bad, good) in [("die", 2.0), ("sleep", 3.0)] {
@@ -233,8 +232,8 @@ fn start_up_time_does_not_count_towards_the_time_limit() {
 
 #[test]
 fn an_ended_process_is_replaced() {
-    let folder = TempDir::new().unwrap();
-    let marker = folder.path().join("marker");
+    let folder = Scratch::new();
+    let marker = folder.join("marker");
     let once = format!(
         "import os\nif not os.path.exists({marker:?}):\n    open({marker:?}, 'w')\n    os._exit(9)\n"
     );
@@ -244,7 +243,7 @@ fn an_ended_process_is_replaced() {
         1,
     );
     let chance = format!("exec({once:?})");
-    let command = script(folder.path(), &text.replacen("CHANCE", &chance, 1));
+    let command = script(&folder, &text.replacen("CHANCE", &chance, 1));
     let verifier = Verifier::start(patient_options(&command, 1)).unwrap();
     let rewards = verify(&verifier, &["4", "5", "6"]);
     assert!(marker.exists());
@@ -298,10 +297,10 @@ fn a_silent_command_is_an_error() {
 #[cfg(target_os = "linux")]
 #[test]
 fn dropping_a_verifier_kills_its_processes() {
-    let folder = TempDir::new().unwrap();
+    let folder = Scratch::new();
     // Each process has a child, and neither exits at the end of its input.
     let command = script(
-        folder.path(),
+        &folder,
         r#"
 import json, os, subprocess, sys, time
 child = subprocess.Popen(["sleep", "1000"])

@@ -4,7 +4,8 @@
 //! `mpi`, which `GROVE_MPI` names: those tests are ignored unless they are asked for.
 
 use crate::support::{
-    adapter_name, assert_same_files, grove, json, refusal, stderr, train, wait_for,
+    Scratch, adapter_name, assert_same_files, command, grove, json, records, refused, report, sets,
+    signal, stderr, train, wait_for,
 };
 use grove::metrics::IterationRecord;
 use std::fs;
@@ -12,7 +13,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
-use tempfile::TempDir;
 
 /// Devices for this number of ranks on the CPU.
 pub fn cpus(ranks: usize) -> String {
@@ -20,18 +20,15 @@ pub fn cpus(ranks: usize) -> String {
 }
 
 /// Arguments of a run of 16 groups on these devices, with a branch and a reference policy to share too.
-fn shared<'a>(game: &'a str, dir: &'a str, devices: &'a str, more: &[&'a str]) -> Vec<&'a str> {
-    let all = ["--set", "num_groups=16", "--set", "kl_coef=0.01", "--set", "eval_every=4"];
-    let mut arguments = vec!["train", game, "--run-dir", dir, "--json", "--device", devices];
-    arguments.extend(all);
-    arguments.extend(["--set", "eval_episodes=50"]);
-    for default in [["--iterations", "8"], ["--timeout", "600"]] {
-        if !more.contains(&default[0]) {
-            arguments.extend(default);
+fn shared(game: &str, dir: &str, devices: &str, more: &str) -> String {
+    let all = "--set num_groups=16 --set kl_coef=0.01 --set eval_every=4 --set eval_episodes=50";
+    let mut line = format!("train {game} --run-dir {dir} --json --device {devices} {all}");
+    for (option, value) in [("--iterations", "8"), ("--timeout", "600")] {
+        if !more.contains(option) {
+            line += &format!(" {option} {value}");
         }
     }
-    arguments.extend(more);
-    arguments
+    format!("{line} {more}")
 }
 
 /// Checks that two runs in a folder have saved the same.
@@ -40,50 +37,49 @@ pub fn assert_same_runs(folder: &Path, a: &str, b: &str) {
         assert_same_files(&folder.join(a).join(part), &folder.join(b).join(part));
     }
     let figures = |run: &str| -> Vec<_> {
-        let text = fs::read_to_string(folder.join(run).join("metrics.jsonl")).unwrap();
-        let record = |line| serde_json::from_str::<IterationRecord>(line).unwrap();
         let of = |it: IterationRecord| {
             let lengths = (it.mean_length, it.evaluation);
             (it.iteration, it.env_steps, it.score, it.episodes, it.mean_reward, lengths)
         };
-        text.lines().map(record).map(of).collect()
+        records(&folder.join(run)).into_iter().map(of).collect()
     };
     assert_eq!(figures(a), figures(b), "{b}");
 }
 
 #[test]
 fn any_number_of_ranks_gives_the_same_bytes() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
-    let more = ["--set", "num_minibatches=1", "--set", "num_groups=64"];
-    let general = [&["--engine", "general"][..], &more].concat();
-    let target = ["--set", "target_kl=1e-3", "--set", "num_groups=32"];
-    let stopped = ["--set", "target_kl=1e-3", "--set", "update_epochs=4"];
-    let stopped = [&general[..], &stopped].concat();
-    let idle = [&general[..], &["--set", "auto_reset=false"]].concat();
-    let bf16 = ["--precision", "bf16", "--set", "hidden=[70]", "--set", "num_minibatches=1"];
-    let bf16 = [&bf16[..], &["--set", "num_groups=64"]].concat();
-    let decoder = ["--set", "policy.kind=decoder", "--set", "kl_coef=0"];
-    let decoder = [&decoder[..], &["--set", "num_groups=32"]].concat();
+    let folder = &Scratch::new();
     for (name, game, more) in [
-        ("fast", "fruit", &["--set", "num_minibatches=2"][..]),
-        ("masked", "breakout", &["--set", "num_minibatches=4"]),
-        ("gru", "recall", &["--set", "num_shards=5", "--set", "num_groups=64"]),
-        ("bf16", "fruit", &bf16),
-        ("general", "catch", &general),
-        ("decoder", "recall", &decoder),
-        ("stopped-fast", "fruit", &target),
-        ("stopped", "catch", &stopped),
-        ("idle", "catch", &[&["--set", "auto_reset=false"], &more[..]].concat()),
-        ("idle-general", "catch", &idle),
+        ("fast", "fruit", "--set num_minibatches=2"),
+        ("masked", "breakout", "--set num_minibatches=4"),
+        ("gru", "recall", "--set num_shards=5 --set num_groups=64"),
+        (
+            "bf16",
+            "fruit",
+            "--precision bf16 --set hidden=[70] --set num_minibatches=1 --set num_groups=64",
+        ),
+        ("general", "catch", "--engine general --set num_minibatches=1 --set num_groups=64"),
+        ("decoder", "recall", "--set policy.kind=decoder --set kl_coef=0 --set num_groups=32"),
+        ("stopped-fast", "fruit", "--set target_kl=1e-3 --set num_groups=32"),
+        (
+            "stopped",
+            "catch",
+            "--engine general --set num_minibatches=1 --set num_groups=64 --set target_kl=1e-3 --set update_epochs=4",
+        ),
+        ("idle", "catch", "--set auto_reset=false --set num_minibatches=1 --set num_groups=64"),
+        (
+            "idle-general",
+            "catch",
+            "--engine general --set num_minibatches=1 --set num_groups=64 --set auto_reset=false",
+        ),
     ] {
         // Updates that are to end early have more iterations for it.
         let iterations = if name.starts_with("stopped") { "8" } else { "4" };
-        let more = &[more, &["--iterations", iterations, "--set", "eval_every=2"]].concat();
-        json(folder, &shared(game, &format!("{name}-1"), "cpu", more));
+        let more = &format!("{more} --iterations {iterations} --set eval_every=2");
+        report(folder, &shared(game, &format!("{name}-1"), "cpu", more));
         for ranks in [3, 4] {
             let (dir, devices) = (format!("{name}-{ranks}"), cpus(ranks));
-            json(folder, &shared(game, &dir, &devices, more));
+            report(folder, &shared(game, &dir, &devices, more));
             assert_same_runs(folder, &format!("{name}-1"), &dir);
         }
     }
@@ -91,17 +87,15 @@ fn any_number_of_ranks_gives_the_same_bytes() {
 
 #[test]
 fn a_run_resumes_with_another_team() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
-    json(folder, &shared("catch", "whole", "cpu", &["--set", "save_every=5"]));
+    let folder = &Scratch::new();
+    let more = "--set save_every=5";
+    report(folder, &shared("catch", "whole", "cpu", more));
     for (dir, first, then) in [("joined", cpus(4), cpus(1)), ("split", cpus(1), cpus(3))] {
         // A schedule that ends with the eighth, and a run that is interrupted at the fifth.
-        let more = ["--set", "save_every=5"];
-        json(folder, &shared("catch", dir, &first, &more));
+        report(folder, &shared("catch", dir, &first, more));
         fs::remove_dir_all(folder.join(dir).join("checkpoints/00000008")).unwrap();
-        let resume = ["train", "--resume", "--run-dir", dir, "--device", &then, "--json"];
-        let resume = [&resume[..], &["--timeout", "600"]].concat();
-        assert_eq!(json(folder, &resume)["iteration"], 8);
+        let resume = format!("train --resume --run-dir {dir} --device {then} --json --timeout 600");
+        assert_eq!(report(folder, &resume)["iteration"], 8);
         let last = |dir: &str| folder.join(dir).join("checkpoints/00000008");
         assert_same_files(&last("whole"), &last(dir));
     }
@@ -109,26 +103,22 @@ fn a_run_resumes_with_another_team() {
 
 #[test]
 fn demonstrations_are_shared_too() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let demo = ["demo", "fruit", "--player", "planner", "--episodes", "480", "--out", "shown"];
     assert!(grove(folder, &demo).status.success());
-    let fit = |dir: &str, devices: &str, more: &[&str]| {
-        let all = ["fit", "shown", "--run-dir", dir, "--device", devices, "--json"];
-        let few = ["--iterations", "6", "--set", "num_minibatches=5", "--timeout", "600"];
-        json(folder, &[&all[..], &few, more].concat())
+    let fit = |dir: &str, devices: &str, more: &str| {
+        let all = "--json --iterations 6 --timeout 600 --set num_minibatches=5";
+        report(folder, &format!("fit shown --run-dir {dir} --device {devices} {all}{more}"))
     };
-    let gru = ["--set", "policy.kind=gru", "--set", "data.window=20", "--set", "kl_coef=0.1"];
-    let gru = [&gru[..], &["--set", "hidden=[8, 8]"]].concat();
-    for (name, more) in [("mlp", &[][..]), ("gru", &gru)] {
+    let gru = " --set policy.kind=gru --set data.window=20 --set kl_coef=0.1 --set hidden=[8,8]";
+    for (name, more) in [("mlp", ""), ("gru", gru)] {
         // Each rank streams its own half, which is larger than a MiB.
-        let streamed =
-            [more, &["--set", "data.resident_mb=1", "--set", "data.batch_size=256"]].concat();
+        let streamed = format!("{more} --set data.resident_mb=1 --set data.batch_size=256");
         let alone = fit(&format!("{name}-1"), "cpu", more);
         for (way, more) in [("resident", more), ("streamed", &streamed)] {
             let dir = format!("{name}-{way}");
-            let report = fit(&dir, "cpu,cpu", more);
-            assert_eq!(report["held_out"], alone["held_out"], "{name}, {way}");
+            let shared = fit(&dir, "cpu,cpu", more);
+            assert_eq!(shared["held_out"], alone["held_out"], "{name}, {way}");
             // The file of the weights tells the settings, which differ.
             let alone = params(folder, &format!("{name}-1"), 6);
             assert!(params(folder, &dir, 6) == alone, "{name}, {way}");
@@ -138,13 +128,10 @@ fn demonstrations_are_shared_too() {
 
 #[test]
 fn completions_exchanged_between_processes_arrive_intact() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
-    let one = ["--set", "num_minibatches=1", "--set", "update_epochs=1", "--set", "kl_coef=0"];
-    json(folder, &shared("fruit", "run", &cpus(4), &one));
-    let text = fs::read_to_string(folder.join("run/metrics.jsonl")).unwrap();
-    for line in text.lines() {
-        let record: IterationRecord = serde_json::from_str(line).unwrap();
+    let folder = &Scratch::new();
+    let one = "--set num_minibatches=1 --set update_epochs=1 --set kl_coef=0";
+    report(folder, &shared("fruit", "run", &cpus(4), one));
+    for record in records::<IterationRecord>(&folder.join("run")) {
         let communication = record.communication.expect("there are four ranks");
         assert_eq!(communication.num_ranks, 4);
         // 16 features, two layers of 64, 3 actions.
@@ -164,7 +151,7 @@ fn completions_exchanged_between_processes_arrive_intact() {
     let ranks = metadata["ranks"].as_array().unwrap();
     assert_eq!((ranks.len(), &metadata["env"], &metadata["seed"]), (4, &"fruit".into(), &1.into()));
     assert_eq!(ranks[3]["shards"][0], ranks[2]["shards"][1], "{metadata}");
-    json(folder, &shared("fruit", "alone", "cpu", &one));
+    report(folder, &shared("fruit", "alone", "cpu", one));
     let text = fs::read_to_string(folder.join("alone/metrics.jsonl")).unwrap();
     assert!(!text.contains("communication"), "one rank exchanges nothing");
 }
@@ -187,26 +174,20 @@ pub fn params(folder: &Path, dir: &str, iterations: u32) -> Vec<f32> {
 #[ignore = "slow: 62 s of CPU time on a software adapter"]
 fn several_devices_reach_the_result_of_one() {
     let Some(adapter) = &adapter_name() else { return };
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
-    let small = ["--set", "hidden=[16]", "--set", "num_steps=12", "--set", "learn_steps=7"];
-    let more = [&small[..], &["--set", "num_groups=6", "--set", "num_minibatches=2"]].concat();
-    let more = [&more[..], &["--set", "update_epochs=1", "--set", "eval_every=100"]].concat();
-    let run = |dir: &str, game: &str, devices: &str, more: &[&str]| {
-        let all = ["train", game, "--run-dir", dir, "--json", "--device", devices];
-        json(folder, &[&all[..], &["--iterations", "3", "--timeout", "600"], more].concat());
+    let folder = &Scratch::new();
+    let small = "hidden=[16] num_steps=12 learn_steps=7 num_groups=6 num_minibatches=2 update_epochs=1 eval_every=100";
+    let gru = "policy.kind=gru hidden=[8,8] num_steps=8 learn_steps=8 num_groups=64 recall.steps=4";
+    let run = |dir: &str, game: &str, devices: &str, settings: &str| {
+        let all = "--json --iterations 3 --timeout 600";
+        let sets = sets(settings);
+        report(folder, &format!("train {game} --run-dir {dir} --device {devices} {all}{sets}"));
         params(folder, dir, 3)
     };
-    let gru = ["--set", "policy.kind=gru", "--set", "hidden=[8, 8]", "--set", "num_steps=8"];
-    let gru = [&gru[..], &["--set", "learn_steps=8", "--set", "num_groups=64"]].concat();
-    let gru = [&gru[..], &["--set", "recall.steps=4"]].concat();
-    for (name, game, more) in [("fused", "catch", &more), ("gru", "recall", &gru)] {
+    for (name, game, more) in [("fused", "catch", small), ("gru", "recall", gru)] {
         let one = run(&format!("{name}-one"), game, adapter, more);
         let size = one.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
-        let metrics = folder.join(format!("{name}-one/metrics.jsonl"));
-        for line in fs::read_to_string(metrics).unwrap().lines() {
-            let record: IterationRecord = serde_json::from_str(line).unwrap();
-            assert!(record.grad_norm > 1e-4, "{name} learns: {line}");
+        for record in records::<IterationRecord>(&folder.join(format!("{name}-one"))) {
+            assert!(record.grad_norm > 1e-4, "{name} learns: {record:?}");
         }
         for devices in [format!("{adapter},{adapter}"), format!("{adapter},cpu")] {
             let shared = run(&format!("{name}-{devices}"), game, &devices, more);
@@ -222,33 +203,28 @@ fn several_devices_reach_the_result_of_one() {
 
 #[test]
 fn too_many_processes_are_rejected() {
-    let folder = TempDir::new().unwrap();
+    let folder = Scratch::new();
     let devices = cpus(5);
-    let more = ["--set", "num_shards=4"];
-    let text = refusal(folder.path(), &shared("catch", "run", &devices, &more));
-    assert!(text.contains("4 shards, too few for 5 ranks"), "{text}");
-    let text = refusal(folder.path(), &shared("catch", "run", "cpu,nonsense", &[]));
-    assert!(text.contains("unknown device `nonsense`"), "{text}");
-    assert!(!folder.path().join("run").exists(), "nothing is left behind");
+    let run = |devices: &str| shared("catch", "run", devices, "--set num_shards=4");
+    refused(&folder, &run(&devices), &["4 shards, too few for 5 ranks"]);
+    refused(&folder, &run("cpu,nonsense"), &["unknown device `nonsense`"]);
+    assert!(!folder.join("run").exists(), "nothing is left behind");
 }
 
 #[test]
 fn one_member_tries_a_run_out() {
-    let folder = TempDir::new().unwrap();
+    let folder = Scratch::new();
     for what in ["catch", "sort"] {
-        let text = refusal(folder.path(), &["train", what, "--dry-run", "--device", "cpu,cpu"]);
-        assert!(text.contains("--dry-run is for one rank"), "{text}");
+        let line = format!("train {what} --dry-run --device cpu,cpu");
+        refused(&folder, &line, &["--dry-run is for one rank"]);
     }
 }
 
 #[test]
 fn a_program_without_mpi_is_not_started_several_times() {
-    let output = Command::new(env!("CARGO_BIN_EXE_grove"))
-        .args(["train", "catch"])
-        .env("OMPI_COMM_WORLD_SIZE", "3")
-        .current_dir(TempDir::new().unwrap().path())
-        .output()
-        .unwrap();
+    let folder = Scratch::new();
+    let mut program = command(&folder, &["train", "catch"]);
+    let output = program.env("OMPI_COMM_WORLD_SIZE", "3").output().unwrap();
     assert!(!output.status.success());
     let text = stderr(&output);
     assert!(text.contains("MPI has started 3 processes, but this program was built"), "{text}");
@@ -269,32 +245,30 @@ fn mpirun(folder: &Path, ranks: usize) -> Command {
 }
 
 /// The output of so many processes with these arguments.
-pub fn on_ranks(folder: &Path, ranks: usize, arguments: &[&str]) -> Output {
-    mpirun(folder, ranks).args(arguments).output().expect("mpirun is there")
+pub fn on_ranks(folder: &Path, ranks: usize, line: &str) -> Output {
+    mpirun(folder, ranks).args(line.split(' ')).output().expect("mpirun is there")
 }
 
 #[test]
 #[ignore = "needs mpirun, and a program with the feature `mpi` that GROVE_MPI names"]
 fn ranks_give_the_same_bytes_as_one_process() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let demo = ["demo", "fruit", "--player", "planner", "--episodes", "60", "--out", "shown"];
     assert!(grove(folder, &demo).status.success());
-    let fit = ["fit", "shown", "--json", "--device", "cpu", "--iterations", "50", "--run-dir"];
     for name in ["fruit", "recall", "fit"] {
         let run = |dir| match name {
-            "fit" => [&fit[..], &[dir]].concat(),
-            game => shared(game, dir, "cpu", &["--iterations", "50", "--set", "num_groups=64"]),
+            "fit" => format!("fit shown --json --device cpu --iterations 50 --run-dir {dir}"),
+            game => shared(game, dir, "cpu", "--iterations 50 --set num_groups=64"),
         };
         for (dir, threads) in [("one", "1"), ("two", "2")] {
-            json(folder, &[&run(dir)[..], &["--threads", threads]].concat());
+            report(folder, &format!("{} --threads {threads}", run(dir)));
         }
         assert_same_runs(folder, "one", "two");
         for (ranks, dir) in [(1, "1-rank"), (2, "2-ranks"), (3, "3-ranks"), (4, "4-ranks")] {
             let output = on_ranks(folder, ranks, &run(dir));
             assert!(output.status.success(), "{}", stderr(&output));
-            let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-            assert_eq!(report["iteration"], 50, "only the first rank speaks");
+            let ended: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+            assert_eq!(ended["iteration"], 50, "only the first rank speaks");
             assert_same_runs(folder, "one", dir);
         }
         for dir in ["one", "two", "1-rank", "2-ranks", "3-ranks", "4-ranks"] {
@@ -329,13 +303,13 @@ fn lines(metrics: &Path) -> usize {
 }
 
 /// Settings of a run that three ranks can share, and end as they like.
-const MANY: [&str; 4] = ["--set", "num_groups=64", "--set", "save_every=20"];
+const MANY: &str = "--set num_groups=64 --set save_every=20";
 
 /// A run of three ranks once it has done so many iterations.
-fn started_run(folder: &Path, dir: &str, iterations: usize, more: &[&str]) -> Child {
-    let all = [&MANY, more].concat();
+fn started_run(folder: &Path, dir: &str, iterations: usize, more: &str) -> Child {
+    let line = shared("fruit", dir, "cpu", &format!("{MANY} {more}"));
     let mut child = mpirun(folder, 3)
-        .args(shared("fruit", dir, "cpu", &all))
+        .args(line.split(' '))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -347,18 +321,11 @@ fn started_run(folder: &Path, dir: &str, iterations: usize, more: &[&str]) -> Ch
     child
 }
 
-fn signal(process: u32, name: &str) {
-    let kill = Command::new("kill").args([name, &process.to_string()]).status().unwrap();
-    assert!(kill.success());
-}
-
 #[test]
 #[ignore = "needs mpirun, and a program with the feature `mpi` that GROVE_MPI names"]
 fn killing_one_rank_ends_all_and_loses_nothing() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
-    let all = [&MANY[..], &["--iterations", "400"]].concat();
-    json(folder, &shared("fruit", "whole", "cpu", &all));
+    let folder = &Scratch::new();
+    report(folder, &shared("fruit", "whole", "cpu", &format!("{MANY} --iterations 400")));
     for round in 0..20 {
         let dir = format!("broken-{round}");
         let end = folder.join(&dir).join("checkpoints/00000400");
@@ -366,7 +333,7 @@ fn killing_one_rank_ends_all_and_loses_nothing() {
         wait_for("a run that is killed before its end", || {
             let _ = fs::remove_dir_all(folder.join(&dir));
             // Any moment: after some iterations and a bit.
-            let child = started_run(folder, &dir, 21 + round * 7 % 40, &["--iterations", "400"]);
+            let child = started_run(folder, &dir, 21 + round * 7 % 40, "--iterations 400");
             sleep(Duration::from_micros((round * 977 % 7000) as u64));
             if let Some(rank) = ranks(&child).get(round % 3) {
                 let _ = Command::new("kill").args(["-KILL", &rank.to_string()]).status();
@@ -391,11 +358,10 @@ fn killing_one_rank_ends_all_and_loses_nothing() {
 #[test]
 #[ignore = "needs mpirun, and a program with the feature `mpi` that GROVE_MPI names"]
 fn a_stopped_rank_is_named() {
-    let folder = TempDir::new().unwrap();
+    let folder = Scratch::new();
     for stopped in [0, 2] {
         let dir = format!("stopped-{stopped}");
-        let child =
-            started_run(folder.path(), &dir, 3, &["--timeout", "2", "--iterations", "1000000"]);
+        let child = started_run(&folder, &dir, 3, "--timeout 2 --iterations 1000000");
         signal(ranks(&child)[stopped], "-STOP");
         let output = child.wait_with_output().unwrap();
         assert!(!output.status.success());
@@ -409,9 +375,8 @@ fn a_stopped_rank_is_named() {
 #[ignore = "needs mpirun, and a program with the feature `mpi` that GROVE_MPI names"]
 fn ctrl_c_saves_the_run_of_all_ranks() {
     crate::support::hear_ctrl_c();
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
-    let child = started_run(folder, "run", 5, &["--iterations", "1000000"]);
+    let folder = &Scratch::new();
+    let child = started_run(folder, "run", 5, "--iterations 1000000");
     signal(child.id(), "-INT");
     child.wait_with_output().unwrap();
     let done = lines(&folder.join("run/metrics.jsonl"));
@@ -423,9 +388,8 @@ fn ctrl_c_saves_the_run_of_all_ranks() {
 #[test]
 #[ignore = "needs mpirun, and a program with the feature `mpi` that GROVE_MPI names"]
 fn differing_ranks_are_rejected_by_name() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
-    let seeds = ["1", "2"].map(|seed| shared("catch", "run", "cpu", &["--seed", seed]).join(" "));
+    let folder = &Scratch::new();
+    let seeds = [1, 2].map(|seed| shared("catch", "run", "cpu", &format!("--seed {seed}")));
     let program = program();
     let parts = seeds.map(|arguments| format!("-n 1 {} {arguments}", program.display()));
     let words = format!("--allow-run-as-root --oversubscribe {}", parts.join(" : "));
@@ -441,7 +405,7 @@ fn differing_ranks_are_rejected_by_name() {
     // A failure at the first rank alone ends all ranks.
     fs::create_dir(folder.join("taken")).unwrap();
     fs::write(folder.join("taken/other"), "").unwrap();
-    let output = on_ranks(folder, 3, &train("catch", "taken", &[]));
+    let output = on_ranks(folder, 3, &train("catch", "taken", &[]).join(" "));
     assert!(!output.status.success());
     assert_eq!(stderr(&output).matches("the folder taken is not empty").count(), 1);
     // The same folder has other demonstrations on another machine.

@@ -5,6 +5,7 @@ mod gguf;
 mod rejected;
 mod special_tokens;
 
+use crate::support::Scratch;
 use gguf::Gguf;
 use grove::task::{Json, Message};
 use grove::text::{GgufType, LanguageError, LanguageModel};
@@ -12,9 +13,9 @@ use safetensors::tensor::{Dtype, TensorView};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::fs;
 use std::path::{Path, PathBuf};
-use tempfile::TempDir;
 
 /// Numbers of the stream of the models here, which are as small as can be.
 const WIDTH: usize = 2;
@@ -37,24 +38,38 @@ fn weights(vocabulary: usize) -> Vec<(&'static str, &'static str, Vec<usize>)> {
     ]
 }
 
+/// The content of a `tokenizer.json` whose tokens are words with these numbers.
+fn word_tokenizer(vocabulary: Value) -> Value {
+    let model = json!({ "type": "WordLevel", "vocab": vocabulary, "unk_token": "a" });
+    json!({ "version": "1.0", "model": model })
+}
+
+/// An added token that is special.
+fn added_token(id: u64, content: &str) -> Value {
+    json!({
+        "id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
+        "normalized": false, "special": true,
+    })
+}
+
 /// Writes a folder of a model with this `tokenizer.json` and `tokenizer_config.json`.
-fn folder(vocabulary: usize, tokenizer: &[u8], about: &[u8]) -> TempDir {
-    let folder = TempDir::new().unwrap();
+fn folder(vocabulary: usize, tokenizer: impl Display, about: impl Display) -> Scratch {
+    let folder = Scratch::new();
     let config = json!({
         "model_type": "llama", "vocab_size": vocabulary, "hidden_size": WIDTH,
         "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": WIDTH,
         "max_position_embeddings": 4096, "tie_word_embeddings": true,
     });
-    fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
-    fs::write(folder.path().join("tokenizer.json"), tokenizer).unwrap();
-    fs::write(folder.path().join("tokenizer_config.json"), about).unwrap();
+    fs::write(folder.join("config.json"), config.to_string()).unwrap();
+    fs::write(folder.join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    fs::write(folder.join("tokenizer_config.json"), about.to_string()).unwrap();
     let zeros = vec![0; 4 * WIDTH * vocabulary.max(WIDTH)];
     let tensors = weights(vocabulary).into_iter().map(|(name, _, shape)| {
         let bytes = &zeros[..4 * shape.iter().product::<usize>()];
         (name, TensorView::new(Dtype::F32, shape, bytes).unwrap())
     });
     let bytes = safetensors::serialize(tensors, None).unwrap();
-    fs::write(folder.path().join("model.safetensors"), bytes).unwrap();
+    fs::write(folder.join("model.safetensors"), bytes).unwrap();
     folder
 }
 
@@ -110,12 +125,19 @@ fn a_pattern_means_the_same_with_line_ends_spelled_out_or_as_they_are() {
             "decoder": bytes,
             "model": { "type": "BPE", "vocab": vocabulary, "merges": [["Ċ", "Ċ"]] },
         });
-        let folder = folder(tokens.len(), tokenizer.to_string().as_bytes(), b"{}");
-        let model = LanguageModel::load(folder.path()).unwrap();
+        let folder = folder(tokens.len(), &tokenizer, "{}");
+        let model = LanguageModel::load(&folder).unwrap();
         assert_eq!(prompt(&model, "a\n\nb"), [97, 256, 98], "{ends:?}");
         assert_eq!(model.decode_completion(&[97, 256, 98]), "a\n\nb");
         assert_eq!(model.decode_pieces(&[0xc3, 0xa9, 97]), ["\u{fffd}", "\u{fffd}", "a"]);
     }
+}
+
+/// A model with a chat template, and a token that ends texts, with a smaller number than the one that ends turns.
+fn chat_model(template: &str) -> LanguageModel {
+    let file = byte_gguf().with("tokenizer.ggml.pre", "qwen2");
+    let file = file.with("tokenizer.ggml.eos_token_id", 257);
+    file.with("tokenizer.chat_template", template).load().unwrap()
 }
 
 /// The template of Qwen, whose tokenizer may name another token for the end of a text.
@@ -125,18 +147,12 @@ const CHATML: &str = "{% for message in messages %}<|bos|>{{ message.role }}\n{{
 #[test]
 fn answers_end_with_the_token_that_the_chat_template_puts_behind_them() {
     let user = [json!({ "role": "user", "content": "a" })];
-    let chat = |template: &str| {
-        let file = byte_gguf().with("tokenizer.ggml.pre", "qwen2");
-        // A token that ends texts, with a smaller number than the one that ends turns.
-        let file = file.with("tokenizer.ggml.eos_token_id", 257);
-        file.with("tokenizer.chat_template", template).load().unwrap()
-    };
-    let model = chat(CHATML);
+    let model = chat_model(CHATML);
     assert_eq!(model.stop_tokens, [257, 258]);
     assert_eq!(model.end_of_answer(&user), Some(258));
     assert_eq!(model.end_of_answer(&[] as &[()]), Some(257));
     for other in ["{{ messages[0].content }}", "{{ raise_exception('no') }}"] {
-        assert_eq!(chat(other).end_of_answer(&user), Some(257), "{other}");
+        assert_eq!(chat_model(other).end_of_answer(&user), Some(257), "{other}");
     }
     // The end of a turn need not be marked as special.
     let (_, mut kinds) = byte_tokens();
@@ -156,16 +172,11 @@ const THINKING: &str = "{% for m in messages %}<|bos|>{{ m.role }}\n{% if m.role
 #[test]
 fn answers_are_what_the_chat_template_adds_to_the_prompt() {
     let user = [json!({ "role": "user", "content": "a" })];
-    let chat = |template: &str| {
-        let file = byte_gguf().with("tokenizer.ggml.pre", "qwen2");
-        let file = file.with("tokenizer.ggml.eos_token_id", 257);
-        file.with("tokenizer.chat_template", template).load().unwrap()
-    };
     let none: Map<String, Value> = Map::new();
     let plain: Map<String, Value> = Map::from_iter([("thinking".to_string(), json!(false))]);
     let bytes = |text: &str| text.bytes().map(u32::from).collect::<Vec<u32>>();
     let ended = |text: &str, end: u32| [bytes(text), vec![end]].concat();
-    let model = chat(THINKING);
+    let model = chat_model(THINKING);
     assert_eq!(model.tokenize_answer("", &user, " 7 \n", &none).unwrap(), ended("()\n7", 258));
     assert_eq!(model.tokenize_answer("", &user, "7", &plain).unwrap(), ended("7", 258));
     let prompts =
@@ -173,12 +184,19 @@ fn answers_are_what_the_chat_template_adds_to_the_prompt() {
     assert_eq!(prompts[1], [prompts[0].clone(), bytes("()\n")].concat());
     assert_eq!(model.tokenize_answer("", &[] as &[()], "7", &none).unwrap(), ended("7", 257));
     // Two line ends are one token, but the first belongs to the prompt.
-    assert_eq!(chat(CHATML).tokenize_answer("", &user, "\n7", &none).unwrap(), ended("\n7", 258));
+    assert_eq!(
+        chat_model(CHATML).tokenize_answer("", &user, "\n7", &none).unwrap(),
+        ended("\n7", 258)
+    );
     let unended = "{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}\
                    {% if add_generation_prompt %}assistant: {% endif %}";
-    assert_eq!(chat(unended).tokenize_answer("", &user, "7", &none).unwrap(), ended("7", 257));
+    assert_eq!(
+        chat_model(unended).tokenize_answer("", &user, "7", &none).unwrap(),
+        ended("7", 257)
+    );
     for other in ["{{ messages[0].content }}", "a{% if add_generation_prompt %}b{% endif %}"] {
-        let error = chat(other).tokenize_answer("", &user, "7", &none).unwrap_err().to_string();
+        let error =
+            chat_model(other).tokenize_answer("", &user, "7", &none).unwrap_err().to_string();
         assert!(error.contains("does not put the answer after the prompt"), "{error}");
     }
 }
@@ -224,8 +242,8 @@ fn unigrams_marks_and_added_tokens_are_read() {
             ],
         },
     });
-    let folder = folder(11, tokenizer.to_string().as_bytes(), b"{}");
-    let model = LanguageModel::load(folder.path()).unwrap();
+    let folder = folder(11, &tokenizer, "{}");
+    let model = LanguageModel::load(&folder).unwrap();
     assert_eq!(prompt(&model, "ab a"), [4, 2]);
     assert_eq!(prompt(&model, "AB x"), [4, 1, 0]);
     assert_eq!(prompt(&model, "cats cat"), [1, 5, 6, 7, 8, 1, 9]);
@@ -258,9 +276,9 @@ fn gguf_vocabularies_of_bytes_are_split_as_they_say() {
         .unwrap();
     assert_eq!(prompt(&begins, "é"), [257, 0xc3, 0xa9]);
     assert_eq!(begins.stop_tokens, [97, 258]);
-    let copy = TempDir::new().unwrap();
-    begins.save(copy.path()).unwrap();
-    let again = LanguageModel::load(copy.path()).unwrap();
+    let copy = Scratch::new();
+    begins.save(&copy).unwrap();
+    let again = LanguageModel::load(&copy).unwrap();
     assert_eq!(again.stop_tokens, begins.stop_tokens);
     assert_eq!(prompt(&again, "a\n\nb"), prompt(&begins, "a\n\nb"));
 }
@@ -295,8 +313,8 @@ fn gguf_vocabularies_of_sentence_piece_are_merged_by_their_scores() {
 
 /// A model as it is after being written to a GGUF file and read.
 fn rewritten(model: &LanguageModel) -> LanguageModel {
-    let folder = TempDir::new().unwrap();
-    let path = folder.path().join("model.gguf");
+    let folder = Scratch::new();
+    let path = folder.join("model.gguf");
     model.save_gguf(&path, GgufType::F32).unwrap();
     LanguageModel::load(&path).unwrap()
 }
@@ -340,8 +358,8 @@ fn gguf_vocabularies_are_written_as_they_were_read() {
         let mark = json!({ "type": "Metaspace", "replacement": "▁", "split": split });
         tokenizer["pre_tokenizer"] = mark;
         model.files.insert("tokenizer.json".to_string(), tokenizer.to_string().into_bytes());
-        let folder = TempDir::new().unwrap();
-        let written = model.save_gguf(&folder.path().join("model.gguf"), GgufType::F32);
+        let folder = Scratch::new();
+        let written = model.save_gguf(&folder.join("model.gguf"), GgufType::F32);
         assert_eq!(written.is_ok(), is_written, "{split}");
     }
 }
@@ -452,17 +470,15 @@ fn real_vocabularies_give_the_tokens_and_the_chats_of_python() {
         ("gemma3", None),
     ];
     for (name, pre) in names {
-        let read = |file: &str| fs::read(all.join(name).join(file)).unwrap();
-        let expected: Expected = serde_json::from_slice(&read("expected.json")).unwrap();
+        let read = |file: &str| fs::read_to_string(all.join(name).join(file)).unwrap();
+        let expected: Expected = serde_json::from_str(&read("expected.json")).unwrap();
         let tokenizer = read("tokenizer.json");
-        let json: Value = serde_json::from_slice(&tokenizer).unwrap();
+        let json: Value = serde_json::from_str(&tokenizer).unwrap();
         let vocabulary = json["model"]["vocab"].as_object().unwrap().len() + 2048;
-        let folder = folder(vocabulary, &tokenizer, &read("tokenizer_config.json"));
+        let folder = folder(vocabulary, &tokenizer, read("tokenizer_config.json"));
         let whole = &expected.texts[0].whole;
         let gguf = as_gguf(&json, pre, whole, vocabulary).load().unwrap();
-        for (model, what) in
-            [(LanguageModel::load(folder.path()).unwrap(), "folder"), (gguf, "GGUF")]
-        {
+        for (model, what) in [(LanguageModel::load(&folder).unwrap(), "folder"), (gguf, "GGUF")] {
             for one in &expected.texts {
                 let place = format!("{name}, {what}: {:?}", one.text);
                 assert_eq!(prompt(&model, &one.text), one.whole, "{place}");

@@ -44,6 +44,13 @@ impl Step {
     }
 }
 
+/// Draws an action of those that a mask allows.
+fn choose(mask: impl Iterator<Item = bool>, t: u32, env: usize) -> usize {
+    let choices: Vec<usize> =
+        mask.enumerate().filter_map(|(a, legal)| legal.then_some(a)).collect();
+    choices[draw(t, env as u32) as usize % choices.len()]
+}
+
 /// Games one by one, as the rules play them.
 struct Singles<G: Rules> {
     game: G,
@@ -75,12 +82,8 @@ impl<G: Rules> Singles<G> {
 
     /// A legal action of every game.
     fn actions(&self, t: u32) -> Vec<u32> {
-        let legal = |env| {
-            let mask = self.legal(env);
-            let choices: Vec<u32> = (0..mask.len() as u32).filter(|a| mask[*a as usize]).collect();
-            choices[draw(t, env as u32) as usize % choices.len()]
-        };
-        (0..self.envs.len()).map(legal).collect()
+        let envs = 0..self.envs.len();
+        envs.map(|env| choose(self.legal(env).into_iter(), t, env) as u32).collect()
     }
 
     fn step(&mut self, actions: &[u32]) -> Vec<StepResult> {
@@ -217,10 +220,8 @@ fn assert_restores<G: Rules>(game: G, mode: Autoreset) {
     let play = |batch: &mut VecEnv<G>, t: u32, step: &mut Step| {
         let mut masks = vec![0; envs * game.num_actions()];
         batch.write_legal_actions(&mut masks);
-        let legal = |(env, mask): (usize, &[u8])| {
-            let choices: Vec<usize> = (0..mask.len()).filter(|a| mask[*a] == 1).collect();
-            choices[draw(t, env as u32) as usize % choices.len()] as i64
-        };
+        let legal =
+            |(env, mask): (usize, &[u8])| choose(mask.iter().map(|m| *m == 1), t, env) as i64;
         let actions: Vec<i64> = masks.chunks(game.num_actions()).enumerate().map(legal).collect();
         batch.step(&actions, step.buffers()).unwrap()
     };

@@ -2,7 +2,7 @@
 
 mod gpu;
 
-use crate::support::for_every_game;
+use crate::support::{for_every_game, fruit};
 use grove::env::look::{Look, tile};
 use grove::env::{CartPole, Catch, Episode, Fruit, Recall, new_game, play_step};
 use grove::rng::draw;
@@ -57,19 +57,10 @@ impl<G: Look> Games<G> {
 macro_rules! each_game {
     ($function:ident) => {
         for_every_game!(game => $function(game));
-        for (width, height, basket, max_fruits, min_fruits, spawn_interval) in
-            [(20, 15, 3, 3, 1, 5), (3, 2, 1, 8, 8, 1), (5, 4, 2, 4, 3, 1), (13, 7, 13, 8, 2, 1)]
+        for [width, height, basket, most, fewest, interval] in
+            [[20, 15, 3, 3, 1, 5], [3, 2, 1, 8, 8, 1], [5, 4, 2, 4, 3, 1], [13, 7, 13, 8, 2, 1]]
         {
-            $function(Fruit {
-                width,
-                height,
-                basket,
-                max_fruits,
-                min_fruits,
-                spawn_interval,
-                max_steps: 29,
-                ..Fruit::default()
-            });
+            $function(fruit([width, height, basket, most, fewest, interval, 29]));
         }
         for (rows, columns) in [(2, 1), (7, 31)] {
             $function(Catch { rows, columns, ..Catch::default() });
@@ -270,24 +261,17 @@ fn walls_are_whole_and_of_the_size_that_is_asked_for() {
             for scale in [1, 2, 3, 5, 8, 16, 33] {
                 let (width, height) = Wall::picture_size(scene_size, count, scale);
                 let wall = Wall::fit(scene_size, count, width as u32, height as u32);
-                assert!(
-                    wall.cell_size >= scale as f32,
-                    "{scene_size:?}, {count}, {scale}: {wall:?}"
-                );
+                let is_large = wall.cell_size >= scale as f32;
+                assert!(is_large, "{scene_size:?}, {count}, {scale}: {wall:?}");
             }
             for (width, height) in [(1200, 800), (333, 777), (4000, 100)] {
                 let wall = Wall::fit(scene_size, count, width, height);
                 assert!(wall.cell_size < 4.0 || wall.cell_size.fract() == 0.0, "{wall:?}");
                 let mut last = None;
                 for board in (0..count).map(|i| wall.board_origin(i)) {
-                    assert!(
-                        board.x + wall.board_width <= width,
-                        "{scene_size:?}, {count}: {wall:?}"
-                    );
-                    assert!(
-                        board.y + wall.board_height <= height,
-                        "{scene_size:?}, {count}: {wall:?}"
-                    );
+                    let (right, bottom) = (board.x + wall.board_width, board.y + wall.board_height);
+                    assert!(right <= width, "{scene_size:?}, {count}: {wall:?}");
+                    assert!(bottom <= height, "{scene_size:?}, {count}: {wall:?}");
                     if let Some((x, y)) = last.replace((board.x, board.y)) {
                         let follows = board.y == y && board.x >= x + wall.board_width;
                         assert!(follows || board.y >= y + wall.board_height, "{count}: {wall:?}");

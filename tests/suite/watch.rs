@@ -1,60 +1,43 @@
 //! The server of the live page: public files, access control and refusals.
 
 use crate::browser::{Answer, Served};
-use crate::support::{grove, json, refusal, stderr, train, wait_for};
+use crate::support::{
+    Scratch, command, grove, json, refusal, refused, repository, stderr, train, wait_for,
+};
 use std::fs;
-use std::io::Write;
-use std::path::Path;
-use tempfile::TempDir;
 
 const SECRET: &str = "this stays here";
 
 /// A folder with a run of six iterations, and private files in it and beside it.
-fn folder_with_run() -> TempDir {
-    let folder = TempDir::new().unwrap();
-    let path = folder.path();
-    json(path, &train("catch", "run", &["--iterations", "6", "--set", "save_every=4"]));
+fn folder_with_run() -> Scratch {
+    let folder = Scratch::new();
+    json(&folder, &train("catch", "run", &["--iterations", "6", "--set", "save_every=4"]));
     for place in ["secret.txt", "run/secret.txt", "run/best/secret.txt"] {
-        fs::write(path.join(place), SECRET).unwrap();
+        fs::write(folder.join(place), SECRET).unwrap();
     }
     folder
-}
-
-fn watch(folder: &Path) -> Served {
-    Served::start(folder, &["watch", "run", "--port", "0"])
 }
 
 #[test]
 fn the_page_and_the_listed_files_are_served_with_their_headers() {
     let folder = folder_with_run();
-    let run = folder.path().join("run");
-    let server = watch(folder.path());
+    let run = folder.join("run");
+    let server = Served::watch(&folder);
     let listed = [
-        ("config.toml", "config.toml", "text/plain; charset=utf-8", None),
-        ("run.json", "run.json", "application/json", None),
-        ("metrics.jsonl", "metrics.jsonl", "application/x-ndjson", None),
-        ("best/config.toml", "best/config.toml", "text/plain; charset=utf-8", None),
-        (
-            "newest/config.toml",
-            "checkpoints/00000006/config.toml",
-            "text/plain; charset=utf-8",
-            Some("6"),
-        ),
-        ("best/weights.safetensors", "best/weights.safetensors", "application/octet-stream", None),
-        (
-            "newest/weights.safetensors",
-            "checkpoints/00000006/weights.safetensors",
-            "application/octet-stream",
-            Some("6"),
-        ),
+        ("text/plain; charset=utf-8", "config.toml best/config.toml newest/config.toml"),
+        ("application/json", "run.json"),
+        ("application/x-ndjson", "metrics.jsonl"),
+        ("application/octet-stream", "best/weights.safetensors newest/weights.safetensors"),
     ];
-    for (name, file, kind, iteration) in listed {
+    let each = |(kind, names): (_, &'static str)| names.split(' ').map(move |name| (kind, name));
+    for (kind, name) in listed.into_iter().flat_map(each) {
         let answer = server.get(&format!("/run/files/{name}"));
         assert_eq!(answer.status, 200, "{name}");
-        assert!(answer.body == fs::read(run.join(file)).unwrap(), "{name}");
+        let file = run.join(name.replace("newest", "checkpoints/00000006"));
+        assert!(answer.body == fs::read(file).unwrap(), "{name}");
         assert_eq!(answer.header("content-type"), Some(kind), "{name}");
-        if iteration.is_some() {
-            assert_eq!(answer.header("grove-iteration"), iteration, "{name}");
+        if name.starts_with("newest") {
+            assert_eq!(answer.header("grove-iteration"), Some("6"), "{name}");
         }
     }
     for path in ["/", "/index.html"] {
@@ -84,13 +67,12 @@ fn the_page_and_the_listed_files_are_served_with_their_headers() {
 #[test]
 fn the_page_names_the_policy_of_the_server_before_all_that_it_loads() {
     let folder = folder_with_run();
-    let server = watch(folder.path());
+    let server = Served::watch(&folder);
     let answer = server.get("/");
     // Browsers take the last part from a header alone.
     let policy = answer.header("content-security-policy").unwrap();
     let policy = policy.strip_suffix("; frame-ancestors 'none'").unwrap();
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("web/page/index.html");
-    let page = fs::read_to_string(page).unwrap();
+    let page = fs::read_to_string(repository("web/page/index.html")).unwrap();
     let meta = format!("<meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\">");
     let (meta_at, first) = (page.find(&meta).expect(&meta), page.find("<link").unwrap());
     assert!(meta_at < first);
@@ -99,7 +81,7 @@ fn the_page_names_the_policy_of_the_server_before_all_that_it_loads() {
 #[test]
 fn the_run_is_described() {
     let folder = folder_with_run();
-    let server = watch(folder.path());
+    let server = Served::watch(&folder);
     let about = server.get("/run/about.json").json();
     assert_eq!(about["run"], "run");
     assert_eq!(about["game"], "catch");
@@ -121,7 +103,7 @@ fn the_run_is_described() {
 #[test]
 fn cached_files_are_not_sent_again() {
     let folder = folder_with_run();
-    let server = watch(folder.path());
+    let server = Served::watch(&folder);
     let host = format!("Host: {}\r\n", server.address);
     for path in ["/", "/run/about.json", "/run/files/best/weights.safetensors"] {
         let first = server.get(path);
@@ -138,7 +120,7 @@ fn cached_files_are_not_sent_again() {
         let length = first.body.len().to_string();
         assert_eq!(head.header("content-length"), Some(length.as_str()), "{path}");
     }
-    let records = fs::read(folder.path().join("run/metrics.jsonl")).unwrap().len().to_string();
+    let records = fs::read(folder.join("run/metrics.jsonl")).unwrap().len().to_string();
     for (path, length) in
         [("/run/events", None), ("/run/files/metrics.jsonl", Some(records.as_str()))]
     {
@@ -151,8 +133,8 @@ fn cached_files_are_not_sent_again() {
 #[test]
 fn no_other_path_is_served() {
     let folder = folder_with_run();
-    let secret = folder.path().join("secret.txt");
-    let server = watch(folder.path());
+    let secret = folder.join("secret.txt");
+    let server = Served::watch(&folder);
     let absolute = format!("/run/files/{}", secret.display());
     let encoded = absolute.replace('/', "%2f");
     let whole = format!("http://{}/run/files/../secret.txt", server.address);
@@ -203,10 +185,7 @@ fn no_other_path_is_served() {
         &file,
     ];
     for path in paths {
-        let mut stream = server.connect();
-        let host = &server.address;
-        let head = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
-        stream.write_all(head.as_bytes()).unwrap();
+        let stream = server.send(&format!("{}Connection: close\r\n\r\n", server.head(path)));
         // A malformed request may be dropped without a response.
         if let Some(answer) = Answer::read(stream) {
             assert!([400, 403, 404].contains(&answer.status), "{path:?}: {}", answer.status);
@@ -222,9 +201,9 @@ fn no_other_path_is_served() {
 fn links_out_of_the_run_are_not_followed() {
     use std::os::unix::fs::symlink;
     let folder = folder_with_run();
-    let (run, other) = (folder.path().join("run"), folder.path().join("other"));
+    let (run, other) = (folder.join("run"), folder.join("other"));
     fs::create_dir(&other).unwrap();
-    let server = watch(folder.path());
+    let server = Served::watch(&folder);
     for name in ["config.toml", "metrics.jsonl", "run.json", "best", "checkpoints"] {
         fs::rename(run.join(name), other.join(name)).unwrap();
         symlink(other.join(name), run.join(name)).unwrap();
@@ -236,19 +215,19 @@ fn links_out_of_the_run_are_not_followed() {
     }
     gone("/run/files/newest/weights.safetensors");
     gone("/run/about.json");
-    let error = refusal(folder.path(), &["watch", "run", "--port", "0"]);
+    let error = refusal(&folder, &["watch", "run", "--port", "0"]);
     assert!(error.contains("checkpoints is a symbolic link"), "{error}");
 
     // The run directory itself may be a symbolic link.
-    symlink(&other, folder.path().join("way")).unwrap();
-    let server = Served::start(folder.path(), &["watch", "way", "--port", "0"]);
+    symlink(&other, folder.join("way")).unwrap();
+    let server = Served::start(&folder, &["watch", "way", "--port", "0"]);
     assert_eq!(server.get("/run/about.json").json()["run"], "other");
 }
 
 #[test]
 fn foreign_hosts_origins_and_methods_are_rejected() {
     let folder = folder_with_run();
-    let server = watch(folder.path());
+    let server = Served::watch(&folder);
     let (address, port) = (&server.address, server.address.rsplit(':').next().unwrap());
     let localhost = format!("localhost:{port}");
     let ask = |method: &str, host: &str, more: &str| {
@@ -290,8 +269,7 @@ fn foreign_hosts_origins_and_methods_are_rejected() {
 
 #[test]
 fn the_latest_run_is_shown_by_default() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     for run in ["runs/catch-1", "runs/catch-2", "runs/fruit-1"] {
         let game = &run["runs/".len()..][..5];
         json(folder, &train(game, run, &["--iterations", "1"]));
@@ -309,32 +287,28 @@ fn the_latest_run_is_shown_by_default() {
 
 #[test]
 fn invalid_runs_are_one_line_errors() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     fs::create_dir(folder.join("empty")).unwrap();
     json(folder, &train("catch", "run", &["--iterations", "1"]));
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
-    let train_here = ["train", "--run-dir", "new", "--watch", "--port", &port];
-    let resume = ["train", "--resume", "--run-dir", "run", "--iterations", "2", "--watch"];
-    let resume = [resume.as_slice(), &["--port", &port]].concat();
-    let cases: &[(&[&str], &[&str])] = &[
-        (&["watch"], &["no run in runs", "name a run directory"]),
-        (&["watch", "nowhere"], &["no such run: nowhere"]),
-        (&["watch", "empty"], &["empty holds no run", "config.toml"]),
-        (&["watch", "run", "--port", &port], &["127.0.0.1", &port, "in use", "--port"]),
-        (&["watch", "run", "--port", "65536"], &["--port", "65536"]),
-        (&["watch", "run", "--host", "no.such.host.invalid"], &["no.such.host.invalid"]),
-        (&["watch", "run", "--host", "192.0.2.1", "--port", "0"], &["192.0.2.1"]),
+    let train_here = format!("train --run-dir new --watch --port {port}");
+    let resume = format!("train --resume --run-dir run --iterations 2 --watch --port {port}");
+    let watch = format!("watch run --port {port}");
+    let cases: &[(&str, &[&str])] = &[
+        ("watch", &["no run in runs", "name a run directory"]),
+        ("watch nowhere", &["no such run: nowhere"]),
+        ("watch empty", &["empty holds no run", "config.toml"]),
+        (&watch, &["127.0.0.1", &port, "in use", "--port"]),
+        ("watch run --port 65536", &["--port", "65536"]),
+        ("watch run --host no.such.host.invalid", &["no.such.host.invalid"]),
+        ("watch run --host 192.0.2.1 --port 0", &["192.0.2.1"]),
         (&train_here, &["127.0.0.1", &port, "in use"]),
         (&resume, &["127.0.0.1", &port, "in use"]),
-        (&["train", "--run-dir", "new", "--port", "1"], &["--watch"]),
+        ("train --run-dir new --port 1", &["--watch"]),
     ];
-    for (arguments, words) in cases {
-        let text = refusal(folder, arguments);
-        for word in *words {
-            assert!(text.contains(word), "{arguments:?} lacks `{word}`: {text}");
-        }
+    for (line, words) in cases {
+        refused(folder, line, words);
     }
     let output = grove(folder, &["watch", "nowhere"]);
     assert_eq!((output.status.code(), stderr(&output).lines().count()), (Some(1), 1));
@@ -345,15 +319,13 @@ fn invalid_runs_are_one_line_errors() {
 #[test]
 fn open_starts_the_browser_with_the_address() {
     use std::os::unix::fs::PermissionsExt;
-    let folder = folder_with_run();
-    let folder = folder.path();
+    let folder = &folder_with_run();
     let browser = folder.join("xdg-open");
     fs::write(&browser, "#!/bin/sh\necho \"$1\" > opened\n").unwrap();
     fs::set_permissions(&browser, fs::Permissions::from_mode(0o755)).unwrap();
     let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_grove"));
-    command.args(["watch", "run", "--port", "0", "--open"]).current_dir(folder).env("PATH", path);
-    let server = Served::spawn(&mut command);
+    let mut program = command(folder, &["watch", "run", "--port", "0", "--open"]);
+    let server = Served::spawn(program.env("PATH", path));
     let opened = || fs::read_to_string(folder.join("opened")).unwrap_or_default();
     wait_for("a browser that opens the page", || opened().ends_with('\n'));
     assert_eq!(opened().trim(), format!("http://{}/", server.address));

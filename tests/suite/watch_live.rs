@@ -1,21 +1,16 @@
 //! The server of the live page over time: growing runs, reconnecting and slow clients, shutdown.
 
 use crate::browser::{Answer, Event, Events, Served};
-use crate::support::{json, train, wait_for};
+use crate::support::{Scratch, json, train, wait_for};
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::path::Path;
 use std::time::Duration;
-use tempfile::TempDir;
 
-fn folder_with_run(iterations: &str) -> TempDir {
-    let folder = TempDir::new().unwrap();
-    json(folder.path(), &train("catch", "run", &["--iterations", iterations]));
+fn folder_with_run(iterations: &str) -> Scratch {
+    let folder = Scratch::new();
+    json(&folder, &train("catch", "run", &["--iterations", iterations]));
     folder
-}
-
-fn watch(folder: &Path) -> Served {
-    Served::start(folder, &["watch", "run", "--port", "0"])
 }
 
 /// Appends a copy of the last record with another iteration.
@@ -34,22 +29,20 @@ fn record(folder: &Path, iteration: u64) {
 }
 
 fn checkpoints(events: &mut Events, number: usize) -> Vec<(String, u64)> {
-    let mut found: Vec<_> = (0..number)
-        .map(|_| {
-            let data = events.next_of("checkpoint").data;
-            let data: serde_json::Value = serde_json::from_str(&data).unwrap();
-            (data["which"].as_str().unwrap().to_string(), data["iteration"].as_u64().unwrap())
-        })
-        .collect();
+    let of = |_| {
+        let data = events.next_of("checkpoint").data;
+        let data: serde_json::Value = serde_json::from_str(&data).unwrap();
+        (data["which"].as_str().unwrap().to_string(), data["iteration"].as_u64().unwrap())
+    };
+    let mut found: Vec<_> = (0..number).map(of).collect();
     found.sort();
     found
 }
 
 #[test]
 fn a_client_receives_existing_then_new_records() {
-    let folder = folder_with_run("6");
-    let folder = folder.path();
-    let server = watch(folder);
+    let folder = &folder_with_run("6");
+    let server = Served::watch(folder);
     let mut events = server.events(None);
     assert_eq!(events.next().name, "start");
     let text = fs::read_to_string(folder.join("run/metrics.jsonl")).unwrap();
@@ -65,16 +58,15 @@ fn a_client_receives_existing_then_new_records() {
 
 #[test]
 fn a_reconnecting_client_continues_where_it_was() {
-    let folder = folder_with_run("6");
-    let folder = folder.path();
-    let server = watch(folder);
+    let folder = &folder_with_run("6");
+    let server = Served::watch(folder);
     let mut events = server.events(None);
     let third = (0..3).map(|_| events.next_of("record")).last().unwrap();
     assert!(third.id.ends_with("-3"), "{third:?}");
     drop(events);
 
     // Another server of the same run accepts the id, too.
-    let other = watch(folder);
+    let other = Served::watch(folder);
     for server in [&server, &other] {
         let mut events = server.events(Some(&third.id));
         let names: Vec<String> = (0..3).map(|_| events.next().name).collect();
@@ -92,10 +84,9 @@ fn a_reconnecting_client_continues_where_it_was() {
 
 #[test]
 fn resumed_and_replaced_runs_restart_the_stream() {
-    let folder = folder_with_run("6");
-    let folder = folder.path();
+    let folder = &folder_with_run("6");
     record(folder, 7);
-    let server = watch(folder);
+    let server = Served::watch(folder);
     let mut events = server.events(None);
     while events.iteration() < 7 {}
     assert_eq!(checkpoints(&mut events, 2)[1], ("newest".to_string(), 6));
@@ -124,21 +115,20 @@ fn resumed_and_replaced_runs_restart_the_stream() {
 
 #[test]
 fn damaged_checkpoints_are_skipped() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     json(folder, &train("catch", "run", &["--iterations", "8", "--set", "save_every=4"]));
     let weights = folder.join("run/checkpoints/00000008/weights.safetensors");
     let mut bytes = fs::read(&weights).unwrap();
     bytes[100] ^= 1;
     fs::write(&weights, bytes).unwrap();
-    let server = watch(folder);
+    let server = Served::watch(folder);
     assert_eq!(server.get("/run/about.json").json()["newest"]["iteration"], 4);
 }
 
 #[test]
 fn connections_are_limited_and_freed_when_clients_leave() {
     let folder = folder_with_run("1");
-    let server = watch(folder.path());
+    let server = Served::watch(&folder);
     let clients: Vec<Events> = (0..64).map(|_| server.events(None)).collect();
     let answer = server.get("/run/about.json");
     assert_eq!(answer.status, 503);
@@ -148,9 +138,7 @@ fn connections_are_limited_and_freed_when_clients_leave() {
     drop((clients, waiting));
     let status = || {
         let mut stream = server.connect();
-        let head =
-            format!("GET / HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", server.address);
-        stream.write_all(head.as_bytes()).ok()?;
+        stream.write_all((server.head("/") + "Connection: close\r\n\r\n").as_bytes()).ok()?;
         Some(Answer::read(stream)?.status)
     };
     wait_for("a place that became free", || status() == Some(200));
@@ -159,14 +147,11 @@ fn connections_are_limited_and_freed_when_clients_leave() {
 #[test]
 fn incomplete_requests_time_out() {
     let folder = folder_with_run("1");
-    let server = watch(folder.path());
-    let mut silent = server.connect();
-    let mut slow = server.connect();
-    slow.write_all(format!("GET / HTTP/1.1\r\nHost: {}\r\n", server.address).as_bytes()).unwrap();
-    let mut idle = server.connect();
-    idle.write_all(format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", server.address).as_bytes())
-        .unwrap();
-    for client in [&mut silent, &mut slow, &mut idle] {
+    let server = Served::watch(&folder);
+    let head = server.head("/");
+    let (silent, slow, idle) =
+        (server.connect(), server.send(&head), server.send(&(head + "\r\n")));
+    for mut client in [silent, slow, idle] {
         // The server must close the connection.
         if let Err(error) = client.read_to_end(&mut Vec::new()) {
             assert_eq!(error.kind(), ErrorKind::ConnectionReset);
@@ -185,8 +170,7 @@ fn resident(id: u32) -> usize {
 #[cfg(target_os = "linux")]
 #[test]
 fn clients_that_do_not_read_take_no_memory() {
-    let folder = folder_with_run("1");
-    let folder = folder.path();
+    let folder = &folder_with_run("1");
     let path = folder.join("run/metrics.jsonl");
     let line = fs::read_to_string(&path).unwrap();
     let many: String = (1..=20_000)
@@ -194,16 +178,13 @@ fn clients_that_do_not_read_take_no_memory() {
         .collect();
     assert!(many.len() > 10 << 20);
     fs::write(&path, many).unwrap();
-    let server = watch(folder);
+    let server = Served::watch(folder);
     assert_eq!(server.get("/run/about.json").json()["iteration"], 20_000);
     let before = resident(server.child.id());
     let slow: Vec<_> = (0..50)
         .map(|i| {
-            let mut stream = server.connect();
             let path = ["/run/events", "/run/files/metrics.jsonl"][i % 2];
-            let head = format!("GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n", server.address);
-            stream.write_all(head.as_bytes()).unwrap();
-            stream
+            server.send(&(server.head(path) + "\r\n"))
         })
         .collect();
     // Other clients are served meanwhile.
@@ -219,7 +200,7 @@ fn clients_that_do_not_read_take_no_memory() {
 #[test]
 fn ctrl_c_ends_the_server_with_0_despite_open_connections() {
     let folder = folder_with_run("1");
-    let mut server = watch(folder.path());
+    let mut server = Served::watch(&folder);
     let mut events = server.events(None);
     events.next_of("record");
     let _idle = server.connect();
@@ -230,8 +211,7 @@ fn ctrl_c_ends_the_server_with_0_despite_open_connections() {
 #[cfg(unix)]
 #[test]
 fn watching_does_not_change_a_run() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let more = ["--iterations", "40", "--set", "save_every=10"];
     let quiet = json(folder, &train("catch", "quiet", &more));
 
@@ -263,9 +243,9 @@ fn watching_does_not_change_a_run() {
 #[cfg(unix)]
 #[test]
 fn ctrl_c_during_training_saves_and_stops_the_page() {
-    let folder = TempDir::new().unwrap();
+    let folder = Scratch::new();
     let more = ["--iterations", "100000", "--watch", "--port", "0"];
-    let mut server = Served::start(folder.path(), &train("catch", "run", &more));
+    let mut server = Served::start(&folder, &train("catch", "run", &more));
     let mut events = server.events(None);
     while events.iteration() < 5 {}
     assert_eq!(server.interrupt().code(), Some(0));

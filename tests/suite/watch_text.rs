@@ -1,42 +1,25 @@
 //! The live page of a language run: its description, and its completions in blocks.
 
 use crate::browser::Served;
-use crate::support::{json, wait_for};
+use crate::support::{Scratch, json, train, wait_for};
 use std::fs;
-use std::path::Path;
-use tempfile::TempDir;
 
 /// A run of four iterations with completions in the last three.
 fn arguments<'a>(more: &[&'a str]) -> Vec<&'a str> {
     let mut words =
         vec!["train", "sort", "--model", "tiny", "--iterations", "4", "--json", "--run-dir", "run"];
-    for set in [
-        "hidden_size=16",
-        "num_layers=1",
-        "num_heads=2",
-        "num_kv_heads=1",
-        "fit.iterations=1",
-        "num_prompts=2",
-        "group_size=3",
-        "sort.length=3",
-        "eval_episodes=8",
-    ] {
-        words.extend(["--set", set]);
-    }
+    let sets = "hidden_size=16 num_layers=1 num_heads=2 num_kv_heads=1 fit.iterations=1 num_prompts=2 \
+        group_size=3 sort.length=3 eval_episodes=8";
+    words.extend(sets.split(' ').flat_map(|set| ["--set", set]));
     words.extend(more);
     words
 }
 
-fn watch(folder: &Path) -> Served {
-    Served::start(folder, &["watch", "run", "--port", "0"])
-}
-
 #[test]
 fn a_language_run_is_described_and_its_completions_served_in_blocks() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     json(folder, &arguments(&[]));
-    let server = watch(folder);
+    let server = Served::watch(folder);
     let about = server.get("/run/about.json").json();
     assert_eq!((&about["task"], &about["iterations"]), (&"sort".into(), &4.into()));
     // Weights may be large, and the page does not use them.
@@ -75,9 +58,9 @@ fn a_language_run_is_described_and_its_completions_served_in_blocks() {
 
 #[test]
 fn a_run_of_a_game_has_no_completions() {
-    let folder = TempDir::new().unwrap();
-    json(folder.path(), &crate::support::train("catch", "run", &["--iterations", "2"]));
-    let server = watch(folder.path());
+    let folder = Scratch::new();
+    json(&folder, &train("catch", "run", &["--iterations", "2"]));
+    let server = Served::watch(&folder);
     assert_eq!(server.get("/run/completions.jsonl").status, 404);
     assert!(server.get("/run/about.json").json()["task"].is_null());
 }
@@ -85,8 +68,7 @@ fn a_run_of_a_game_has_no_completions() {
 #[cfg(unix)]
 #[test]
 fn training_can_be_watched_and_the_page_stays_afterwards() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+    let folder = &Scratch::new();
     let mut server = Served::start(folder, &arguments(&["--watch", "--port", "0"]));
     let mut events = server.events(None);
     assert_eq!((0..4).map(|_| events.iteration()).collect::<Vec<_>>(), [1, 2, 3, 4]);

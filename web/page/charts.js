@@ -237,7 +237,7 @@ class Chart {
     context.strokeStyle = this.owner.colour("faint");
     context.textAlign = "right";
     for (const y of rows.values) {
-      strokeLine(context, left, width - right, this.y(y));
+      strokeLine(context, [left, this.y(y)], [width - right, this.y(y)]);
       context.fillText(name(y), left - 6, this.y(y) + 4);
     }
     context.fillText("iteration", width - 1, height - 4);
@@ -252,17 +252,15 @@ class Chart {
     context.setLineDash([4, 4]);
     let above = -Infinity;
     for (const [player, y] of [...references].sort((a, b) => b[1] - a[1])) {
-      strokeLine(context, left, width - right, this.y(y));
+      strokeLine(context, [left, this.y(y)], [width - right, this.y(y)]);
       if (this.y(y) - above >= 12) context.fillText(player, width - right + 5, this.y(y) + 4);
       above = this.y(y);
     }
     context.setLineDash([]);
     if (this.owner.chosenIteration !== undefined) {
       context.strokeStyle = this.owner.colour("soft");
-      context.beginPath();
-      context.moveTo(this.x(this.owner.chosenIteration), top);
-      context.lineTo(this.x(this.owner.chosenIteration), height - bottom);
-      context.stroke();
+      const x = this.x(this.owner.chosenIteration);
+      strokeLine(context, [x, top], [x, height - bottom]);
     }
   }
 
@@ -329,10 +327,10 @@ class Chart {
   }
 }
 
-function strokeLine(context, from, to, y) {
+function strokeLine(context, from, to) {
   context.beginPath();
-  context.moveTo(from, y);
-  context.lineTo(to, y);
+  context.moveTo(...from);
+  context.lineTo(...to);
   context.stroke();
 }
 

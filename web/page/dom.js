@@ -13,6 +13,11 @@ export function make(name, properties = {}, ...children) {
   return element;
 }
 
+/** Ticks the choice of this value among those of a name. */
+export function tick(name, value) {
+  for (const input of document.getElementsByName(name)) input.checked = input.value === value;
+}
+
 /** Sets a text if it differs: only changes are announced and laid out. */
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
@@ -35,6 +40,9 @@ export const formatFixed = (x, digits = 2) => (Number.isFinite(x) ? x.toFixed(di
 
 /** A score, without decimals if it is an integer. */
 export const formatScore = (x) => formatFixed(x, Number.isInteger(x) ? 0 : 2);
+
+/** A mean and its standard error, null where it is unknown. */
+export const formatMean = (mean, error) => `${formatFixed(mean)}${error === null ? "" : ` ± ${formatFixed(error)}`}`;
 
 /** A large number in short form: 12.3k. */
 export function formatShort(x) {

@@ -37,7 +37,7 @@ export async function readFiles(files) {
 export const readPolicy = (bytes) => takeFile(new Policy(bytes));
 
 /** The file of a policy, which is freed. */
-function takeFile(policy) {
+export function takeFile(policy) {
   try {
     return policy.file();
   } finally {

@@ -1,7 +1,7 @@
 // Training policies on the page: the form, the buttons, the charts, and the trained agents.
 
 import { Policy } from "./watch.js";
-import { $, make, setText, showNotice, announce, setEnabled, formatFixed, formatShort, formatMegabytes } from "./dom.js";
+import { $, make, tick, setText, showNotice, announce, setEnabled, formatFixed, formatShort, formatMegabytes } from "./dom.js";
 import { Settings } from "./settings.js";
 import { BUTTON_LABELS, Control, readRun, DEFAULTS_RESTORED, resumedMessage } from "./control.js";
 import { Curves } from "./curves.js";
@@ -330,7 +330,7 @@ export class Lab extends Control {
   /** Shows the curves of the training in this tab ("here") or of the watched run ("live"). */
   show(source) {
     this.source = source;
-    for (const input of document.getElementsByName("source")) input.checked = input.value === source;
+    tick("source", source);
     this.charts.show(this.shownCurves());
     this.showState();
   }

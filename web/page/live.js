@@ -1,6 +1,7 @@
 // A run of the program that serves this page: its records and checkpoints, live.
 
 import { $, setText, showNotice, announce } from "./dom.js";
+import { takeFile } from "./keep.js";
 import { Policy } from "./watch.js";
 
 /** Milliseconds in which the records arrive that were there before. */
@@ -162,10 +163,7 @@ export class Live {
       }));
       const [toml, bytes] = [await config.text(), new Uint8Array(await weights.arrayBuffer())];
       if (this.tags[which] !== tag) return;
-      const policy = Policy.from_parts(toml, bytes);
-      const file = policy.file();
-      policy.free();
-      this.on.policy(which, `${POLICY_LABELS[which]} (${weights.headers.get("grove-iteration")})`, file);
+      this.on.policy(which, `${POLICY_LABELS[which]} (${weights.headers.get("grove-iteration")})`, takeFile(Policy.from_parts(toml, bytes)));
     } catch (error) {
       if (this.tags[which] !== tag) return;
       this.tags[which] = undefined;

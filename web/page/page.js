@@ -2,14 +2,14 @@
 
 import READY, { source } from "./ready.js";
 import init, { Policy, Show, games as listGames, version } from "./watch.js";
-import { $, make, setText, showNotice, announce, ignorePresses, formatShort, formatMegabytes, reason, sentence } from "./dom.js";
+import { $, make, tick, setText, showNotice, announce, ignorePresses, formatShort, formatMegabytes, reason, sentence } from "./dom.js";
 import { Stage } from "./stage.js";
 import { Player, SPEEDS, speedName } from "./player.js";
 import { Panel } from "./panel.js";
 import { Takeover } from "./takeover.js";
 import { Agents } from "./agents.js";
 import { Rivals } from "./rivals.js";
-import { download, isLanguageModel, readFiles, readPolicy, onDrop, loadLast } from "./keep.js";
+import { download, isLanguageModel, readFiles, readPolicy, takeFile, onDrop, loadLast } from "./keep.js";
 import { prefetch, loadPretrained } from "./pretrained.js";
 import { readLink, writeLink } from "./link.js";
 import { isolate } from "./isolate.js";
@@ -103,7 +103,7 @@ function startGames(policy) {
 
 /** Ticks the current choice among the games. */
 function tickGame() {
-  for (const input of document.getElementsByName("game")) input.checked = input.value === (text.isOn ? TASK : view.about?.env);
+  tick("game", text.isOn ? TASK : view.about?.env);
 }
 
 /** Shows text, while the game is paused, or games again. */
@@ -267,9 +267,7 @@ async function stageGame(game, then = () => {}) {
   const file = READY.includes(game) ? await loadPretrained(game).catch(reportMissingAgent) : undefined;
   if (request !== view.requests) return false;
   then();
-  const policy = Policy.untrained(game);
-  const untrainedAgent = { label: "Untrained", boardName: "Untrained", file: policy.file() };
-  policy.free();
+  const untrainedAgent = { label: "Untrained", boardName: "Untrained", file: takeFile(Policy.untrained(game)) };
   agents.byId.set("ready", file ? { label: "Pretrained", boardName: "Pretrained", file } : untrainedAgent);
   if (file) agents.byId.set("untrained", untrainedAgent);
   else agents.byId.delete("untrained");
@@ -334,7 +332,7 @@ function applyLink({ seed = "1", games: count = "1", speed = "1", actions }) {
   $("seed").value = view.seed;
   $("wall").value = Math.log2(view.games);
   $("speed").value = SPEEDS.indexOf(player.speed);
-  for (const input of document.getElementsByName("actions")) input.checked = input.value === (view.isSampled ? "sampled" : "greedy");
+  tick("actions", view.isSampled ? "sampled" : "greedy");
   showSliderValues();
 }
 

@@ -1,6 +1,6 @@
 // The state of the agent: its score beside the references, its probabilities, its observation.
 
-import { $, make, setText, formatScore, formatFixed } from "./dom.js";
+import { $, make, setText, formatScore, formatFixed, formatMean } from "./dom.js";
 import { HeatMaps, splitFeatures } from "./heat.js";
 
 /** Milliseconds between two updates. */
@@ -71,9 +71,9 @@ export class Panel {
     const report = JSON.parse(show.report());
     setText($("score"), formatScore(report.score));
     setText($("time"), `step ${report.time} of ${this.about.max_steps}, game ${report.episodes + 1}`);
-    setText($("last"), formatScore(report.last_score ?? NaN));
+    setText($("last"), formatScore(report.last_score));
     setText($("episodes"), `${report.finished.toLocaleString("en")} ${report.finished === 1 ? "game" : "games"}`);
-    setText($("mean"), `${formatFixed(report.mean_score ?? NaN)}${report.error === null ? "" : ` ± ${formatFixed(report.error)}`}`);
+    setText($("mean"), formatMean(report.mean_score, report.error));
     this.actions.show(report.probabilities, report.action);
     if ($("senses").open) {
       this.maps.show(report.features);

@@ -1,7 +1,7 @@
 // Policies side by side: the list of policies, their names over the boards, and their scores.
 
 import { Policy } from "./watch.js";
-import { $, make, setText, formatFixed, showNotice, formatScore, sentence } from "./dom.js";
+import { $, make, setText, formatMean, showNotice, formatScore, sentence } from "./dom.js";
 
 /** The largest number of policies beside the first; as in web/watch/src/beside.rs. */
 const MAX_RIVALS = 7;
@@ -107,10 +107,10 @@ export class Rivals {
     [this.agents.chosenId, ...this.chosenIds].forEach((id, i) => {
       const { mean_score: mean, error, finished } = reports[i] ?? {};
       const hasMean = this.chosenIds.length > 0 && Number.isFinite(mean);
-      if (outputs.has(id)) setText(outputs.get(id), hasMean ? `${formatFixed(mean)}${error === null ? "" : ` ± ${formatFixed(error)}`} of ${finished}` : "");
+      if (outputs.has(id)) setText(outputs.get(id), hasMean ? `${formatMean(mean, error)} of ${finished}` : "");
     });
     const names = [...$("names").children];
-    names.forEach((name, i) => setText(name.lastChild, formatScore(reports[i]?.score ?? NaN)));
+    names.forEach((name, i) => setText(name.lastChild, formatScore(reports[i]?.score)));
     layout.placeNames(names);
   }
 }

@@ -1,6 +1,6 @@
 // Text: a language model that learns a task, in this tab or in a watched run.
 
-import { $, make, setText, showNotice, announce, setEnabled, formatFixed, sentence, formatShort } from "./dom.js";
+import { $, make, tick, setText, showNotice, announce, setEnabled, formatFixed, sentence, formatShort } from "./dom.js";
 import { Curves, TEXT_CURVES } from "./curves.js";
 import { Charts, TEXT_CHARTS, moreTextCharts } from "./charts.js";
 import { Completions, shadesLegend, verdictMark, shadedText } from "./completions.js";
@@ -320,7 +320,7 @@ export class TextLab extends Control {
   /** Shows the training in this tab ("here") or the watched run ("live"). */
   show(source) {
     this.source = source;
-    for (const input of document.getElementsByName("text-source")) input.checked = input.value === source;
+    tick("text-source", source);
     this.curves = source === "live" ? this.watchedCurves : this.ownCurves;
     this.charts.forEach((charts) => charts.show(this.curves));
     this.completions.show(source);

@@ -2,7 +2,7 @@
 
 import { saveAgent } from './keeping.mjs';
 import { serve } from './server.mjs';
-import { eventually, gameNames, ok, readPixels, text, until, untilMessage, untilStored } from './visit.mjs';
+import { eventually, gameNames, ok, pickGame, readPixels, text, until, untilMessage, untilStored } from './visit.mjs';
 
 const SIZES = [[320, 640], [390, 844], [768, 1024], [1280, 800], [1920, 1080]];
 
@@ -43,7 +43,6 @@ export const measureRise = (page) => page.evaluate(async () => {
 export default [
   {
     name: 'a press on Train shows the stage, the curve and the progress of learning at every size, without scrolling',
-    webgpu: false,
     async run(visit) {
       const times = [];
       for (const [width, height] of SIZES) {
@@ -69,7 +68,6 @@ export default [
   },
   {
     name: 'nothing moves by itself: at the start, in training a game, and in training text',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ folded: true, init: recordShifts });
       await until(page, '#mean', /–/);
@@ -87,12 +85,11 @@ export default [
   },
   {
     name: 'every game has the same stage, edges that meet, and a page of at most 1,800 pixels',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ folded: true, options: { viewport: { width: 1280, height: 800 } } });
       const boxes = new Set();
       for (const game of await gameNames(page)) {
-        await page.locator(`#game input[value=${game}]`).check({ force: true });
+        await pickGame(page, game);
         await until(page, '#names', /Untrained/);
         const [stage, learn, lab] = await Promise.all(['#stage', '#learn', '#lab'].map((one) => page.locator(one).boundingBox()));
         boxes.add(JSON.stringify(stage));
@@ -105,7 +102,6 @@ export default [
   },
   {
     name: 'a board that the network sees is a picture for each channel',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=breakout' });
       const maps = await page.locator('#maps canvas').evaluateAll((all) => all.map(({ width, height, ariaLabel }) => `${ariaLabel}, ${width} x ${height}`));
@@ -116,7 +112,6 @@ export default [
   },
   {
     name: 'a number that rounds up to the next unit has that unit',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open();
       const numbers = await page.evaluate(async () => {
@@ -128,7 +123,6 @@ export default [
   },
   {
     name: 'a message is at the bottom right, alone, and disappears after six seconds',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open();
       const { count, delay, right, bottom, left } = await page.evaluate(async () => {
@@ -151,7 +145,6 @@ export default [
   },
   {
     name: 'a link carries an agent',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=catch&groups=16&size=8&width=16&layers=1&iterations=3' });
       await page.click('#train-here');
@@ -176,7 +169,7 @@ export default [
       ok(carries(), 'the link lacks the agent that is chosen from the list');
       await other.click('#share');
       await untilMessage(other, /^Link copied: anyone who opens it meets this agent/);
-      await other.locator('#game input[value=fruit]').check({ force: true });
+      await pickGame(other, 'fruit');
       await until(other, '#references', /7\.75/);
       ok(!carries(), 'the link of another game carries the agent');
       // One that cannot be read leaves no trace.
@@ -187,7 +180,7 @@ export default [
       for (const packed of ['AAAA', 'y0jNyckHAA', cut]) {
         const broken = await visit.open({ hash: `#game=catch&agent=${packed}` });
         await until(broken, '#notices', /agent in the link cannot be read/);
-        await broken.locator('#game input[value=fruit]').check({ force: true });
+        await pickGame(broken, 'fruit');
         await until(broken, '#rules', /Fruits fall/);
         ok(!/From the link/.test(await text(broken, '#agent')), 'it is an agent to choose');
         await broken.close();
@@ -201,7 +194,6 @@ export default [
   },
   {
     name: 'on a host that sends no headers a service worker isolates the page, and links lead to the project',
-    webgpu: false,
     async run(visit) {
       const site = await serve(visit.site.folder, true);
       visit.cleaners.push(() => site.close());
@@ -241,11 +233,10 @@ export default [
   },
   {
     name: 'every action of every game has a button with its name',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open();
       for (const game of await gameNames(page)) {
-        await page.locator(`#game input[value=${game}]`).check({ force: true });
+        await pickGame(page, game);
         await until(page, '#names', /Untrained/);
         await page.click('#takeover');
         await until(page, '#takeover', /Leave/);
@@ -283,19 +274,17 @@ export default [
   },
   {
     name: 'the page says so of a game whose network it does not train, and trains another after it',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=recall', folded: true });
       ok(await page.locator('#train-here').isDisabled(), 'it offers to train');
       ok(/grove train recall/.test(await text(page, '#state-here')), `it says: ${await text(page, '#state-here')}`);
-      await page.locator('#game input[value=catch]').check({ force: true });
+      await pickGame(page, 'catch');
       await until(page, '#learn-title', /10 seconds/);
       ok(!(await page.locator('#train-here').isDisabled()), 'it offers no training');
     },
   },
   {
     name: 'a paused training of one game does not block another, and waits for its game',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=catch&groups=16&size=8&width=16&layers=1&iterations=5000' });
       page.on('dialog', (dialog) => dialog.accept());
@@ -304,13 +293,13 @@ export default [
       await page.click('#train-here');
       await until(page, '#state-here', /^Paused at iteration/);
       const [at] = /iteration \d+/.exec(await text(page, '#state-here'));
-      await page.locator('#game input[value=fruit]').check({ force: true });
+      await pickGame(page, 'fruit');
       await until(page, '#train-here', /^Train an agent$/);
       await page.fill('#set-iterations', '2');
       await page.click('#train-here');
       await untilMessage(page, new RegExp(`Catch is paused at ${at}\\. To continue, pick it and press Resume`));
       await until(page, '#state', /^Finished fruit: iteration 2 of 2/);
-      await page.locator('#game input[value=catch]').check({ force: true });
+      await pickGame(page, 'catch');
       await until(page, '#train-here', /^Resume$/);
       await until(page, '#state-here', new RegExp(`^Paused at ${at} of 5000\\. Fruit catcher: Done`));
       // It waits through a reload, too.

@@ -1,6 +1,6 @@
 // Keeping policies: as files, and in the browser's storage.
 
-import { download, ok, recordSteps, restart, text, until, untilMessage, untilStepped, untilStored } from './visit.mjs';
+import { download, ok, pickGame, recordSteps, restart, text, trainToEnd, until, untilMessage, untilStepped, untilStored } from './visit.mjs';
 import { shortTraining } from './training.mjs';
 
 /** Saves the agent on the stage. */
@@ -18,11 +18,9 @@ export function settingsOf(bytes) {
 export default [
   {
     name: 'a policy is saved and loaded again, and plays the same',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: shortTraining(visit) });
-      await page.click('#start');
-      await until(page, '#state', /^Finished/);
+      await trainToEnd(page);
       const about = await text(page, '#agent-about');
       await restart(page, 4);
       const first = await recordSteps(page, 12);
@@ -44,12 +42,11 @@ export default [
   },
   {
     name: 'settings and weights also load as two files, and by drag and drop',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=cartpole' });
       const { bytes } = await saveAgent(page);
       const config = Buffer.from(settingsOf(bytes));
-      await page.locator('#game input[value=fruit]').check({ force: true });
+      await pickGame(page, 'fruit');
       await until(page, '#references', /7\.75/);
       await loadAgents(page, [{ name: 'config.toml', buffer: config }, { name: 'weights.safetensors', buffer: bytes }]);
       await untilMessage(page, /Loaded config\.toml and weights\.safetensors/);
@@ -67,12 +64,10 @@ export default [
   },
   {
     name: 'the last policy is kept in the browser',
-    webgpu: false,
     async run(visit) {
       const context = await visit.context();
       const page = await visit.open({ hash: shortTraining(visit), context });
-      await page.click('#start');
-      await until(page, '#state', /^Finished/);
+      await trainToEnd(page);
       const about = await text(page, '#agent-about');
       const { bytes } = await saveAgent(page);
       // A finished run is forgotten after its policy is kept.
@@ -88,7 +83,6 @@ export default [
   },
   {
     name: 'an agent that is offered later does not move the names over the boards of a paused game',
-    webgpu: false,
     async run(visit) {
       const context = await visit.context({ reducedMotion: 'reduce' });
       const page = await visit.open({ context });
@@ -107,7 +101,6 @@ export default [
   },
   {
     name: 'stored data that cannot be read is reported, and the page trains',
-    webgpu: false,
     async run(visit) {
       const context = await visit.context();
       const page = await visit.open({ context });
@@ -119,14 +112,12 @@ export default [
       await page.close();
       const again = await visit.open({ hash: shortTraining(visit), context });
       await untilMessage(again, /^The agent trained here last time cannot be read: \S/);
-      await again.click('#start');
-      await until(again, '#state', /^Finished/);
+      await trainToEnd(again);
       await untilStepped(again);
     },
   },
   {
     name: 'a run that an earlier page has stored has its fields, and what is no run is none',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open();
       const [earlier, current, none] = await page.evaluate(async () => {
@@ -142,7 +133,6 @@ export default [
   },
   {
     name: 'recorded games that cannot be read are reported and replaced',
-    webgpu: false,
     async run(visit) {
       const context = await visit.context();
       const page = await visit.open({ context });
@@ -162,7 +152,6 @@ export default [
   },
   {
     name: 'a full storage is reported',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({
         hash: shortTraining(visit),
@@ -179,7 +168,6 @@ export default [
   },
   {
     name: 'broken and foreign files get a message, and the page continues',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open();
       const { bytes } = await saveAgent(page);

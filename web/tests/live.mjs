@@ -67,7 +67,6 @@ async function openSteadyRun(visit, about, all, checkpoints = []) {
 export default [
   {
     name: 'nothing moves by itself and axe-core finds nothing where a run of a game or of text is watched',
-    webgpu: false,
     async run(visit) {
       const shifts = [];
       for (const task of [undefined, 'sort']) {
@@ -86,7 +85,6 @@ export default [
   },
   {
     name: 'a watched run has its game on the stage before its first policy, and its device is shown',
-    webgpu: false,
     async run(visit) {
       const page = await openRun(visit, { about: CATCH_RUN, records: records(5) });
       await until(page, '#rules', /ball falls/);
@@ -96,7 +94,6 @@ export default [
   },
   {
     name: 'a deleted run is reported, and another in its place shows its own facts',
-    webgpu: false,
     async run(visit) {
       const run = { about: CATCH_RUN, records: records(4) };
       const page = await openRun(visit, run);
@@ -115,7 +112,6 @@ export default [
   },
   {
     name: 'the page says so if it cannot play a watched run, and if a run ends by its score',
-    webgpu: false,
     async run(visit) {
       // It asks for no policy of a game that it has not: there is none.
       const page = await openSteadyRun(visit, { ...CATCH_RUN, game: 'host' }, records(60), [{ which: 'newest', tag: 'a', iteration: 60 }]);
@@ -131,7 +127,6 @@ export default [
   },
   {
     name: 'a run is not watched in the background, and is up to date afterwards',
-    webgpu: false,
     async run(visit) {
       const run = { about: CATCH_RUN, records: records(10), retry: 600_000 };
       const page = await openRun(visit, run);
@@ -149,7 +144,6 @@ export default [
   },
   {
     name: 'a watched run that is resumed with a later end shows that end',
-    webgpu: false,
     async run(visit) {
       const run = { about: CATCH_RUN, records: records(60) };
       const page = await openRun(visit, run);
@@ -160,7 +154,6 @@ export default [
   },
   {
     name: 'a chart of a thousand iterations gives the value of every record',
-    webgpu: false,
     async run(visit) {
       const evaluation = { mean_score: 0.25 };
       // Means of the same value, thinned, may differ in the last bit.
@@ -178,7 +171,6 @@ export default [
   },
   {
     name: 'the newest score and the names of the games are not cut off at any width',
-    webgpu: false,
     async run(visit) {
       const evaluation = { mean_score: -12.34 };
       const page = await openRun(visit, { about: CATCH_RUN, records: records(60, { score: -12.34, evaluation }) });
@@ -198,7 +190,6 @@ export default [
   },
   {
     name: 'values that change all the time do not interrupt a screen reader',
-    webgpu: false,
     async run(visit) {
       const page = await openRun(visit, { about: CATCH_RUN, records: records(60) });
       await until(page, '#rivals', /./);
@@ -208,7 +199,6 @@ export default [
   },
   {
     name: 'a watched run that imitates is described as such, and its first record is drawn',
-    webgpu: false,
     async run(visit) {
       const run = { about: { ...CATCH_RUN, settings: { data: { path: 'demo' } } }, records: records(1) };
       const page = await openRun(visit, run);
@@ -225,7 +215,6 @@ export default [
   },
   {
     name: 'an incomplete record of a watched run is left out, and a run of a user\'s own task is named as such',
-    webgpu: false,
     async run(visit) {
       const all = [...records(5), { iteration: 6 }, record(7)];
       const page = await openRun(visit, { about: { ...SORT_RUN, task: 'data' }, records: all });
@@ -240,7 +229,6 @@ export default [
   },
   {
     name: 'completions that are missing from the newest list are shown on request, and ticks and filters know the highest score',
-    webgpu: false,
     async run(visit) {
       const whole = completions(5, [2, 2, 1, 0, null]);
       const about = { ...SORT_RUN, trained_with: { ...SORT_RUN.trained_with, highest_score: 2 } };
@@ -261,7 +249,6 @@ export default [
   },
   {
     name: 'a policy of a watched run that plays beside another is renewed on its board, with its own mean',
-    webgpu: false,
     async run(visit) {
       const context = await visit.context();
       const other = await visit.open({ hash: '#game=catch' });
@@ -289,7 +276,6 @@ export default [
   },
   {
     name: 'of two policies of a watched run the one announced last stays, whichever arrives first',
-    webgpu: false,
     async run(visit) {
       const context = await visit.context();
       const other = await visit.open({ hash: '#game=catch' });

@@ -2,7 +2,7 @@
 
 import { readFile } from 'node:fs/promises';
 import { shortTraining } from './training.mjs';
-import { assertUnchanged, eventually, gameNames, ok, setSlider, text, until, untilStepped, waitFrames } from './visit.mjs';
+import { assertUnchanged, eventually, gameNames, ok, pickGame, setSlider, text, trainToEnd, until, untilStepped, waitFrames } from './visit.mjs';
 
 /** Notes in the page the numbers of the actions that a person takes. */
 const recordActions = (page) => page.evaluate(async () => {
@@ -33,7 +33,6 @@ export async function findViolations(page, when) {
 export default [
   {
     name: 'at every width nothing is too wide and the game picker is in the first view, light and dark',
-    webgpu: false,
     async run(visit) {
       for (const [width, height] of [[320, 640], [390, 844], [768, 1024], [1280, 800], [1920, 1080]]) {
         for (const colorScheme of ['light', 'dark']) {
@@ -57,6 +56,7 @@ export default [
   },
   {
     name: 'on a phone nothing is too wide, and touch steers',
+    webgpu: 'too',
     async run(visit) {
       const page = await visit.open({ options: { viewport: { width: 360, height: 740 }, deviceScaleFactor: 2, hasTouch: true, isMobile: true } });
       await visit.screenshot(page, 'phone', true);
@@ -77,7 +77,6 @@ export default [
   },
   {
     name: 'every control is reached by the keyboard, with a visible focus and a name',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open();
       const wanted = await page.evaluate(() => [...document.querySelectorAll('button, select, input:not([type=radio], [type=file]), summary, #charts canvas')]
@@ -102,9 +101,8 @@ export default [
   },
   {
     name: 'the focus stays on a button that is pressed, and returns from a message',
-    webgpu: false,
     async run(visit) {
-      const page = await visit.open({ hash: shortTraining(visit).replace('iterations=12', 'iterations=10000') });
+      const page = await visit.open({ hash: shortTraining(visit, 10000) });
       const focused = async (id) => {
         const found = await page.evaluate(() => document.activeElement.id);
         ok(found === id, `the focus is on ${found || 'nothing'} instead of ${id}`);
@@ -129,7 +127,6 @@ export default [
   },
   {
     name: 'the watched board of a wall can also be chosen by keys',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=catch&games=16' });
       await page.locator('#board').focus();
@@ -144,7 +141,6 @@ export default [
   },
   {
     name: 'the link that skips to the training keeps the game and the settings',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=catch&rate=0.003' });
       const skipped = page.evaluate(() => new Promise((done) => addEventListener('hashchange', () => done(location.hash))));
@@ -153,7 +149,7 @@ export default [
       const hash = await skipped;
       ok(/game=catch&rate=0\.003/.test(hash), `the link is ${hash}`);
       ok(await page.locator('#game input[value=catch]').isChecked(), 'another game is picked');
-      await page.locator('#game input[value=sort]').check({ force: true });
+      await pickGame(page, 'sort');
       await page.locator('.skip').focus();
       await page.keyboard.press('Enter');
       await page.waitForFunction(() => document.activeElement.id === 'text');
@@ -161,8 +157,7 @@ export default [
   },
   {
     name: 'axe-core finds nothing while watching, in a duel and in training',
-    // The elements are the same with WebGPU, where a second page beside this one slows a software adapter.
-    webgpu: false,
+    // Not with WebGPU: the elements are the same, and a second page beside this one slows a software adapter.
     async run(visit) {
       const found = [];
       for (const colorScheme of ['light', 'dark']) {
@@ -183,19 +178,17 @@ export default [
   },
   {
     name: 'axe-core finds nothing in the view of each game, on a wall, side by side and after a training',
-    webgpu: false,
     async run(visit) {
       const found = [];
       const page = await visit.open({ hash: '#game=catch&groups=16&size=8&width=16&layers=1&iterations=2&seeds=2' });
-      await page.click('#start');
-      await until(page, '#state', /^Finished/);
+      await trainToEnd(page);
       await page.click('#beside summary');
       found.push(...(await findViolations(page, 'after a training of two seeds')));
       await setSlider(page, '#wall', 6);
       await until(page, '#wall-out', /^64$/);
       found.push(...(await findViolations(page, 'on a wall')));
       for (const game of await gameNames(page)) {
-        await page.locator(`#game input[value=${game}]`).check({ force: true });
+        await pickGame(page, game);
         await until(page, '#settings-of', /./);
         found.push(...(await findViolations(page, game)));
       }
@@ -204,7 +197,6 @@ export default [
   },
   {
     name: 'a key that is held presses a button once',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open();
       await page.locator('#takeover').focus();
@@ -215,7 +207,6 @@ export default [
   },
   {
     name: 'every game is picked and played by keys alone',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open();
       await recordActions(page);
@@ -242,7 +233,6 @@ export default [
   },
   {
     name: 'every game is picked and played by touch alone',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ options: { viewport: { width: 390, height: 844 }, hasTouch: true, isMobile: true } });
       await recordActions(page);
@@ -261,7 +251,6 @@ export default [
   },
   {
     name: 'watching, taking over, training and saving need only the keyboard',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: shortTraining(visit) });
       const go = async (id) => {
@@ -295,7 +284,6 @@ export default [
   },
   {
     name: 'light and dark are both readable, and less motion is respected',
-    webgpu: false,
     async run(visit) {
       const ratios = [];
       for (const colorScheme of ['light', 'dark']) {
@@ -314,7 +302,6 @@ export default [
   },
   {
     name: 'in forced colours the picked game, the bars and the legend keep their colours',
-    webgpu: false,
     async run(visit) {
       for (const colorScheme of ['light', 'dark']) {
         const page = await visit.open({ options: { forcedColors: 'active', colorScheme } });
@@ -331,6 +318,7 @@ export default [
   },
   {
     name: 'the picture follows the size of the window',
+    webgpu: 'too',
     async run(visit) {
       const page = await visit.open();
       const sharp = () => page.evaluate(() => {

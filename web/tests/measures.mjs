@@ -12,6 +12,7 @@ const formatTimes = (times) => times.map((time) => `${Math.round(time)} ms`).joi
 export default [
   {
     name: 'from the start of the page to the first picture of the trained agent',
+    webgpu: 'too',
     async run(visit) {
       const times = [];
       for (let i = 0; i < NUM_TRIES; i += 1) {
@@ -24,7 +25,6 @@ export default [
   },
   {
     name: 'a picture for those who share the page, and from the click on Train to a rise of the curve',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=cartpole', folded: true, options: { viewport: { width: 1200, height: 630 } } });
       const rise = await measureRise(page);
@@ -35,6 +35,7 @@ export default [
   },
   {
     name: 'a call into the module',
+    webgpu: 'too',
     async run(visit) {
       const page = await visit.open();
       const times = await page.evaluate(async (tries) => {
@@ -50,6 +51,7 @@ export default [
   },
   {
     name: 'catch from the start of the training to its score, and the long tasks of the main thread meanwhile',
+    webgpu: 'too',
     async run(visit) {
       const start = performance.now();
       const { page, state } = await trainToScore(visit, '#game=catch');
@@ -60,7 +62,6 @@ export default [
   },
   {
     name: 'sorting from the start of the training to its end',
-    webgpu: false,
     async run(visit) {
       const page = await openText(visit);
       const start = performance.now();

@@ -5,7 +5,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
-import { ok, text, until, untilChanged, untilMessage, untilStepped } from './visit.mjs';
+import { ok, text, trainToEnd, until, untilChanged, untilMessage, untilStepped } from './visit.mjs';
 import { loadAgents, saveAgent } from './keeping.mjs';
 import { playAlong, saveGames } from './playing.mjs';
 import { shortTraining } from './training.mjs';
@@ -40,7 +40,6 @@ async function startProgram(visit, all) {
 export default [
   {
     name: 'the program also learns from the games of a person',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=catch' });
       await playAlong(page, 10);
@@ -58,10 +57,10 @@ export default [
   },
   {
     name: 'a policy trained in the tab is evaluated by the program, with the score of the tab',
+    webgpu: 'too',
     async run(visit) {
-      const page = await visit.open({ hash: shortTraining(visit).replace('iterations=12', 'iterations=25') });
-      await page.click('#start');
-      await until(page, '#state', /^Finished.*greedy/);
+      const page = await visit.open({ hash: shortTraining(visit, 25) });
+      await trainToEnd(page, /^Finished.*greedy/);
       const [, here] = /greedy ([−\d.]+)/.exec(await text(page, '#state'));
       const { path } = await saveAgent(page);
       const { stdout } = await run(visit.program, ['eval', path, '--json']);
@@ -73,7 +72,6 @@ export default [
   },
   {
     name: 'a policy trained by the program plays in the tab',
-    webgpu: false,
     async run(visit) {
       const dir = join(newRunFolder(visit), 'run');
       await run(visit.program, ['train', 'catch', '--device', 'cpu', '--iterations', '3', '--set', 'hidden=[24]', '--run-dir', dir]);
@@ -93,7 +91,6 @@ export default [
   },
   {
     name: 'a run is watched live, also when its server stops and returns',
-    webgpu: false,
     async run(visit) {
       const dir = join(newRunFolder(visit), 'live');
       const all = ['train', 'catch', '--device', 'cpu', '--iterations', '1000000', '--set', 'eval_every=5', '--set', 'save_every=5', '--set', 'eval_episodes=100', '--run-dir', dir, '--watch', '--port', '0'];
@@ -130,7 +127,6 @@ export default [
   },
   {
     name: 'beside a watched run the tab trains its own',
-    webgpu: false,
     async run(visit) {
       const dir = join(newRunFolder(visit), 'beside');
       await run(visit.program, ['train', 'catch', '--device', 'cpu', '--iterations', '10', '--run-dir', dir]);
@@ -138,15 +134,13 @@ export default [
       const page = await visit.open({ address, hash: shortTraining(visit) });
       await until(page, '#live', /finished/);
       await page.locator('#source input[value=here]').check({ force: true });
-      await page.click('#start');
-      await until(page, '#state', /^Finished catch: iteration 12/);
+      await trainToEnd(page, /^Finished catch: iteration 12/);
       await page.locator('#source input[value=live]').check({ force: true });
       await until(page, '#state', /^Iteration 10 of 10/);
     },
   },
   {
     name: 'a run of a language model is watched: its curves, and its completions with filters',
-    webgpu: false,
     async run(visit) {
       const dir = join(newRunFolder(visit), 'text');
       const small = ['hidden_size=32', 'num_layers=1', 'num_heads=2', 'num_kv_heads=1', 'fit.iterations=5', 'num_prompts=6', 'sort.length=4', 'eval_every=5', 'eval_episodes=32'];

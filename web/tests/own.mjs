@@ -1,10 +1,11 @@
 // A page of a user's own game (examples/own_page): it is watched, played, and trained.
 
-import { ok, text, until, untilStepped } from './visit.mjs';
+import { ok, text, trainToEnd, until, untilStepped } from './visit.mjs';
 
 export default [
   {
     name: 'a page of a user\'s own game, without a look and a trained agent, shows, plays and trains it',
+    webgpu: 'too',
     async run(visit) {
       const page = await visit.open();
       ok((await page.locator('#game input').count()) === 1, 'it has other games, too');
@@ -18,8 +19,7 @@ export default [
       await page.click('#takeover');
       await until(page, '#takeover', /Leave/);
       await page.keyboard.press('Escape');
-      await page.click('#start');
-      await until(page, '#state', /^Finished boat: .*greedy/);
+      await trainToEnd(page, /^Finished boat: .*greedy/);
       const [, greedy] = /greedy ([\d.]+)/.exec(await text(page, '#state'));
       ok(Number(greedy) > 45, `its greedy score is ${greedy} of 50`);
       await visit.screenshot(page, 'own-page-trained', true);

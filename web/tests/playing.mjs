@@ -1,7 +1,7 @@
 // Playing along: a person beside the agent, walls of games, and the scores to compare with.
 
 import { loadAgents, saveAgent, settingsOf } from './keeping.mjs';
-import { assertUnchanged, download, eventually, ok, readPixels, restart, setSlider, text, until, untilChanged, untilMessage, untilStepped, untilStored, waitFrames } from './visit.mjs';
+import { assertUnchanged, download, eventually, ok, pickGame, readPixels, restart, setSlider, text, until, untilChanged, untilMessage, untilStepped, untilStored, waitFrames } from './visit.mjs';
 
 /** Plays games of catch beside the agent, each from a seed of its own, and does what the agent would do; a
     game that was left before, after some moves, may be among those that are kept. */
@@ -32,7 +32,6 @@ export const saveGames = (page) => download(page, '#save-games');
 export default [
   {
     name: 'the games of a person are kept, saved as a file and imitated, and the pupil plays beside its teacher',
-    webgpu: false,
     async run(visit) {
       const context = await visit.context();
       const first = await visit.open({ hash: '#game=catch', context });
@@ -62,7 +61,7 @@ export default [
       await visit.screenshot(page, 'imitated', true);
       await page.keyboard.press('Escape');
       // Games of another game are another matter.
-      await page.locator('#game input[value=fruit]').check({ force: true });
+      await pickGame(page, 'fruit');
       await until(page, '#references', /7\.75/);
       ok(await page.locator('#mine').isHidden(), 'games of catch are offered to fruit');
       return `greedy ${greedy} after ${bytes.length} bytes of games`;
@@ -70,7 +69,6 @@ export default [
   },
   {
     name: 'saved games are loaded again, once, whichever game is on the stage',
-    webgpu: false,
     async run(visit) {
       const first = await visit.open({ hash: '#game=catch' });
       await playAlong(first, 2);
@@ -88,14 +86,13 @@ export default [
       await other.setInputFiles('#files', file);
       await untilMessage(other, /^Loaded mine/);
       ok(await other.locator('#mine').isHidden(), 'games of catch are offered beside fruit');
-      await other.locator('#game input[value=catch]').check({ force: true });
+      await pickGame(other, 'catch');
       await until(other, '#mine-about', /recorded/);
       ok((await text(other, '#mine-about')) === about, 'the games are not kept');
     },
   },
   {
     name: 'games that are played in two tabs are kept together',
-    webgpu: false,
     async run(visit) {
       const context = await visit.context();
       const pages = [await visit.open({ hash: '#game=catch', context }), await visit.open({ hash: '#game=catch', context })];
@@ -113,15 +110,14 @@ export default [
   },
   {
     name: 'an agent that arrives after another game was picked stays off the stage',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open();
       let release;
       const held = new Promise((done) => { release = done; });
       await page.route('**/policies/cartpole.safetensors', async (route) => { await held; await route.continue(); });
       const arrives = page.waitForResponse('**/policies/cartpole.safetensors');
-      await page.locator('#game input[value=cartpole]').check({ force: true });
-      await page.locator('#game input[value=catch]').check({ force: true });
+      await pickGame(page, 'cartpole');
+      await pickGame(page, 'catch');
       await until(page, '#settings-of', /Catch$/);
       release();
       await (await arrives).finished();
@@ -132,6 +128,7 @@ export default [
   },
   {
     name: 'a wall of up to 1,024 games',
+    webgpu: 'too',
     slow: true,
     async run(visit) {
       const page = await visit.open();
@@ -163,7 +160,6 @@ export default [
   },
   {
     name: 'Shift takes over, keys steer, both scores are there',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open();
       await page.keyboard.down('Shift');
@@ -192,7 +188,6 @@ export default [
   },
   {
     name: 'a person who does what the agent does has its score',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=catch' });
       await restart(page, 2);
@@ -224,6 +219,7 @@ export default [
   },
   {
     name: 'taking over continues the same game, each name is over its board, and leaving returns the game',
+    webgpu: 'too',
     async run(visit) {
       for (const game of ['fruit', 'cartpole']) {
         const page = await visit.open({ hash: `#game=${game}` });
@@ -258,7 +254,6 @@ export default [
   },
   {
     name: 'the mean is of one policy, and on a wall of all its games, with its error; a click picks a board',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=catch&games=16&speed=max' });
       await until(page, '#episodes', /\d{3}/);
@@ -284,6 +279,7 @@ export default [
   },
   {
     name: 'loaded policies stay, and several play the same levels side by side, each with its name and its mean',
+    webgpu: 'too',
     async run(visit) {
       const page = await visit.open({ hash: '#game=catch&speed=max' });
       ok((await page.locator('#names span').allTextContents()).join() === 'Pretrained,Untrained', 'no untrained agent is beside it');
@@ -312,14 +308,13 @@ export default [
       ok(names.join() === 'File good.safetensors,Pretrained,File lazy.safetensors', `over the boards stands ${names}`);
       await visit.screenshot(page, 'side-by-side');
       await page.click('#play');
-      await page.locator('#game input[value=fruit]').check({ force: true });
+      await pickGame(page, 'fruit');
       await until(page, '#references', /7\.75/);
       ok((await page.locator('#names p').count()) === 2, 'the names stay over another game');
     },
   },
   {
     name: 'an agent beside another leaves its board when its training is reset or it goes on the stage',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=catch&speed=max&groups=16&size=8&width=16&layers=1&iterations=10000' });
       await page.click('#train-here');
@@ -337,7 +332,6 @@ export default [
   },
   {
     name: 'taking over a game that has just ended begins the next level',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=catch' });
       await restart(page, 2);
@@ -358,13 +352,12 @@ export default [
   },
   {
     name: 'a duel in another game starts afresh, without the previous verdict',
-    webgpu: false,
     async run(visit) {
       // On a wall no agent comes beside the other, which would end the duel.
       const page = await visit.open({ hash: '#game=catch&games=4&speed=4' });
       await page.click('#takeover');
       await until(page, '#duel-last', /Games won/);
-      await page.locator('#game input[value=fruit]').check({ force: true });
+      await pickGame(page, 'fruit');
       await page.waitForFunction(() => /Fruits fall/.test(document.querySelector('#rules').textContent) && document.querySelector('#verdict').hidden);
       ok(/Leave/.test(await text(page, '#takeover')), 'the duel is over');
       await until(page, '#time', /step [1-9]\d? of 100/);
@@ -373,7 +366,6 @@ export default [
   },
   {
     name: 'reference scores belong to the settings of the policy',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open();
       ok(/7\.75/.test(await text(page, '#references')), 'none for the usual game');

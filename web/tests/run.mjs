@@ -1,9 +1,9 @@
-// Runs the checks of the page in headless Chromium: in one with WebGPU (SwiftShader) those with `webgpu: true`, in one
-// without those with `webgpu: false`, and in both the others, about drawing and the training device. Prints a line for
-// each: whether it holds, its time, what it saw. A check fails, too, if a page logs an error or a warning, asks another
-// host, or asks for what is not there. Checks wait for states, never for so many seconds; a limit on each ends a hang.
-// One that fails is run once more, and both runs are printed. Those with `slow: true` take minutes on SwiftShader: in
-// the browser with WebGPU they run with --slow, or if WORDS pick them.
+// Runs the checks of the page in headless Chromium without WebGPU. Those with `webgpu: 'too'`, about drawing and the
+// training device, run in one with WebGPU (SwiftShader) as well, those with `webgpu: 'only'` there alone. Prints a line
+// for each: whether it holds, its time, what it saw. A check fails, too, if a page logs an error or a warning, asks
+// another host, or asks for what is not there. Checks wait for states, never for so many seconds; a limit on each ends a
+// hang. One that fails is run once more, and both runs are printed. Those with `slow: true` take minutes on SwiftShader:
+// in the browser with WebGPU they run with --slow, or if WORDS pick them.
 //
 // node run.mjs DIST [--own] [--measure] [--slow] [--program GROVE] [--shots DIR] [WORDS]: DIST is the built page; with
 // --own it is that of examples/own_page, which has a check of its own; with --measure times are measured and printed
@@ -97,7 +97,8 @@ const checks = values.measure ? measures : values.own ? own : [...greeting, ...l
 async function runIn(mode, flags) {
   const gpu = mode === 'with WebGPU';
   const isFast = (slow) => !(gpu && slow) || values.slow || words;
-  const wanted = checks.filter(({ name, webgpu, slow }) => `${name} ${mode}`.includes(words) && webgpu !== !gpu && isFast(slow));
+  const isFor = (webgpu) => (gpu ? webgpu !== undefined : webgpu !== 'only');
+  const wanted = checks.filter(({ name, webgpu, slow }) => `${name} ${mode}`.includes(words) && isFor(webgpu) && isFast(slow));
   if (wanted.length === 0) return;
   const executablePath = process.env.CHROMIUM ?? '/usr/bin/chromium';
   const browser = await chromium.launch({ executablePath, args: [...ARGUMENTS, ...flags] });

@@ -1,7 +1,7 @@
 // Text: a language model learns to sort on the page, watched completion by completion, and is asked.
 
 import { findViolations } from './looking.mjs';
-import { assertUnchanged, download, eventually, ok, text, until, untilMessage, untilStored, waitFrames } from './visit.mjs';
+import { assertUnchanged, download, eventually, ok, pickGame, text, until, untilMessage, untilStored, waitFrames } from './visit.mjs';
 
 /** The percentage of held-out prompts that must be answered rightly before the training ends. */
 const MIN_RIGHT_PERCENT = 60;
@@ -23,16 +23,23 @@ export async function openText(visit, settings = {}, options = {}) {
 
 const completionRows = (page) => page.locator('#completions tbody tr');
 
+/** Starts a training of text and pauses it after some iterations. */
+async function trainAndPause(page) {
+  await page.click('#text-start');
+  await until(page, '#text-state', /iteration ([5-9]|\d\d)/);
+  await page.click('#text-pause');
+  await until(page, '#text-state', /^Paused: iteration/);
+}
+
 export default [
   {
     name: 'beside the games a language model learns to sort, step by step',
-    webgpu: false,
     async run(visit) {
       const context = await visit.context();
       const asked = new Set();
       context.on('request', (request) => asked.add(/(\w+)[\w-]*_bg\.wasm$/.exec(request.url())?.[1]));
       const page = await visit.open({ context });
-      await page.locator('#game input[value=sort]').check({ force: true });
+      await pickGame(page, 'sort');
       ok(await page.locator('#stage').isHidden(), 'the game stays');
       ok(page.url().includes('game=sort'), 'the link does not say it');
       ok(/in ascending order/.test(await text(page, '#text-about')), 'there is no explanation');
@@ -56,7 +63,7 @@ export default [
         // Charts are drawn less often than iterations end.
         await eventually(`a value of ${title}`, () => figure.locator('output').textContent(), (value) => /\d/.test(value));
       }
-      await page.locator('#game input[value=catch]').check({ force: true });
+      await pickGame(page, 'catch');
       await until(page, '#rules', /ball falls/);
       ok(await page.locator('#text').isHidden(), 'the text stays');
       return state;
@@ -64,13 +71,9 @@ export default [
   },
   {
     name: 'the training of text pauses, continues, ends and is reset',
-    webgpu: false,
     async run(visit) {
       const page = await openText(visit, { ...BRIEF, 'text-iterations': 400 });
-      await page.click('#text-start');
-      await until(page, '#text-state', /iteration ([2-9]|\d\d)/);
-      await page.click('#text-pause');
-      await until(page, '#text-state', /^Paused: iteration/);
+      await trainAndPause(page);
       await assertUnchanged(page, '#text-state', 'it trains in the pause', 90);
       await page.click('#text-pause');
       await until(page, '#text-state', /^GRPO, learning/);
@@ -88,7 +91,6 @@ export default [
   },
   {
     name: 'a button restores the defaults of text, also by the keyboard',
-    webgpu: false,
     async run(visit) {
       const values = (page) => page.locator('#text-fields input').evaluateAll((all) => all.map(({ value }) => value).join());
       const defaults = await values(await openText(visit));
@@ -106,7 +108,6 @@ export default [
   },
   {
     name: 'a reload resumes a training of text, which ends the same to the byte',
-    webgpu: false,
     async run(visit) {
       const settings = { ...BRIEF, 'text-iterations': 300 };
       const model = async (page) => {
@@ -120,10 +121,7 @@ export default [
 
       const page = await openText(visit, settings, { options: {} });
       page.on('dialog', (dialog) => dialog.accept());
-      await page.click('#text-start');
-      await until(page, '#text-state', /iteration ([5-9]|\d\d)/);
-      await page.click('#text-pause');
-      await until(page, '#text-state', /^Paused: iteration/);
+      await trainAndPause(page);
       await page.click('#text-pause');
       await untilStored(page, 'text', (run) => run?.paused === false);
       await page.reload();
@@ -142,10 +140,7 @@ export default [
       await page.click('#text-start');
       await until(page, '#text-state', /iteration \d/);
       await page.click('#text-reset');
-      await page.click('#text-start');
-      await until(page, '#text-state', /iteration ([5-9]|\d\d)/);
-      await page.click('#text-pause');
-      await until(page, '#text-state', /^Paused: iteration/);
+      await trainAndPause(page);
       const state = await text(page, '#text-state');
       await untilStored(page, 'text', (run) => run?.paused === true);
       await page.reload();
@@ -155,7 +150,6 @@ export default [
   },
   {
     name: 'a typed prompt is answered before training and by the trained model, which is saved and loaded',
-    webgpu: false,
     async run(visit) {
       const page = await openText(visit, BRIEF);
       await page.fill('#question', 'no digits');
@@ -202,7 +196,7 @@ export default [
       await untilMessage(page, /no\.safetensors: .*[Nn]ot an intact safetensors file/);
       ok((await text(page, '#text-state')).startsWith('Finished'), 'what was trained is gone');
       // On a game's view it opens the text.
-      await page.locator('#game input[value=catch]').check({ force: true });
+      await pickGame(page, 'catch');
       await until(page, '#rules', /ball falls/);
       await page.setInputFiles('#files', { name: 'again.safetensors', mimeType: 'application/octet-stream', buffer: bytes });
       await untilMessage(page, /Loaded again\.safetensors/);
@@ -212,13 +206,9 @@ export default [
   },
   {
     name: 'files without a model change neither a training of text nor the view',
-    webgpu: false,
     async run(visit) {
       const page = await openText(visit, { ...BRIEF, 'text-iterations': 4000 });
-      await page.click('#text-start');
-      await until(page, '#text-state', /iteration ([2-9]|\d\d)/);
-      await page.click('#text-pause');
-      await until(page, '#text-state', /^Paused: iteration/);
+      await trainAndPause(page);
       await untilStored(page, 'text', (run) => run?.paused === true);
       const before = await text(page, '#text-state');
       const policy = await page.evaluate(async () => [...new Uint8Array(await (await fetch('policies/catch.safetensors')).arrayBuffer())]);
@@ -243,12 +233,12 @@ export default [
         document.body.dispatchEvent(event);
       });
       await untilMessage(page, /folder: It could not be found/);
-      await page.locator('#game input[value=catch]').check({ force: true });
+      await pickGame(page, 'catch');
       await until(page, '#rules', /ball falls/);
       await refused('#files', foreign);
       ok(await page.locator('#text').isHidden(), 'the text is opened');
       // Neither does Enter in a field take its place.
-      await page.locator('#game input[value=sort]').check({ force: true });
+      await pickGame(page, 'sort');
       await page.click('#text-settings summary');
       await page.press('#text-rate', 'Enter');
       ok((await text(page, '#text-state')) === before, 'Enter starts another training');
@@ -264,7 +254,6 @@ export default [
   },
   {
     name: 'completions are filtered by text, reward, end and iteration',
-    webgpu: false,
     async run(visit) {
       const page = await openText(visit, { ...BRIEF, 'text-length': 4, 'text-iterations': 16 });
       await page.click('#text-start');
@@ -294,7 +283,6 @@ export default [
   },
   {
     name: 'text fits every width, light and dark, and axe-core finds nothing',
-    webgpu: false,
     async run(visit) {
       const found = [];
       for (const [width, height] of [[320, 640], [390, 844], [1280, 900], [1920, 1080]]) {

@@ -3,13 +3,14 @@
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { saveAgent } from './keeping.mjs';
-import { assertUnchanged, download, eventually, ok, setSlider, text, until, untilMessage, untilStepped, untilStored } from './visit.mjs';
+import { assertUnchanged, download, eventually, ok, pickGame, setSlider, text, trainAndPause, trainToEnd, until, untilMessage, untilStepped, untilStored } from './visit.mjs';
 
 /** The greedy score at which catch counts as learnt; the optimum is 1. */
 const LEARNT_SCORE = 0.9;
 
-/** The link of a training that is over soon, on WebGPU where there is any, be it software. */
-export const shortTraining = ({ gpu }) => `#game=catch&groups=16&size=8&width=16&layers=1&iterations=12${gpu ? '&device=WebGPU' : ''}`;
+/** The link of a training of catch, which is over soon unless it has more iterations, on WebGPU where there is any, be
+    it software. */
+export const shortTraining = ({ gpu }, iterations = 12) => `#game=catch&groups=16&size=8&width=16&layers=1&iterations=${iterations}${gpu ? '&device=WebGPU' : ''}`;
 
 const toNumber = (text) => Number(text.replace('−', '-'));
 
@@ -27,16 +28,16 @@ export async function trainToScore(visit, hash) {
 export default [
   {
     name: 'catch is learnt to 0.9',
-    webgpu: false,
     run: async (visit) => (await trainToScore(visit, '#game=catch')).state,
   },
   {
     name: 'catch is learnt on a software GPU, if that is requested, by small groups',
-    webgpu: true,
+    webgpu: 'only',
     run: async (visit) => (await trainToScore(visit, '#game=catch&device=WebGPU&groups=32&size=8&width=32&rate=0.02')).state,
   },
   {
     name: 'the agent on the stage is the newest, all curves are drawn, and the device is shown',
+    webgpu: 'too',
     async run(visit) {
       const page = await visit.open({ hash: shortTraining(visit) });
       const before = await text(page, '#agent-about');
@@ -70,13 +71,11 @@ export default [
   },
   {
     name: 'training pauses, continues and is reset',
+    webgpu: 'too',
     async run(visit) {
       // So many that it is not over before it has been seen to continue.
-      const page = await visit.open({ hash: shortTraining(visit).replace('iterations=12', `iterations=${visit.gpu ? 500 : 10_000}`) });
-      await page.click('#start');
-      await until(page, '#state', /^Training catch: iteration ([2-9]|\d\d)/);
-      await page.click('#pause');
-      await until(page, '#state', /^Paused/);
+      const page = await visit.open({ hash: shortTraining(visit, visit.gpu ? 500 : 10_000) });
+      await trainAndPause(page);
       const before = await text(page, '#state');
       await assertUnchanged(page, '#state', 'it trains in the pause', 90);
       await untilStepped(page);
@@ -89,15 +88,15 @@ export default [
       await page.waitForFunction(() => /nothing yet/.test(document.querySelector('figure.entropy canvas').ariaLabel)); // the curves are gone
       await assertUnchanged(page, '#state', 'it trains on after a reset', 60);
       await page.fill('#set-iterations', '3');
-      await page.click('#start');
-      await until(page, '#state', /^Finished catch: iteration 3 of 3/);
+      await trainToEnd(page, /^Finished catch: iteration 3 of 3/);
     },
   },
   {
     name: 'a reload resumes a training, which ends the same to the byte, and leaving warns',
+    webgpu: 'too',
     slow: true,
     async run(visit) {
-      const hash = shortTraining(visit).replace('iterations=12', `iterations=${visit.gpu ? 20 : 1000}&seeds=2`);
+      const hash = `${shortTraining(visit, visit.gpu ? 20 : 1000)}&seeds=2`;
       const files = async (page) => {
         await until(page, '#state', /^Finished catch: iteration \d+/);
         const all = [];
@@ -135,14 +134,13 @@ export default [
   },
   {
     name: 'each game has its own form, and the buttons say what they train',
-    webgpu: false,
     async run(visit) {
-      const page = await visit.open({ hash: shortTraining(visit).replace('iterations=12', 'iterations=3000') });
+      const page = await visit.open({ hash: shortTraining(visit, 3000) });
       await page.click('#start');
       await until(page, '#state', /^Training catch: .*left/);
       await page.click('#pause');
       await until(page, '#state', /^Paused catch/);
-      await page.locator('#game input[value=fruit]').check({ force: true });
+      await pickGame(page, 'fruit');
       await until(page, '#settings-of', /^Settings for Fruit catcher$/);
       ok((await page.inputValue('#set-groups')) !== '16', 'the settings are those of catch');
       ok(/Training: Catch/.test(await text(page, '#lab-title')), 'the curves do not say whose they are');
@@ -150,16 +148,15 @@ export default [
       ok((await text(page, '#train-here')) === 'Train an agent', `the button on top says ${await text(page, '#train-here')}`);
       await page.fill('#set-groups', '8');
       await page.fill('#set-iterations', '2');
-      await page.locator('#game input[value=catch]').check({ force: true });
+      await pickGame(page, 'catch');
       await until(page, '#settings-of', /Catch/);
-      await page.locator('#game input[value=fruit]').check({ force: true });
+      await pickGame(page, 'fruit');
       await until(page, '#settings-of', /Fruit/);
       ok((await page.inputValue('#set-groups')) === '8', 'the game has lost its settings');
-      await page.click('#start');
-      await until(page, '#state', /^Finished fruit: iteration 2 of 2/);
+      await trainToEnd(page, /^Finished fruit: iteration 2 of 2/);
       // The device is the same for all games, until a link says otherwise.
       await page.selectOption('#set-device', 'CPU');
-      await page.locator('#game input[value=catch]').check({ force: true });
+      await pickGame(page, 'catch');
       await until(page, '#settings-of', /Catch/);
       ok((await page.inputValue('#set-device')) === 'CPU', 'another game has another device');
       await page.evaluate(() => { location.hash = '#game=catch&groups=32'; });
@@ -169,7 +166,6 @@ export default [
   },
   {
     name: 'a visitor who picks another game before the first policy arrives stays on it',
-    webgpu: false,
     async run(visit) {
       const context = await visit.context();
       let arrive;
@@ -177,7 +173,7 @@ export default [
       await context.route('**/train*_bg.wasm', (route) => late.then(() => route.continue()));
       const page = await visit.open({ hash: shortTraining(visit), context });
       await page.click('#start');
-      await page.locator('#game input[value=fruit]').check({ force: true });
+      await pickGame(page, 'fruit');
       await until(page, '#settings-of', /Fruit/);
       arrive();
       await until(page, '#state', /^Finished catch/);
@@ -187,9 +183,8 @@ export default [
   },
   {
     name: 'Enter in a field does not replace a training, but moves to the button that does',
-    webgpu: false,
     async run(visit) {
-      const page = await visit.open({ hash: shortTraining(visit).replace('iterations=12', 'iterations=10000') });
+      const page = await visit.open({ hash: shortTraining(visit, 10000) });
       await page.press('#set-iterations', 'Enter'); // nothing is there to be replaced
       await until(page, '#state', /^Training catch: iteration ([2-9]|\d\d)/);
       await page.click('#pause');
@@ -203,14 +198,11 @@ export default [
   },
   {
     name: 'one tab stores its training, and a second says that its own is not stored until the first ends',
-    webgpu: false,
     async run(visit) {
       const context = await visit.context();
-      const [first, second] = [await visit.open({ hash: shortTraining(visit).replace('iterations=12', 'iterations=10000'), context }), await visit.open({ hash: shortTraining(visit), context })];
+      const [first, second] = [await visit.open({ hash: shortTraining(visit, 10000), context }), await visit.open({ hash: shortTraining(visit), context })];
       await first.bringToFront();
-      await first.click('#start');
-      await until(first, '#state', /^Training catch: iteration ([2-9]|\d\d)/);
-      await first.click('#pause');
+      await trainAndPause(first);
       await untilStored(first, 'run', (run) => run?.paused === true);
       await second.bringToFront();
       await second.click('#start');
@@ -222,23 +214,17 @@ export default [
       await untilStored(first, 'run', (run) => run === undefined);
       await second.bringToFront();
       await second.fill('#set-iterations', '10000');
-      await second.click('#start');
-      await until(second, '#state', /^Training catch: iteration ([2-9]|\d\d)/);
-      await second.click('#pause');
+      await trainAndPause(second);
       await untilStored(second, 'run', (run) => run?.paused === true);
     },
   },
   {
     name: 'a training that another tab has left waits on the shelf of the next tab, and is replaced only on request',
-    webgpu: false,
     async run(visit) {
       const context = await visit.context();
       const next = await visit.open({ hash: '#game=cartpole', context }); // it has looked for a kept run before there is one
-      const first = await visit.open({ hash: shortTraining(visit).replace('iterations=12', 'iterations=10000'), context });
-      await first.click('#start');
-      await until(first, '#state', /^Training catch: iteration ([2-9]|\d\d)/);
-      await first.click('#pause');
-      await until(first, '#state', /^Paused catch/);
+      const first = await visit.open({ hash: shortTraining(visit, 10000), context });
+      await trainAndPause(first);
       await untilStored(first, 'run', (run) => run?.paused === true);
       const [at] = /iteration \d+/.exec(await text(first, '#state'));
       await first.close();
@@ -272,7 +258,6 @@ export default [
   },
   {
     name: 'the range of the seeds leaves out those that have failed, and iterations that some lack',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open();
       const mean = await page.evaluate(async () => {
@@ -289,11 +274,9 @@ export default [
   },
   {
     name: 'seeds are named and coloured, and their data are saved as a file',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: `${shortTraining(visit)}&seeds=2` });
-      await page.click('#start');
-      await until(page, '#state', /^Finished/);
+      await trainToEnd(page);
       const seeds = await page.locator('#seeds li').allTextContents();
       ok(seeds.join() === 'seed 1,seed 2,mean,range', `the seeds are ${seeds}`);
       const colours = await page.evaluate(() => [...document.querySelectorAll('#seeds .seed')].map((one) => getComputedStyle(one, '::before').borderTopColor));
@@ -305,12 +288,12 @@ export default [
   },
   {
     name: 'several seeds side by side, and the same seed learns the same',
+    webgpu: 'too',
     slow: true,
     async run(visit) {
       const page = await visit.open({ hash: `${shortTraining(visit)}&seeds=3` });
       const scores = async () => {
-        await page.click('#start');
-        await until(page, '#state', /^Finished/);
+        await trainToEnd(page);
         return text(page, '#state');
       };
       const first = await scores();
@@ -330,7 +313,6 @@ export default [
   },
   {
     name: 'workers share a run where they may, and learn to the byte what one does',
-    webgpu: false,
     async run(visit) {
       const alone = [() => Object.defineProperty(globalThis, 'crossOriginIsolated', { value: false }), () => { delete globalThis.SharedArrayBuffer; }];
       const policies = [];
@@ -349,7 +331,6 @@ export default [
   },
   {
     name: 'the module for all browsers learns about the same as the one with relaxed SIMD, if that is built',
-    webgpu: false,
     async run(visit) {
       const scores = [];
       const relaxed = existsSync(join(visit.site.folder, 'train-relaxed.js')) ? ['train-relaxed_bg.wasm'] : [];
@@ -358,8 +339,7 @@ export default [
         const asked = [];
         context.on('request', (request) => asked.push(new URL(request.url()).pathname.split('/').at(-1)));
         const page = await visit.open({ hash: shortTraining({ gpu: false }), context });
-        await page.click('#start');
-        await until(page, '#state', /^Finished catch: iteration 12/);
+        await trainToEnd(page, /^Finished catch: iteration 12/);
         ok(asked.filter((name) => /^train.*wasm$/.test(name)).every((name) => name === module) && asked.includes(module), `it asked for ${asked.filter((name) => name.endsWith('wasm'))}`);
         scores.push(toNumber(/score ([−\d.]+)/.exec(await text(page, '#state'))[1]));
         await context.close();
@@ -371,7 +351,6 @@ export default [
   },
   {
     name: 'settings out of range are reported, and nothing starts',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: shortTraining(visit) });
       for (const [id, value, right] of [['rate', '7', '0.002'], ['size', '1', '8'], ['width', '', '16'], ['groups', '2.5', '16']]) {
@@ -396,7 +375,6 @@ export default [
   },
   {
     name: 'a button restores the defaults, also by the keyboard, and the game keeps them',
-    webgpu: false,
     async run(visit) {
       const plain = await visit.open({ hash: '#game=catch' });
       const values = (page) => page.locator('#fields input, #fields select').evaluateAll((all) => all.map(({ value }) => value).join());
@@ -419,16 +397,15 @@ export default [
       ok(await page.locator('#trouble').isHidden(), 'it still says that a setting is out of range');
       ok(!/rate|groups|device/.test(page.url()), `the link is ${page.url()}`);
       ok(/^Not started/.test(await text(page, '#state')), 'the button starts a training');
-      await page.locator('#game input[value=fruit]').check({ force: true });
+      await pickGame(page, 'fruit');
       await until(page, '#settings-of', /Fruit/);
-      await page.locator('#game input[value=catch]').check({ force: true });
+      await pickGame(page, 'catch');
       await until(page, '#settings-of', /Catch/);
       ok((await values(page)) === defaults, 'what was there before is back');
     },
   },
   {
     name: 'a training that collapses stops and says so',
-    webgpu: false,
     async run(visit) {
       visit.site.instead['trainer.js'] = `
         import { importTrainer as real } from './trainer.js?real';
@@ -456,7 +433,6 @@ export default [
   },
   {
     name: 'a missing training module is reported, and the page continues',
-    webgpu: false,
     async run(visit) {
       visit.site.instead['trainer.js'] = 'export function importTrainer() { throw new Error("broken on the way"); }';
       const page = await visit.open({ hash: shortTraining(visit) });
@@ -467,9 +443,9 @@ export default [
   },
   {
     name: 'games of the training device are drawn from its memory, one or a thousand, also in a pause',
-    webgpu: true,
+    webgpu: 'only',
     async run(visit) {
-      const page = await visit.open({ hash: shortTraining(visit).replace('iterations=12', 'iterations=500') });
+      const page = await visit.open({ hash: shortTraining(visit, 500) });
       await page.click('#start');
       await until(page, '#state', /iteration ([2-9]|\d\d)/);
       await page.click('#device-wall summary');

@@ -1,6 +1,6 @@
 // When something is refused or lost: a clear message, and the page continues.
 
-import { ok, text, until, untilMessage, untilStepped, untilStored } from './visit.mjs';
+import { ok, pickGame, text, trainAndPause, trainToEnd, until, untilMessage, untilStepped, untilStored } from './visit.mjs';
 import { shortTraining } from './training.mjs';
 
 /** The training module, with changes of the runs that it makes or resumes: `spoil` is code about `run`. */
@@ -20,15 +20,11 @@ const spoiltTrainer = (spoil) => `
 export default [
   {
     name: 'a stored training survives a reload on which it is refused or fails, until it is reset',
-    webgpu: false,
     async run(visit) {
       const { instead } = visit.site;
-      const page = await visit.open({ hash: shortTraining(visit).replace('iterations=12', 'iterations=10000') });
+      const page = await visit.open({ hash: shortTraining(visit, 10000) });
       page.on('dialog', (dialog) => dialog.accept());
-      await page.click('#start');
-      await until(page, '#state', /^Training catch: iteration ([2-9]|\d\d)/);
-      await page.click('#pause');
-      await until(page, '#state', /^Paused catch/);
+      await trainAndPause(page);
       await untilStored(page, 'run', (run) => run?.paused === true);
       const before = await text(page, '#state');
       instead['trainer.js'] = 'export function importTrainer() { throw new Error("broken on the way"); }';
@@ -55,7 +51,6 @@ export default [
   },
   {
     name: 'a failed training makes room for that of another game, and is resumed from its checkpoint',
-    webgpu: false,
     async run(visit) {
       const { instead } = visit.site;
       instead['trainer.js'] = spoiltTrainer(`
@@ -63,11 +58,8 @@ export default [
         let paused = false;
         addEventListener('message', ({ data }) => { paused ||= data.do === 'pause'; });
         run.iterate = () => (paused ? Promise.reject(new Error('the device is lost')) : iterate());`);
-      const page = await visit.open({ hash: shortTraining(visit).replace('iterations=12', 'iterations=10000') });
-      await page.click('#start');
-      await until(page, '#state', /^Training catch: iteration ([2-9]|\d\d)/);
-      await page.click('#pause');
-      await until(page, '#state', /^Paused catch/);
+      const page = await visit.open({ hash: shortTraining(visit, 10000) });
+      await trainAndPause(page);
       const [at] = /iteration \d+/.exec(await text(page, '#state'));
       await page.click('#pause');
       await until(page, '#state', /^Stopped catch/);
@@ -76,13 +68,13 @@ export default [
       await page.press('#set-rate', 'Enter');
       ok((await page.evaluate(() => document.activeElement.id)) === 'start', 'the focus does not move to the button');
       ok((await text(page, '#start')) === 'Train again', `the button says ${await text(page, '#start')}`);
-      await page.locator('#game input[value=fruit]').check({ force: true });
+      await pickGame(page, 'fruit');
       await until(page, '#settings-of', /Fruit/);
       await page.fill('#set-iterations', '2');
       await page.click('#train-here');
       await untilMessage(page, new RegExp(`Catch is paused at ${at}\\. To continue, pick it and press Resume`));
       await until(page, '#state', /^Finished fruit: iteration 2 of 2/);
-      await page.locator('#game input[value=catch]').check({ force: true });
+      await pickGame(page, 'catch');
       await until(page, '#train-here', /^Resume$/);
       await page.click('#train-here');
       await until(page, '#state', /^Training catch: iteration/);
@@ -90,14 +82,13 @@ export default [
   },
   {
     name: 'a checkpoint that fails in a pause ends the run with a reason',
-    webgpu: false,
     async run(visit) {
       visit.site.instead['trainer.js'] = spoiltTrainer(`
         const save = run.save.bind(run);
         let pausing = false;
         addEventListener('message', ({ data }) => { pausing ||= data.do === 'pause'; });
         run.save = () => (pausing ? Promise.reject(new Error('the memory is exhausted')) : save());`);
-      const page = await visit.open({ hash: shortTraining(visit).replace('iterations=12', 'iterations=10000') });
+      const page = await visit.open({ hash: shortTraining(visit, 10000) });
       await page.click('#start');
       await until(page, '#state', /^Training catch: iteration ([2-9]|\d\d)/);
       await page.click('#pause');
@@ -109,7 +100,6 @@ export default [
   },
   {
     name: 'without workers the page says so and continues',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: shortTraining(visit), init: () => { window.Worker = class { constructor() { throw new Error('workers are switched off'); } }; } });
       await page.click('#start');
@@ -120,7 +110,6 @@ export default [
   },
   {
     name: 'a refused storage gives a message, and training continues',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({
         hash: shortTraining(visit),
@@ -131,30 +120,27 @@ export default [
       });
       await untilMessage(page, /stores nothing for the page.*storage is switched off/);
       await visit.screenshot(page, 'no-storage');
-      await page.click('#start');
-      await until(page, '#state', /^Finished/);
+      await trainToEnd(page);
       await untilMessage(page, /Save the policy as a file/);
       await untilStepped(page);
     },
   },
   {
     name: 'a storage whose connection closes gives a message, and games and text train without it',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({
         hash: shortTraining(visit),
         init: () => { IDBDatabase.prototype.transaction = () => { throw new DOMException('the connection is closing', 'InvalidStateError'); }; },
       });
       await untilMessage(page, /stores nothing for the page \(the connection is closing\)/);
-      await page.click('#start');
-      await until(page, '#state', /^Finished/);
-      await page.locator('#game input[value=sort]').check({ force: true });
+      await trainToEnd(page);
+      await pickGame(page, 'sort');
       await until(page, '#text-state', /iteration \d/);
     },
   },
   {
     name: 'a lost device is replaced, and after a second loss the CPU draws',
-    webgpu: true,
+    webgpu: 'only',
     async run(visit) {
       const page = await visit.open({
         init: () => {
@@ -187,19 +173,17 @@ export default [
   },
   {
     name: 'if a GPU never answers the CPU draws and trains',
-    webgpu: true,
+    webgpu: 'only',
     async run(visit) {
       const page = await visit.open({ hash: shortTraining({ gpu: false }), init: () => { GPU.prototype.requestAdapter = () => new Promise(() => {}); } });
       ok(/^Without WebGPU.*does not answer/.test(await text(page, '#renderer-note')), 'the line does not say so');
       await untilStepped(page);
       ok((await visit.describePicture(page)).colours >= 4, 'nothing is drawn');
-      await page.click('#start');
-      await until(page, '#state', /^Finished catch/);
+      await trainToEnd(page, /^Finished catch/);
     },
   },
   {
     name: 'a GPU that is requested and missing is reported',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=catch&device=WebGPU' });
       await page.click('#start');
@@ -209,7 +193,6 @@ export default [
   },
   {
     name: 'a missing agent is reported, and another game continues',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open();
       visit.allow(/404/);
@@ -231,7 +214,6 @@ export default [
   },
   {
     name: 'a page that cannot be started says so in place of the game',
-    webgpu: false,
     async run(visit) {
       visit.allow(/404|WebAssembly/);
       const context = await visit.context();
@@ -252,7 +234,6 @@ export default [
   },
   {
     name: 'without its first agent the page begins with an untrained one, and trains',
-    webgpu: false,
     async run(visit) {
       visit.allow(/404/);
       const context = await visit.context();

@@ -133,6 +133,22 @@ export const text = (page, selector) => page.locator(selector).textContent();
 /** The names of the games to pick from, in the page's order; the choice of text is none. */
 export const gameNames = (page) => page.locator('#game input').evaluateAll((all) => all.map(({ value }) => value).filter((name) => name !== 'sort'));
 
+export const pickGame = (page, game) => page.locator(`#game input[value=${game}]`).check({ force: true });
+
+/** Starts a training and waits for its end. */
+export async function trainToEnd(page, state = /^Finished/) {
+  await page.click('#start');
+  await until(page, '#state', state);
+}
+
+/** Starts a training of catch and pauses it after some iterations. */
+export async function trainAndPause(page) {
+  await page.click('#start');
+  await until(page, '#state', /^Training catch: iteration ([2-9]|\d\d)/);
+  await page.click('#pause');
+  await until(page, '#state', /^Paused catch/);
+}
+
 /** Lets the page draw so many frames. */
 export const waitFrames = (page, count) => page.evaluate(async (count) => {
   for (let i = 0; i < count; i += 1) await new Promise(requestAnimationFrame);

@@ -1,6 +1,6 @@
 // Watching: the first picture, the controls, the games.
 
-import { assertUnchanged, eventually, gameNames, ok, recordSteps, restart, setSlider, shownStep, text, until, untilStepped, untilStillPicture, waitFrames } from './visit.mjs';
+import { assertUnchanged, eventually, gameNames, ok, pickGame, recordSteps, restart, setSlider, shownStep, text, until, untilStepped, untilStillPicture, waitFrames } from './visit.mjs';
 
 /** What the page says of each game: the number of its actions, a reference score, words of its rules, and whether
     its ruler has the two ends that it needs. */
@@ -15,6 +15,7 @@ const FACTS = new Map([
 export default [
   {
     name: 'the first picture shows the trained agent',
+    webgpu: 'too',
     async run(visit) {
       const page = await visit.open();
       await visit.screenshot(page, 'first-frame');
@@ -25,6 +26,7 @@ export default [
   },
   {
     name: 'the page shows its renderer, its speed and its version',
+    webgpu: 'too',
     async run(visit) {
       const page = await visit.open();
       await until(page, '#stat-steps', /[1-9]\d* steps a second/);
@@ -39,6 +41,7 @@ export default [
   },
   {
     name: 'pause stops time, a single step is one step, play continues',
+    webgpu: 'too',
     async run(visit) {
       const page = await visit.open();
       await untilStepped(page);
@@ -58,6 +61,7 @@ export default [
   },
   {
     name: 'speeds range from a quarter to unlimited',
+    webgpu: 'too',
     async run(visit) {
       const page = await visit.open();
       for (const [place, name] of [[0, '0.25×'], [2, '1×'], [4, '4×'], [7, '32×'], [8, 'max']]) {
@@ -90,7 +94,6 @@ export default [
   },
   {
     name: 'the same seed gives the same game, another seed another game',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open();
       await restart(page, 7);
@@ -113,6 +116,7 @@ export default [
   },
   {
     name: 'every game to pick from has its rules and its agent',
+    webgpu: 'too',
     async run(visit) {
       const page = await visit.open();
       const hashes = new Set();
@@ -122,7 +126,7 @@ export default [
       // The page shows the first at the start, so another is picked before it.
       for (const game of [...games.slice(1), games[0]]) {
         const [actions, reference, rules, hasRuler] = FACTS.get(game);
-        await page.locator(`#game input[value=${game}]`).check({ force: true });
+        await pickGame(page, game);
         await until(page, '#references', reference);
         await until(page, '#rules', rules);
         await until(page, '#agent option:checked', /Pretrained/);
@@ -141,7 +145,6 @@ export default [
   },
   {
     name: 'a bar that is cut off is marked at that end',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#speed=8' });
       const sides = await page.evaluate(async () => {
@@ -164,7 +167,6 @@ export default [
   },
   {
     name: 'the trained agent is good, and better than chance',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open();
       await setSlider(page, '#speed', 8);
@@ -176,7 +178,6 @@ export default [
   },
   {
     name: 'greedy takes the likeliest action, sampled does not always',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=catch' });
       // Count of actions that are not the likeliest, in some hundred looks.
@@ -204,7 +205,6 @@ export default [
   },
   {
     name: 'the link carries game and settings',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=catch&seed=9&games=16&speed=8&rate=0.003&seeds=2' });
       ok(await page.locator('#game input[value=catch]').isChecked(), 'not that game');
@@ -228,11 +228,10 @@ export default [
   },
   {
     name: 'each game keeps the settings of its link while other games or text are shown',
-    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=catch&groups=16' });
       const pick = async (page, game, title) => {
-        await page.locator(`#game input[value=${game}]`).check({ force: true });
+        await pickGame(page, game);
         await until(page, '#settings-of', title);
       };
       await pick(page, 'fruit', /Fruit/);
@@ -242,11 +241,11 @@ export default [
       await page.evaluate(() => { location.hash = '#game=sort&groups=8'; });
       await page.locator('#text').waitFor();
       ok(!/groups/.test(page.url()), `text has settings of a game: ${page.url()}`);
-      await page.locator('#game input[value=catch]').check({ force: true });
+      await pickGame(page, 'catch');
       await page.locator('#stage').waitFor();
       ok(/Catch$/.test(await text(page, '#settings-of')) && (await page.inputValue('#set-groups')) === '16', 'the form is that of another game');
       const other = await visit.open({ hash: '#game=sort&groups=16' });
-      await other.locator('#game input[value=fruit]').check({ force: true });
+      await pickGame(other, 'fruit');
       await other.locator('#stage').waitFor();
       await untilStepped(other);
       ok((await other.inputValue('#set-groups')) !== '16', 'the settings of a link to text are those of a game');
@@ -254,6 +253,7 @@ export default [
   },
   {
     name: 'a tab in the background waits, and says so',
+    webgpu: 'too',
     async run(visit) {
       const page = await visit.open();
       const hide = (hidden) => page.evaluate((hidden) => {

@@ -2,7 +2,7 @@
 //! learners evaluate the policy exactly as it acted.
 
 use super::starts::branch_point;
-use super::{Host, config};
+use super::{Host, assert_close, config};
 use crate::support::{adapter, cpu, floats};
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor, TensorData};
@@ -24,11 +24,15 @@ fn gru(device: &Device) -> Gru {
     unflatten(gru, &Tensor::from_floats(params.as_slice(), device))
 }
 
-fn assert_near(got: &[f32], want: &[f32], what: &str) {
-    assert_eq!(got.len(), want.len(), "{what}");
-    for (got, want) in got.iter().zip(want) {
-        assert!((got - want).abs() < 1e-5, "{what}: {got} instead of {want}");
-    }
+/// Checks that the learner computes the log-probabilities of the rollout.
+fn assert_learner_agrees<M: Model<Memory = Tensor<2>>>(policy: &M, trajectory: &Trajectory) {
+    let memory = trajectory.memory.clone().unwrap();
+    let logits = policy.sequence(trajectory.obs.clone(), trajectory.starts(), memory);
+    let [steps, envs, actions] = logits.dims();
+    let logits = logits.reshape([steps * envs, actions]);
+    let taken = trajectory.actions.clone().reshape([steps * envs]);
+    let logprobs = floats(Categorical::new(logits).logprob(taken));
+    assert_close(&logprobs, &Host::of(trajectory).logprobs, 1e-5, "log-probabilities");
 }
 
 /// Memory of every game after each step, `[num_steps][num_envs * memory_size]`, recomputed from the
@@ -70,15 +74,8 @@ fn assert_learning_sees_the_policy_that_acted(device: &Device) {
             let fresh = vec![0.0; config.num_groups * size];
             let want = branches.as_ref().unwrap_or(&fresh).chunks(size);
             let want: Vec<f32> = want.flat_map(|group| group.repeat(config.group_size)).collect();
-            assert_near(&first, &want, "memory at the start");
-            // The learner computes the log-probabilities of the rollout.
-            let memory = trajectory.memory.clone().unwrap();
-            let logits = policy.sequence(trajectory.obs.clone(), trajectory.starts(), memory);
-            let [steps, envs, actions] = logits.dims();
-            let actions_taken = trajectory.actions.clone().reshape([steps * envs]);
-            let logits = logits.reshape([steps * envs, actions]);
-            let logprobs = Categorical::new(logits).logprob(actions_taken);
-            assert_near(&floats(logprobs), &host.logprobs, "log-probabilities");
+            assert_close(&first, &want, 1e-5, "memory at the start");
+            assert_learner_agrees(&policy, &trajectory);
             // Memory at the branch points.
             let exported = block_on(rollout.export_memory_async());
             if start == GroupStart::Level {
@@ -92,7 +89,7 @@ fn assert_learning_sees_the_policy_that_acted(device: &Device) {
                 all[step - 1][env * size..][..size].to_vec()
             });
             let want: Vec<f32> = want.collect();
-            assert_near(&exported, &want, "memory of the branches");
+            assert_close(&exported, &want, 1e-5, "memory of the branches");
             assert!(want.iter().any(|x| x.abs() > 0.01));
             branches = Some(exported);
         }
@@ -137,13 +134,7 @@ fn assert_last_observation_is_kept(device: &Device) {
     let config = config(5, 3, 13, GroupStart::Level);
     let mut rollout = StepwiseRollout::new(game, &config, RolloutKeys::new(3), device);
     let trajectory = rollout.collect(&policy.clone().into(), 0);
-    let memory = trajectory.memory.clone().unwrap();
-    let logits = policy.sequence(trajectory.obs.clone(), trajectory.starts(), memory);
-    let [steps, envs, actions] = logits.dims();
-    let logits = logits.reshape([steps * envs, actions]);
-    let taken = trajectory.actions.clone().reshape([steps * envs]);
-    let logprobs = Categorical::new(logits).logprob(taken);
-    assert_near(&floats(logprobs), &Host::of(&trajectory).logprobs, "log-probabilities");
+    assert_learner_agrees(&policy, &trajectory);
 }
 
 #[test]

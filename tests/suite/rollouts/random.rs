@@ -2,7 +2,7 @@
 
 use super::{CATCH_BOARD, LEDGE, SHORT_FRUIT};
 use crate::shared::meadow::Meadow;
-use crate::support::{adapter, cpu, for_every_game};
+use crate::support::{adapter, cpu, floats, for_every_game};
 use burn::tensor::Device;
 use grove::env::{Catch, CatchObservation, Rules};
 use grove::rollout::play_at_random;
@@ -11,7 +11,7 @@ use grove::rollout::play_at_random;
 fn sums<G: Rules>(game: G, envs: usize, steps: usize, seed: u64, device: &Device) -> Vec<f32> {
     let sums = play_at_random(game, envs, steps, seed, device);
     assert_eq!(sums.dims(), [envs]);
-    sums.into_data().try_into_vec().expect("f32")
+    floats(sums)
 }
 
 /// Checks numbers of games that do not fill a cube or block, and steps around a launch's number.

@@ -1,6 +1,7 @@
 //! The fruit catcher against a simulator with positions in plain vectors.
 
 use super::{NEXT_LEVEL, START, assert_packs, episode, features};
+use crate::support::fruit;
 use grove::env::{Env, Fruit, FruitObservation, FruitState, new_game, play_step};
 use grove::rng::{Stream, below, draw};
 
@@ -177,79 +178,20 @@ impl SlowFruit {
 /// Parameter sets that cover every limit, odd and even.
 fn fruit_games() -> Vec<Fruit> {
     let default = Fruit::default();
+    let odd = fruit([31, 12, default.basket, 8, 2, 1, default.max_steps]);
     vec![
         default,
         Fruit { max_steps: 37, ..default },
         Fruit { observation: FruitObservation::Positions, ..default },
-        Fruit {
-            basket: 4,
-            max_fruits: 5,
-            min_fruits: 2,
-            spawn_interval: 2,
-            max_steps: 211,
-            ..default
-        },
+        fruit([default.width, default.height, 4, 5, 2, 2, 211]),
         Fruit { max_fruits: 8, min_fruits: 3, spawn_interval: 1, ..default },
         Fruit { width: 7, basket: 7, max_fruits: 2, ..default },
-        Fruit {
-            width: 31,
-            height: 12,
-            max_fruits: 8,
-            min_fruits: 2,
-            spawn_interval: 1,
-            observation: FruitObservation::Positions,
-            ..default
-        },
-        Fruit {
-            width: 3,
-            height: 2,
-            basket: 2,
-            max_fruits: 4,
-            min_fruits: 4,
-            spawn_interval: 1,
-            max_steps: 50,
-            ..default
-        },
-        Fruit {
-            width: 255,
-            height: 255,
-            basket: 101,
-            max_fruits: 8,
-            min_fruits: 8,
-            spawn_interval: 1,
-            max_steps: 1000,
-            ..default
-        },
-        Fruit {
-            width: 255,
-            height: 40,
-            basket: 9,
-            max_fruits: 7,
-            min_fruits: 1,
-            spawn_interval: 3,
-            max_steps: 700,
-            ..default
-        },
-        Fruit {
-            width: 11,
-            height: 255,
-            basket: 5,
-            max_fruits: 6,
-            min_fruits: 2,
-            spawn_interval: 255,
-            max_steps: 900,
-            ..default
-        },
-        Fruit {
-            width: 16,
-            height: 9,
-            basket: 6,
-            max_fruits: 1,
-            min_fruits: 1,
-            spawn_interval: 4,
-            max_steps: 1,
-            ..default
-        },
+        Fruit { observation: FruitObservation::Positions, ..odd },
+        fruit([3, 2, 2, 4, 4, 1, 50]),
+        fruit([255, 255, 101, 8, 8, 1, 1000]),
+        fruit([255, 40, 9, 7, 1, 3, 700]),
+        fruit([11, 255, 5, 6, 2, 255, 900]),
+        fruit([16, 9, 6, 1, 1, 4, 1]),
     ]
 }
 

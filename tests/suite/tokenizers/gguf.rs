@@ -1,11 +1,11 @@
 //! GGUF files for tests.
 
 use super::{WIDTH, weights};
+use crate::support::Scratch;
 use grove::text::LanguageModel;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
-use tempfile::TempDir;
 
 /// A GGUF file under way: its metadata, and the format and shape of its tensors.
 pub struct Gguf {
@@ -39,8 +39,8 @@ impl Gguf {
 
     /// Loads it from a file.
     pub fn load(&self) -> Result<LanguageModel, String> {
-        let folder = TempDir::new().unwrap();
-        let path = folder.path().join("model.gguf");
+        let folder = Scratch::new();
+        let path = folder.join("model.gguf");
         fs::write(&path, self.bytes()).unwrap();
         LanguageModel::load(&path).map_err(|error| error.to_string())
     }

@@ -1,12 +1,16 @@
 //! Unusable model files are rejected in one sentence; similar usable ones are read.
 
 use super::gguf::Gguf;
-use super::{byte_gguf, byte_tokens, folder};
+use super::{added_token, byte_gguf, byte_tokens, folder, word_tokenizer};
+use crate::support::{Scratch, repository};
 use grove::text::LanguageModel;
 use serde_json::{Value, json};
 use std::fs;
-use std::path::Path;
-use tempfile::TempDir;
+
+/// A file that can be used.
+fn whole() -> Gguf {
+    byte_gguf().with("tokenizer.ggml.pre", "llama-bpe")
+}
 
 #[test]
 fn unusable_gguf_files_are_rejected_in_a_sentence() {
@@ -14,7 +18,6 @@ fn unusable_gguf_files_are_rejected_in_a_sentence() {
         let error = file.load().map(|model| model.shape).unwrap_err();
         assert!(error.contains(why) && !error.contains('\n'), "{error}");
     };
-    let whole = || byte_gguf().with("tokenizer.ggml.pre", "llama-bpe");
     refused(byte_gguf(), "there is no `tokenizer.ggml.pre`, which says how it splits text");
     refused(byte_gguf().with("tokenizer.ggml.pre", "klingon"), "is `klingon`, a splitting");
     refused(whole().with("tokenizer.ggml.model", "rwkv"), "the tokenizer `rwkv` is not known");
@@ -66,14 +69,13 @@ fn unusable_gguf_files_are_rejected_in_a_sentence() {
 
 #[test]
 fn gguf_files_that_are_ambiguous_or_hold_no_model_are_rejected_in_a_sentence() {
-    let folder = TempDir::new().unwrap();
-    let path = folder.path().join("model.gguf");
+    let folder = Scratch::new();
+    let path = folder.join("model.gguf");
     let rejected = |bytes: &[u8], why: &str| {
         fs::write(&path, bytes).unwrap();
         let error = LanguageModel::load(&path).map(|model| model.shape).unwrap_err().to_string();
         assert!(error.contains(why), "{error}");
     };
-    let whole = || byte_gguf().with("tokenizer.ggml.pre", "llama-bpe");
     rejected(b"GG", "it is not a GGUF file");
     let mut bytes = whole().bytes();
     bytes[4..8].reverse();
@@ -103,8 +105,7 @@ fn gguf_files_that_are_ambiguous_or_hold_no_model_are_rejected_in_a_sentence() {
 #[test]
 fn tensors_of_gguf_files_are_used_or_rejected_by_name() {
     let load = |more: &[&'static str]| {
-        let whole = byte_gguf().with("tokenizer.ggml.pre", "llama-bpe");
-        Gguf { more: more.to_vec(), ..whole }.load().map(|model| model.shape)
+        Gguf { more: more.to_vec(), ..whole() }.load().map(|model| model.shape)
     };
     for name in [
         "blk.0.attn_k.bias",
@@ -134,20 +135,14 @@ fn tensors_of_gguf_files_are_used_or_rejected_by_name() {
 
 #[test]
 fn tokens_added_outside_the_vocabulary_are_rejected_by_name() {
-    let tokenizer = json!({
-        "version": "1.0",
-        "added_tokens": [{
-            "id": 2, "content": "<s>", "single_word": false, "lstrip": false, "rstrip": false,
-            "normalized": false, "special": true,
-        }],
-        "model": { "type": "WordLevel", "vocab": { "a": 0, "b": 1 }, "unk_token": "a" },
-    });
+    let mut tokenizer = word_tokenizer(json!({ "a": 0, "b": 1 }));
+    tokenizer["added_tokens"] = json!([added_token(2, "<s>")]);
     let load_with = |normalizer: Value, about: Value, added: Value| {
         let mut tokenizer = tokenizer.clone();
         tokenizer["normalizer"] = normalizer;
-        let folder = folder(3, tokenizer.to_string().as_bytes(), about.to_string().as_bytes());
-        fs::write(folder.path().join("added_tokens.json"), added.to_string()).unwrap();
-        LanguageModel::load(folder.path()).map(|_| ()).map_err(|error| error.to_string())
+        let folder = folder(3, &tokenizer, about);
+        fs::write(folder.join("added_tokens.json"), added.to_string()).unwrap();
+        LanguageModel::load(&folder).map(|_| ()).map_err(|error| error.to_string())
     };
     let load = |about: Value, added: Value| load_with(Value::Null, about, added);
     let token = |name: &str| json!({ "content": name, "special": true });
@@ -198,12 +193,9 @@ fn tokens_added_outside_the_vocabulary_are_rejected_by_name() {
 #[test]
 fn tokens_beyond_the_weights_are_rejected() {
     for id in [3, 4_294_967_295_u64] {
-        let tokenizer = json!({
-            "version": "1.0",
-            "model": { "type": "WordLevel", "vocab": { "a": 0, "b": id }, "unk_token": "a" },
-        });
-        let folder = folder(3, tokenizer.to_string().as_bytes(), b"{}");
-        let error = LanguageModel::load(folder.path()).unwrap_err().to_string();
+        let tokenizer = word_tokenizer(json!({ "a": 0, "b": id }));
+        let folder = folder(3, &tokenizer, "{}");
+        let error = LanguageModel::load(&folder).unwrap_err().to_string();
         let why = format!("its token {id} is beyond the weights, which have 3 tokens");
         assert!(error.contains(&why), "{error}");
     }
@@ -213,18 +205,13 @@ fn tokens_beyond_the_weights_are_rejected() {
 #[test]
 fn added_tokens_beyond_the_weights_are_rejected_in_texts_alone() {
     for id in [2, 4_294_967_295_u64] {
-        let tokenizer = json!({
-            "version": "1.0",
-            "added_tokens": [{
-                "id": id, "content": "<image>", "single_word": false, "lstrip": false, "rstrip": false,
-                "normalized": false, "special": true,
-            }],
-            "pre_tokenizer": { "type": "Split", "pattern": { "Regex": "." }, "behavior": "Isolated", "invert": false },
-            "model": { "type": "WordLevel", "vocab": { "a": 0, "b": 1 }, "unk_token": "a" },
+        let mut tokenizer = word_tokenizer(json!({ "a": 0, "b": 1 }));
+        tokenizer["added_tokens"] = json!([added_token(id, "<image>")]);
+        tokenizer["pre_tokenizer"] = json!({
+            "type": "Split", "pattern": { "Regex": "." }, "behavior": "Isolated", "invert": false,
         });
-        let about = br#"{ "eos_token": "<image>" }"#;
-        let folder = folder(2, tokenizer.to_string().as_bytes(), about);
-        let model = LanguageModel::load(folder.path()).unwrap();
+        let folder = folder(2, &tokenizer, r#"{ "eos_token": "<image>" }"#);
+        let model = LanguageModel::load(&folder).unwrap();
         assert_eq!(model.stop_tokens, [0_u32; 0], "a token without weights ends no text");
         assert_eq!(model.tokenize_prompt("ab", &[] as &[()]).unwrap(), [0, 1]);
         let error = model.tokenize_prompt("a<image>", &[] as &[()]).unwrap_err().to_string();
@@ -235,20 +222,17 @@ fn added_tokens_beyond_the_weights_are_rejected_in_texts_alone() {
 #[test]
 fn tokens_beyond_the_weights_neither_end_nor_begin_a_text() {
     let special = json!({ "id": "<s>", "ids": [9], "tokens": ["<s>"] });
-    let tokenizer = json!({
-        "version": "1.0",
-        "post_processor": {
-            "type": "TemplateProcessing",
-            "single": [{ "SpecialToken": { "id": "<s>", "type_id": 0 } }, { "Sequence": { "id": "A", "type_id": 0 } }],
-            "pair": [{ "Sequence": { "id": "A", "type_id": 0 } }, { "Sequence": { "id": "B", "type_id": 1 } }],
-            "special_tokens": { "<s>": special },
-        },
-        "model": { "type": "WordLevel", "vocab": { "a": 0, "b": 1 }, "unk_token": "a" },
+    let mut tokenizer = word_tokenizer(json!({ "a": 0, "b": 1 }));
+    tokenizer["post_processor"] = json!({
+        "type": "TemplateProcessing",
+        "single": [{ "SpecialToken": { "id": "<s>", "type_id": 0 } }, { "Sequence": { "id": "A", "type_id": 0 } }],
+        "pair": [{ "Sequence": { "id": "A", "type_id": 0 } }, { "Sequence": { "id": "B", "type_id": 1 } }],
+        "special_tokens": { "<s>": special },
     });
-    let folder = folder(2, tokenizer.to_string().as_bytes(), b"{}");
+    let folder = folder(2, &tokenizer, "{}");
     let ends = json!({ "eos_token_id": [999_999, (1_u64 << 32) + 1, 1] });
-    fs::write(folder.path().join("generation_config.json"), ends.to_string()).unwrap();
-    let model = LanguageModel::load(folder.path()).unwrap();
+    fs::write(folder.join("generation_config.json"), ends.to_string()).unwrap();
+    let model = LanguageModel::load(&folder).unwrap();
     assert_eq!(model.stop_tokens, [1]);
     let error = model.tokenize_prompt("b", &[] as &[()]).unwrap_err().to_string();
     assert!(error.contains("it makes the token 9, and the weights have 2 tokens"), "{error}");
@@ -256,15 +240,12 @@ fn tokens_beyond_the_weights_neither_end_nor_begin_a_text() {
 
 #[test]
 fn entries_of_the_wrong_type_are_rejected_and_null_is_absent() {
-    let tokenizer = json!({
-        "version": "1.0",
-        "model": { "type": "WordLevel", "vocab": { "a": 0, "b": 1 }, "unk_token": "a" },
-    });
+    let tokenizer = word_tokenizer(json!({ "a": 0, "b": 1 }));
     let load = |about: Value, ends: Value| {
-        let folder = folder(2, tokenizer.to_string().as_bytes(), about.to_string().as_bytes());
+        let folder = folder(2, &tokenizer, about);
         let generation = json!({ "eos_token_id": ends }).to_string();
-        fs::write(folder.path().join("generation_config.json"), generation).unwrap();
-        LanguageModel::load(folder.path()).map_err(|error| error.to_string())
+        fs::write(folder.join("generation_config.json"), generation).unwrap();
+        LanguageModel::load(&folder).map_err(|error| error.to_string())
     };
     let named = |template: Value| {
         json!({ "chat_template": [
@@ -303,12 +284,12 @@ fn entries_of_the_wrong_type_are_rejected_and_null_is_absent() {
 #[test]
 fn an_index_without_files_of_weights_is_rejected() {
     for map in [json!({}), json!({ "model.norm.weight": 3 })] {
-        let tokenizer = json!({ "version": "1.0", "model": { "type": "WordLevel", "vocab": { "a": 0 }, "unk_token": "a" } });
-        let folder = folder(1, tokenizer.to_string().as_bytes(), b"{}");
-        fs::remove_file(folder.path().join("model.safetensors")).unwrap();
+        let tokenizer = word_tokenizer(json!({ "a": 0 }));
+        let folder = folder(1, &tokenizer, "{}");
+        fs::remove_file(folder.join("model.safetensors")).unwrap();
         let index = json!({ "weight_map": map });
-        fs::write(folder.path().join("model.safetensors.index.json"), index.to_string()).unwrap();
-        let error = LanguageModel::load(folder.path()).unwrap_err().to_string();
+        fs::write(folder.join("model.safetensors.index.json"), index.to_string()).unwrap();
+        let error = LanguageModel::load(&folder).unwrap_err().to_string();
         assert!(error.contains("its `weight_map` names no file"), "{error}");
     }
 }
@@ -351,8 +332,8 @@ fn inconsistent_and_unbounded_vocabularies_are_rejected() {
         tokenizer
     };
     let load = |tokenizer: Value| {
-        let folder = folder(3, tokenizer.to_string().as_bytes(), b"{}");
-        LanguageModel::load(folder.path()).map(|model| model.shape).map_err(|e| e.to_string())
+        let folder = folder(3, &tokenizer, "{}");
+        LanguageModel::load(&folder).map(|model| model.shape).map_err(|e| e.to_string())
     };
     for tokenizer in [
         bpe(&vocab, &json!(["a b"])),
@@ -410,15 +391,15 @@ fn inconsistent_and_unbounded_vocabularies_are_rejected() {
 
 #[test]
 fn weights_with_two_tensors_of_one_parameter_are_rejected() {
-    let tokenizer = json!({ "version": "1.0", "model": { "type": "WordLevel", "vocab": { "a": 0 }, "unk_token": "a" } });
-    let folder = folder(1, tokenizer.to_string().as_bytes(), b"{}");
-    let path = folder.path().join("model.safetensors");
+    let tokenizer = word_tokenizer(json!({ "a": 0 }));
+    let folder = folder(1, &tokenizer, "{}");
+    let path = folder.join("model.safetensors");
     let bytes = fs::read(&path).unwrap();
     let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
     let norm = file.tensor("model.norm.weight").unwrap();
     let twice = file.tensors().into_iter().chain([("module.norm.weight".to_string(), norm)]);
     fs::write(&path, safetensors::serialize(twice, None).unwrap()).unwrap();
-    let error = LanguageModel::load(folder.path()).unwrap_err().to_string();
+    let error = LanguageModel::load(&folder).unwrap_err().to_string();
     assert!(
         error.contains("two of its tensors, or of other files, are `model.norm.weight`"),
         "{error}"
@@ -427,13 +408,13 @@ fn weights_with_two_tensors_of_one_parameter_are_rejected() {
 
 #[test]
 fn git_lfs_pointers_are_recognized() {
-    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/language/qwen2");
+    let fixture = repository("tests/language/qwen2");
     for name in ["model.safetensors", "tokenizer.json"] {
-        let copy = TempDir::new().unwrap();
-        LanguageModel::load(&fixture).unwrap().save(copy.path()).unwrap();
+        let copy = Scratch::new();
+        LanguageModel::load(&fixture).unwrap().save(&copy).unwrap();
         let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 988097824\n";
-        fs::write(copy.path().join(name), pointer).unwrap();
-        let error = LanguageModel::load(copy.path()).unwrap_err().to_string();
+        fs::write(copy.join(name), pointer).unwrap();
+        let error = LanguageModel::load(&copy).unwrap_err().to_string();
         assert!(error.contains(name) && error.contains("`git lfs pull` fetches"), "{error}");
     }
 }

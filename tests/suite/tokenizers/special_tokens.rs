@@ -1,21 +1,19 @@
 //! Tests of the special tokens that the files of a tokenizer name.
 
-use super::folder;
+use super::{added_token, folder, word_tokenizer};
+use crate::support::Scratch;
 use grove::text::LanguageModel;
 use serde_json::{Value, json};
 use std::fs;
 
 #[test]
 fn special_tokens_are_those_of_the_map_if_the_configuration_names_none() {
-    let tokenizer = json!({
-        "version": "1.0",
-        "model": { "type": "WordLevel", "vocab": { "a": 0, "b": 1 }, "unk_token": "a" },
-    });
+    let tokenizer = word_tokenizer(json!({ "a": 0, "b": 1 }));
     let load = |about: Value| {
-        let folder = folder(2, tokenizer.to_string().as_bytes(), about.to_string().as_bytes());
+        let folder = folder(2, &tokenizer, about);
         let map = json!({ "eos_token": { "content": "b", "lstrip": false } }).to_string();
-        fs::write(folder.path().join("special_tokens_map.json"), map).unwrap();
-        LanguageModel::load(folder.path()).unwrap()
+        fs::write(folder.join("special_tokens_map.json"), map).unwrap();
+        LanguageModel::load(&folder).unwrap()
     };
     assert_eq!(load(json!({ "eos_token": null })).stop_tokens, [1]);
     assert_eq!(load(json!({ "eos_token": "a" })).stop_tokens, [0]);
@@ -23,45 +21,33 @@ fn special_tokens_are_those_of_the_map_if_the_configuration_names_none() {
 
 #[test]
 fn chat_templates_know_the_special_tokens_of_the_tokenizer() {
-    let vocab = json!({ "a": 0, "<p>": 1, "<i>": 2 });
-    let added = |id: u32, content: &str| {
-        json!({
-            "id": id, "content": content, "special": true, "single_word": false, "lstrip": false,
-            "rstrip": false, "normalized": false,
-        })
-    };
-    let tokenizer = json!({
-        "version": "1.0",
-        "added_tokens": [added(1, "<p>"), added(2, "<i>")],
-        "model": { "type": "WordLevel", "vocab": vocab, "unk_token": "a" },
-    });
+    let mut tokenizer = word_tokenizer(json!({ "a": 0, "<p>": 1, "<i>": 2 }));
+    tokenizer["added_tokens"] = json!([added_token(1, "<p>"), added_token(2, "<i>")]);
     let about = json!({
         "pad_token": { "content": "<p>" },
         "extra_special_tokens": { "image_token": "<i>" },
         "chat_template": "{{ pad_token }}{{ image_token }}{{ sep_token is defined }}",
     });
-    let folder = folder(3, tokenizer.to_string().as_bytes(), about.to_string().as_bytes());
-    let template = LanguageModel::load(folder.path()).unwrap().template.unwrap();
+    let folder = folder(3, &tokenizer, about);
+    let template = LanguageModel::load(&folder).unwrap().template.unwrap();
     assert_eq!(template.render(&[json!({})]).unwrap(), "<p><i>False");
 }
 
 #[test]
 fn conversations_with_tools_are_rendered_by_the_template_for_tools() {
-    let tokenizer = json!({ "version": "1.0", "model": { "type": "WordLevel", "vocab": { "a": 0, "b": 1 }, "unk_token": "a" } });
+    let tokenizer = word_tokenizer(json!({ "a": 0, "b": 1 }));
     let [plain, with_tools] = ["a", "{% if tools %}b{% endif %}"];
     let list = json!([{ "name": "default", "template": plain }, { "name": "tool_use", "template": with_tools }]);
-    let load =
-        |about: &Value| folder(2, tokenizer.to_string().as_bytes(), about.to_string().as_bytes());
-    let separate = load(&json!({ "chat_template": "unused" }));
-    fs::write(separate.path().join("chat_template.jinja"), plain).unwrap();
-    fs::create_dir(separate.path().join("additional_chat_templates")).unwrap();
-    fs::write(separate.path().join("additional_chat_templates/tool_use.jinja"), with_tools)
-        .unwrap();
-    for folder in [load(&json!({ "chat_template": list })), separate] {
-        let model = LanguageModel::load(folder.path()).unwrap();
-        let copy = tempfile::TempDir::new().unwrap();
-        model.save(copy.path()).unwrap();
-        for model in [model, LanguageModel::load(copy.path()).unwrap()] {
+    let load = |about: Value| folder(2, &tokenizer, about);
+    let separate = load(json!({ "chat_template": "unused" }));
+    fs::write(separate.join("chat_template.jinja"), plain).unwrap();
+    fs::create_dir(separate.join("additional_chat_templates")).unwrap();
+    fs::write(separate.join("additional_chat_templates/tool_use.jinja"), with_tools).unwrap();
+    for folder in [load(json!({ "chat_template": list })), separate] {
+        let model = LanguageModel::load(&folder).unwrap();
+        let copy = Scratch::new();
+        model.save(&copy).unwrap();
+        for model in [model, LanguageModel::load(&copy).unwrap()] {
             let tokens = |values: Value| {
                 model.tokenize_prompt_with(
                     "",

@@ -2,7 +2,7 @@
 
 use super::{Games, wild_sprites};
 use crate::shared::rollouts::perceptron;
-use crate::support::{adapter, for_every_game};
+use crate::support::{adapter, for_every_game, fruit};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use grove::device::graphics_setup;
 use grove::env::look::Look;
@@ -66,29 +66,13 @@ fn read(
     copy.map_async(wgpu::MapMode::Read, .., |result| result.unwrap());
     device.poll(wgpu::PollType::wait_indefinitely()).unwrap();
     let bytes = copy.get_mapped_range(..).unwrap();
-    let word = |b: &[u8]| u32::from_le_bytes([b[0], b[1], b[2], b[3]]);
-    let instance = |bytes: &[u8]| {
-        let words: Vec<u32> = bytes.chunks_exact(4).map(word).collect();
-        let [x, y, width, height, rotation, tile, repeat, opacity] = words[..] else {
-            unreachable!()
-        };
-        let [x, y, width, height] = [x, y, width, height].map(f32::from_bits);
-        let [rotation, repeat, opacity] = [rotation, repeat, opacity].map(f32::from_bits);
-        Sprite { x, y, width, height, rotation, tile, repeat, opacity }
-    };
-    bytes.chunks_exact(size_of::<Sprite>()).map(instance).collect()
+    bytemuck::pod_collect_to_vec(&bytes[..])
 }
 
 fn assert_close(a: &Sprite, b: &Sprite, what: &str) {
-    let near = |a: f32, b: f32| (a - b).abs() < 1e-4;
-    let same = a.tile == b.tile
-        && near(a.x, b.x)
-        && near(a.y, b.y)
-        && near(a.width, b.width)
-        && near(a.height, b.height)
-        && near(a.rotation, b.rotation)
-        && near(a.repeat, b.repeat)
-        && near(a.opacity, b.opacity);
+    let numbers = |s: &Sprite| [s.x, s.y, s.width, s.height, s.rotation, s.repeat, s.opacity];
+    let mut pairs = numbers(a).into_iter().zip(numbers(b));
+    let same = a.tile == b.tile && pairs.all(|(a, b)| (a - b).abs() < 1e-4);
     assert!(same, "{what}: {a:?} instead of {b:?}");
 }
 
@@ -154,17 +138,7 @@ fn games_that_a_gpu_plays_move_between_their_steps() {
 
 /// Many fruits, a basket of two cells, and landings at every step.
 fn crowded_fruit() -> Fruit {
-    let (max_fruits, min_fruits) = (8, 2);
-    Fruit {
-        width: 5,
-        height: 4,
-        basket: 2,
-        max_fruits,
-        min_fruits,
-        spawn_interval: 1,
-        max_steps: 30,
-        ..Fruit::default()
-    }
+    fruit([5, 4, 2, 8, 2, 1, 30])
 }
 
 fn assert_gpu_draws_what_the_cpu_paints<G: Look>(game: G, graphics: &Graphics) {
