@@ -1,8 +1,8 @@
 //! A linter for games: plays random episodes and reports violations of the [`Rules`] contract.
 
 use super::{
-    Episode, MAX_MASKED_ACTIONS, Outcome, PackedState, Rules, StepResult, advance,
-    draw_legal_action, new_game, num_words,
+    Episode, MAX_REWARD, Outcome, PackedState, Rules, StepResult, advance, draw_legal_action,
+    new_game, num_words, validate_sizes,
 };
 use crate::rng::draw;
 use serde::Serialize;
@@ -116,18 +116,7 @@ fn check_sizes<G: Rules>(game: G) -> Vec<Finding> {
     if let Err(message) = game.validate() {
         error(Aspect::Parameters, message);
     }
-    let (features, actions, steps) = (game.num_features(), game.num_actions(), game.max_steps());
-    if features == 0 || actions == 0 || steps == 0 {
-        let message = format!(
-            "num_features is {features}, num_actions {actions} and max_steps {steps}, but each must \
-             be 1 or more"
-        );
-        error(Aspect::Sizes, message);
-    }
-    if G::MASKED && actions > MAX_MASKED_ACTIONS {
-        let message = format!(
-            "num_actions is {actions}, but a game with masks has at most {MAX_MASKED_ACTIONS}"
-        );
+    if let Err(message) = validate_sizes(&game) {
         error(Aspect::Sizes, message);
     }
     findings
@@ -324,6 +313,12 @@ impl<'a, G: Rules> ValidatingPlayer<'a, G> {
             });
         }
         self.steps_differ |= first != third;
+        if outcome.reward.is_finite() && outcome.reward.abs() > MAX_REWARD {
+            self.record_error(Aspect::Rewards, || {
+                let reward = outcome.reward;
+                format!("reward {reward:e} is beyond {MAX_REWARD:e} in size, so its square is not finite: scale it down")
+            });
+        }
         if !outcome.reward.is_finite() || !outcome.score.is_finite() {
             let Outcome { reward, score, .. } = outcome;
             self.record_error(Aspect::Rewards, || {

@@ -50,7 +50,7 @@ use std::hash::Hash;
 /// The implementing struct is the game's parameters. Kernels take it as a compile-time value, which
 /// explains the trait bounds.
 pub trait Env: Copy + Eq + Hash + Debug + Send + Sync + 'static {
-    /// Name on the command line and in checkpoints.
+    /// Name on the command line, in settings and in checkpoints: ASCII letters, digits, `-` and `_`, a letter first.
     const NAME: &'static str;
 
     /// Parameters for which native code is specialized at compile time, as kernels always are.
@@ -132,6 +132,31 @@ pub trait Env: Copy + Eq + Hash + Debug + Send + Sync + 'static {
     fn action_names(&self) -> Vec<String> {
         (0..self.num_actions()).map(|a| self.action_name(a)).collect()
     }
+}
+
+/// Validates the parameters and the sizes of a game.
+///
+/// # Errors
+/// A sentence with the number that is out of range.
+pub fn validate<G: Env>(game: &G) -> Result<(), String> {
+    game.validate()?;
+    validate_sizes(game)
+}
+
+/// Validates the sizes of a game with valid parameters.
+fn validate_sizes<G: Env>(game: &G) -> Result<(), String> {
+    let (features, actions, steps) = (game.num_features(), game.num_actions(), game.max_steps());
+    if features == 0 || actions == 0 || steps == 0 {
+        return Err(format!(
+            "num_features is {features}, num_actions {actions} and max_steps {steps}, but each must be 1 or more"
+        ));
+    }
+    if G::MASKED && actions > MAX_MASKED_ACTIONS {
+        return Err(format!(
+            "num_actions is {actions}, but a game with masks has at most {MAX_MASKED_ACTIONS}"
+        ));
+    }
+    Ok(())
 }
 
 /// Draws a legal action by random bits, each equally likely; `None` if no action is legal.

@@ -17,6 +17,8 @@ mod observer;
 mod policy;
 pub mod policy_file;
 mod registry;
+#[cfg(feature = "general")]
+mod self_check;
 mod sequence_model;
 mod sequence_model_actor;
 mod tensors;
@@ -62,6 +64,10 @@ use burn::tensor::{Device, Tensor};
 /// A network that maps an observation, and its memory of the episode, to a logit for each action.
 ///
 /// A network without memory implements [`Memoryless`] instead, which makes it a model.
+///
+/// A policy acts by single steps and learns from whole sequences, so both must give the same logits. Layers that act
+/// differently while they learn break that: a run of games refuses dropout and batch normalization. Parameters are all
+/// that is saved; running statistics are not.
 pub trait Model: Module + Sync + 'static {
     /// The memory of a batch of games: `()` or a tensor `[batch, memory_size]`.
     type Memory: Memory;

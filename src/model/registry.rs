@@ -85,6 +85,14 @@ macro_rules! networks {
         impl ModelKind {
             /// The names of the built-in networks.
             pub const NAMES: &'static [&'static str] = &[$(<$Kind as BuiltIn>::NAME),*];
+
+            /// The name of a user-defined network; `None` for a built-in one.
+            pub fn user_defined(&self) -> Option<&str> {
+                match self {
+                    Self::UserDefined(name) => Some(name),
+                    _ => None,
+                }
+            }
         }
 
         impl Display for ModelKind {

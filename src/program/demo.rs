@@ -8,7 +8,7 @@ use super::progress_note::with_note;
 use super::session::load_policy_checkpoint;
 use super::validation::read_valid_settings;
 use crate::data::{DatasetWriter, EpisodeStatus, Manifest, StepColumns};
-use crate::env::{Episode, ScriptedPlayer, advance, draw_legal_action, new_game};
+use crate::env::{self, Episode, ScriptedPlayer, advance, draw_legal_action, new_game};
 use crate::model::{Actor, LANES, NativePolicy, argmax_lane, splat};
 use crate::rng::{Stream, draw};
 use crate::rollout::{EpisodeResult, Evaluation};
@@ -50,7 +50,7 @@ enum Demonstrator {
 /// Plays the episodes and writes the dataset.
 pub fn demonstrate<G: ConfigurableGame>(models: &Models, args: &DemoArgs) -> Result<()> {
     let (game, _) = new_settings::<G>(&toml::Table::new(), &args.set)?;
-    game.validate().map_err(anyhow::Error::msg)?;
+    env::validate(&game).map_err(anyhow::Error::msg)?;
     let player = find_demonstrator(models, game, &args.player)?;
     let manifest = Manifest {
         settings: match serde_json::to_value(game)? {

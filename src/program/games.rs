@@ -95,20 +95,12 @@ impl Games {
     /// Adds a game, or replaces the one of the same name.
     ///
     /// # Panics
-    /// If it has the name of a task, or of a setting or section of runs, which would clash with its own section of
-    /// settings.
+    /// If its name has other characters than [`Env::NAME`](crate::env::Env::NAME) permits, or is that of a task, or of a
+    /// setting or section of runs, which would clash with its own section of settings.
     pub fn add<G: ConfigurableGame>(&mut self, commands: GameCommands) {
-        let is_taken = TrainConfig::SETTINGS.iter().any(|setting| setting.key == G::NAME);
-        assert!(
-            !is_taken && !["env", "task"].contains(&G::NAME),
-            "a game cannot be called `{}`, as a setting is",
-            G::NAME
-        );
-        assert!(
-            task::find(G::NAME).is_err(),
-            "a game cannot be called `{}`, as a task is",
-            G::NAME
-        );
+        if let Some(rule) = broken_name_rule(G::NAME) {
+            panic!("a game cannot be called `{}`: {rule}", G::NAME);
+        }
         self.entries_mut().add::<G>(Box::new(commands));
     }
 
@@ -208,5 +200,41 @@ impl Games {
     /// The name of the default game: the first.
     pub fn default_name(&self) -> Result<&'static str> {
         self.entries.first_name().context("this program has no game")
+    }
+}
+
+/// The rule about names of games that a name breaks; `None` if it breaks none.
+fn broken_name_rule(name: &str) -> Option<&'static str> {
+    let is_portable = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
+    if !name.starts_with(|c: char| c.is_ascii_alphabetic()) || !name.chars().all(is_portable) {
+        return Some("a name has ASCII letters, digits, `-` and `_`, a letter first");
+    }
+    let mut settings = TrainConfig::SETTINGS.iter().map(|setting| setting.key);
+    if settings.any(|key| key == name) || ["env", "task"].contains(&name) {
+        return Some("a setting has this name");
+    }
+    task::find(name).is_ok().then_some("a task has this name")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::broken_name_rule;
+
+    #[test]
+    fn names_of_games_are_portable_and_their_own() {
+        for name in ["corridor", "Grid_2-x"] {
+            assert_eq!(broken_name_rule(name), None, "{name}");
+        }
+        for (name, word) in [
+            ("", "ASCII letters"),
+            ("../corridor", "ASCII letters"),
+            ("a b", "ASCII letters"),
+            ("-1", "a letter first"),
+            ("rollout", "a setting"),
+            ("task", "a setting"),
+            ("sort", "a task"),
+        ] {
+            assert!(broken_name_rule(name).is_some_and(|rule| rule.contains(word)), "{name}");
+        }
     }
 }

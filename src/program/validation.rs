@@ -3,6 +3,7 @@
 use super::games::ConfigurableGame;
 use super::models::Models;
 use crate::checkpoint::Checkpoint;
+use crate::env;
 use crate::settings::{ConfigError, TrainConfig};
 use crate::trainer::read_config;
 use anyhow::{Context, Result};
@@ -23,7 +24,7 @@ pub fn validate<G: ConfigurableGame>(
     game: &G,
     config: &TrainConfig,
 ) -> Result<()> {
-    game.validate().map_err(ConfigError::OutOfRange)?;
+    env::validate(game).map_err(ConfigError::OutOfRange)?;
     config.validate_with(&models.names())?;
     Ok(())
 }

@@ -74,6 +74,18 @@ impl<G: Rules> AnyEngine<G> {
         Ok((Self::Native(Box::new(engine)), part))
     }
 
+    /// The reason why a user-defined model cannot learn from what it does; `None` if it can.
+    pub fn model_reason(&self, num_features: usize) -> Option<String> {
+        match self {
+            #[cfg(feature = "general")]
+            Self::General(engine) => {
+                let model = engine.model();
+                model.kind().is_none().then(|| model.disagreement_reason(num_features)).flatten()
+            }
+            _ => None,
+        }
+    }
+
     /// The current model.
     pub fn model(&self) -> Network {
         with_engine!(self, engine => engine.model())

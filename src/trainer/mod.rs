@@ -30,7 +30,7 @@ pub(crate) use snapshot::replace_settings;
 pub use snapshot::{Counters, EngineState, LanguageCounters, Persistent, SnapshotError};
 
 use crate::device::{self, TransferCount};
-use crate::env::HostEnvError;
+use crate::env::{HostEnvError, MAX_REWARD};
 use crate::metrics::{
     Communication, EvaluationRecord, IterationRecord, IterationSeconds, PhaseSeconds,
 };
@@ -74,6 +74,9 @@ pub struct Validation {
 
 /// Name of the metric that comes from the game or the task rather than the policy.
 const REWARD: &str = "reward";
+
+/// Name of the score in messages.
+const SCORE: &str = "score";
 
 /// Trains one iteration of GRPO: every group plays, every action is compared with the other actions of its group, and
 /// the policy moves towards the better ones. Returns the iteration's totals, and the seconds of its phases if they can
@@ -127,6 +130,12 @@ pub enum TrainError {
         /// Iteration, counted from 1.
         iteration: u32,
     },
+    /// Rewards are so large that their squares overflow, so that nothing would be learnt from them.
+    #[error(
+        "the mean reward is {reward:e} in iteration {iteration}, beyond 1e15 in size, so this iteration is not saved; \
+         scale the rewards of the game down"
+    )]
+    HugeReward { reward: f64, iteration: u32 },
     /// Another rank fails, does not respond, or has other settings or weights.
     #[error(transparent)]
     Team(#[from] TeamError),
@@ -139,6 +148,7 @@ pub enum TrainError {
 fn non_finite_advice(quantity: &str) -> &'static str {
     match quantity {
         REWARD => "the game or the task must give finite rewards",
+        SCORE => "the game must give finite scores",
         _ => {
             "a lower optimizer.learning_rate (of SFT before GRPO: fit.learning_rate), optimizer.weight_decay or \
              update.max_grad_norm may help"
@@ -292,6 +302,7 @@ fn check_finite(record: &IterationRecord) -> Result<(), TrainError> {
     // In the order of causes: all others follow from the reward.
     for (quantity, value) in [
         (REWARD, record.mean_reward),
+        (SCORE, record.score.unwrap_or(0.0)),
         ("entropy of the sampled tokens", sampling_entropy),
         ("loss", record.loss),
         ("gradient", record.grad_norm),
@@ -301,7 +312,12 @@ fn check_finite(record: &IterationRecord) -> Result<(), TrainError> {
             return Err(TrainError::NotFinite { quantity, iteration: record.iteration });
         }
     }
-    Ok(())
+    match record.mean_reward {
+        reward if reward.abs() > f64::from(MAX_REWARD) => {
+            Err(TrainError::HugeReward { reward, iteration: record.iteration })
+        }
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -317,6 +333,12 @@ mod tests {
         assert!(said.ends_with("must give finite rewards"), "{said}");
         let said = check_finite(&IterationRecord { mean_reward: 0.0, ..record }).unwrap_err();
         assert!(said.to_string().contains("optimizer.learning_rate"), "{said}");
+        let record = IterationRecord { score: Some(nan), ..IterationRecord::default() };
+        let said = check_finite(&record).unwrap_err().to_string();
+        assert!(said.ends_with("must give finite scores"), "{said}");
+        let record = IterationRecord { mean_reward: -1e30, ..IterationRecord::default() };
+        let said = check_finite(&record).unwrap_err().to_string();
+        assert!(said.contains("is -1e30 in iteration 0"), "{said}");
         assert!(check_finite(&IterationRecord::default()).is_ok());
     }
 

@@ -1,7 +1,7 @@
 //! A rank's part of a run, and the exchange of game states between ranks.
 
 use crate::data::{GameSums, WindowSet};
-use crate::env::{HostEnvs, Rules};
+use crate::env::{self, Env, HostEnvs, Rules};
 use crate::model::Network;
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rollout::RolloutKeys;
@@ -33,12 +33,13 @@ impl<G> EngineInputs<G> {
 }
 
 impl<G: Rules> EngineInputs<G> {
-    /// Checks that the inputs fit each other and the settings.
+    /// Checks that the settings are in range, and that the inputs fit each other and the settings.
     ///
     /// # Panics
     /// If they do not.
     pub fn check(&self, config: &TrainConfig) {
         let Self { game, model, data, host } = self;
+        assert_valid(game, config);
         let (features, actions) = (game.num_features(), game.num_actions());
         let found = model.sizes(features);
         assert!(
@@ -58,6 +59,18 @@ impl<G: Rules> EngineInputs<G> {
             "the game `{}` cannot be played: it needs environments (`with_envs`) or a dataset (`with_team`)",
             G::NAME
         );
+    }
+}
+
+/// Checks that the parameters and sizes of a game and the settings of a run are in range.
+///
+/// # Panics
+/// If one is not, with a sentence about it.
+pub(super) fn assert_valid<G: Env>(game: &G, config: &TrainConfig) {
+    let settings = || config.validate_with(config.policy.kind.user_defined().as_slice());
+    let validity = env::validate(game).and_then(|()| settings().map_err(|error| error.to_string()));
+    if let Err(reason) = validity {
+        panic!("the game `{}` cannot be trained: {reason}", G::NAME);
     }
 }
 

@@ -51,6 +51,7 @@ pub enum Fault {
     StartsFromWhatWasThere,
     Deterministic,
     NoReward,
+    HugeReward,
     ScoreOfItsOwn,
     WrongInKernels,
     Panics,
@@ -185,7 +186,13 @@ impl Rules for Faulty {
             state.number = (state.number + broken(comptime!(game.fault))) % 16;
         }
         let plain = state.number as f32 * 0.0625f32;
-        let reward = if comptime!(game.fault == Fault::NoReward) { plain / 0.0f32 } else { plain };
+        let reward = if comptime!(game.fault == Fault::NoReward) {
+            plain / 0.0f32
+        } else if comptime!(game.fault == Fault::HugeReward) {
+            plain * 1e30f32
+        } else {
+            plain
+        };
         let score =
             if comptime!(game.fault == Fault::ScoreOfItsOwn) { 1.0f32.runtime() } else { reward };
         Outcome { reward, score, terminated: false.runtime() }
@@ -229,6 +236,7 @@ fn mistakes_in_a_game_are_found() {
         (Fault::StartsFromWhatWasThere, Aspect::Draws, true, "starts differently"),
         (Fault::Deterministic, Aspect::Draws, false, "levels do not differ"),
         (Fault::NoReward, Aspect::Rewards, true, "not finite"),
+        (Fault::HugeReward, Aspect::Rewards, true, "beyond 1e15"),
         (Fault::ScoreOfItsOwn, Aspect::Rewards, true, "SCORE_IS_REWARD"),
     ] {
         let findings = found(fault);

@@ -1,10 +1,10 @@
 //! Training in environments on the host.
 
 use super::GameTrainer;
-use crate::env::{Env, HostEnvs, HostGame, Rules};
+use crate::env::{self, Env, HostEnvs, HostGame, Rules};
 use crate::model::Network;
 use crate::parallel::Team;
-use crate::settings::{GroupStart, ModelKind, TrainConfig};
+use crate::settings::{GroupStart, TrainConfig};
 use crate::trainer::choose::new_network;
 use crate::trainer::rank_part::EngineInputs;
 use burn::tensor::Device;
@@ -26,6 +26,9 @@ pub enum HostSetupError {
     /// A size of the game is out of range.
     #[error("{0}")]
     InvalidGame(String),
+    /// A setting is out of range.
+    #[error("{0}")]
+    InvalidSettings(String),
     /// The sizes of the batch are not those of the settings.
     #[error(
         "the batch has {} environments of {} features and {} actions, but the settings ask for {} \
@@ -52,11 +55,11 @@ pub enum HostSetupError {
 
 impl GameTrainer<HostGame> {
     /// Creates a run in environments on the host, one for each of `config.rollout`'s games, with a new built-in network
-    /// by `config.policy`. `config` must have been validated. A saved run resumes by
+    /// by `config.policy`. A saved run resumes by
     /// `GameTrainer::with_envs(...)?.with_checkpoint(&checkpoint)`.
     ///
     /// # Errors
-    /// If a size of `game` is out of range or differs from the environments', if there are not as many environments as
+    /// If a size of `game` is out of range or differs from the environments', if a setting is out of range, if there are not as many environments as
     /// games, if groups are to start in the middle of an episode, or if the network is user-defined.
     pub fn with_envs(
         game: HostGame,
@@ -64,8 +67,8 @@ impl GameTrainer<HostGame> {
         config: &TrainConfig,
         device: &Device,
     ) -> Result<Self, HostSetupError> {
-        if let ModelKind::UserDefined(name) = &config.policy.kind {
-            return Err(HostSetupError::UserDefinedModel(name.clone()));
+        if let Some(name) = config.policy.kind.user_defined() {
+            return Err(HostSetupError::UserDefinedModel(name.to_string()));
         }
         check(&game, &envs, config)?;
         let network = new_network(game, config, device);
@@ -95,7 +98,10 @@ impl GameTrainer<HostGame> {
 
 /// Checks that the environments fit the run.
 fn check(game: &HostGame, envs: &HostEnvs, config: &TrainConfig) -> Result<(), HostSetupError> {
-    game.validate().map_err(HostSetupError::InvalidGame)?;
+    env::validate(game).map_err(HostSetupError::InvalidGame)?;
+    config
+        .validate_with(config.policy.kind.user_defined().as_slice())
+        .map_err(|error| HostSetupError::InvalidSettings(error.to_string()))?;
     let found = {
         let envs = envs.lock();
         let (features, actions) = (envs.num_features(), envs.num_actions());

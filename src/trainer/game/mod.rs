@@ -17,7 +17,7 @@ use super::choose::{
     AnyEngine, fallback_precision_reason, fallback_reason, new_network, with_engine,
 };
 use super::engine::{Engine, GameTotals, IterationResult, PolicyEngine, write_means};
-use super::rank_part::{EngineInputs, RankPart};
+use super::rank_part::{EngineInputs, RankPart, assert_valid};
 use super::{TrainError, Trainer, iterate, may_enter_pool};
 use crate::data::{GameSums, WindowSet};
 use crate::device::{self, TransferCount};
@@ -68,11 +68,12 @@ pub struct Demonstrations {
 }
 
 impl<G: Rules> GameTrainer<G> {
-    /// Creates a run of the network selected by `config.policy`. Both `game` and `config` must have been validated.
+    /// Creates a run of the network selected by `config.policy`.
     ///
     /// # Panics
     /// If `config.policy` names a user-defined network, which [`Trainer::with_model`] takes, or for a reason of that.
     pub fn new(game: G, config: &TrainConfig, device: &Device) -> Self {
+        assert_valid(&game, config);
         Self::with_model(game, new_network(game, config, device), config, device)
     }
 
@@ -84,12 +85,13 @@ impl<G: Rules> GameTrainer<G> {
         fallback_reason(&new_network(game, config, device), config, device, &Team::alone(), None)
     }
 
-    /// Creates a run of a model on `device` instead of the network in `config.policy`. Both `game` and `config` must
-    /// have been validated: with settings out of range a run may panic later, or learn nothing.
-    /// [`Trainer::unsupported_reason`] tells whether the requested engine and precision are available.
+    /// Creates a run of a model on `device` instead of the network in `config.policy`.
+    /// [`Trainer::unsupported_reason`] tells whether the requested engine and precision are available, and whether the
+    /// model can learn from what it does.
     ///
     /// # Panics
-    /// If the model's numbers of features and actions are not the game's, `config.data` names a dataset
+    /// If the game ([`env::validate`](crate::env::validate())) or the settings ([`TrainConfig::validate`]) are out of
+    /// range, the model's numbers of features and actions are not the game's, `config.data` names a dataset
     /// ([`Trainer::with_team`] takes it), or the game cannot be played
     /// ([`Env::PLAYABLE`](crate::env::Env::PLAYABLE)). In a build without the feature `general`, also where there
     /// is a reason ([`Trainer::fallback_reason`]).
@@ -232,8 +234,9 @@ impl<G: Rules> GameTrainer<G> {
         fallback_reason(&self.model(), &part.config, device, &part.team, host.as_ref())
     }
 
-    /// The reason why the requested engine or precision is not available, or the device has no room for the policy or a
-    /// rollout, as a sentence; `None` if nothing is missing.
+    /// The reason why the requested engine or precision is not available, the device has no room for the policy or a
+    /// rollout, or a user-defined model learns by other logits than it acts by, as a sentence; `None` if nothing is
+    /// missing.
     pub fn unsupported_reason(&self) -> Option<String> {
         let GameEngine { part, device, policy_engine, .. } = &self.engine;
         let bytes = (self.model().num_params() * size_of::<f32>()) as u64;
@@ -243,6 +246,10 @@ impl<G: Rules> GameTrainer<G> {
         let rollout_reason = || with_engine!(policy_engine, engine => engine.size_reason());
         if let Some(reason) = policy_reason.or_else(rollout_reason) {
             return Some(format!("{reason}, or use another device, such as the CPU"));
+        }
+        let model_reason = policy_engine.model_reason(self.engine.game.num_features());
+        if model_reason.is_some() && !part.config.data.is_on() {
+            return model_reason;
         }
         let TrainConfig { engine, precision, .. } = &part.config;
         let (wanted, reason) = match (engine, precision) {
@@ -423,6 +430,15 @@ impl From<Evaluation> for EvaluationRecord {
 mod tests {
     use super::*;
     use crate::env::Catch;
+    use crate::settings::RolloutConfig;
+
+    #[test]
+    #[should_panic(expected = "the game `catch` cannot be trained: rollout.group_size")]
+    fn settings_out_of_range_are_refused_by_name() {
+        let rollout = RolloutConfig { group_size: 0, ..RolloutConfig::default() };
+        let config = TrainConfig { rollout, ..TrainConfig::default() };
+        GameTrainer::new(Catch::default(), &config, &Device::flex());
+    }
 
     #[test]
     fn ranks_enter_no_pool_that_they_share() {

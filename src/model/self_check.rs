@@ -1,0 +1,171 @@
+//! Comparison of the two forward passes of a user-defined model, which acts by one and learns by the other.
+
+use super::{Network, memory};
+use crate::nn::parameters::floats;
+use crate::rng::{draw, uniform};
+use burn::tensor::{Tensor, TensorData};
+
+/// Steps and games of the comparison.
+const STEPS: usize = 4;
+const GAMES: usize = 8;
+
+/// Largest accepted distance of two logits, relative to the largest logit: far above rounding.
+const TOLERANCE: f32 = 1e-3;
+
+impl Network {
+    /// The reason why the network cannot learn from what it does, as a sentence: logits of whole sequences under
+    /// autodiff differ from those of single steps; `None` if they agree. Importance ratios would then compare two
+    /// different policies.
+    pub(crate) fn disagreement_reason(&self, num_features: usize) -> Option<String> {
+        let (acting, learning) = self.both_logits(num_features);
+        let largest = acting.iter().fold(1.0, |largest: f32, x| largest.max(x.abs()));
+        let differences = acting.iter().zip(&learning).map(|(a, b)| (a - b).abs());
+        let difference = differences.fold(0.0, f32::max);
+        // Numbers that are not finite are reported when the first iteration has them.
+        (difference > TOLERANCE * largest && difference.is_finite()).then(|| {
+            format!(
+                "the model's logits of whole sequences, from which it learns, differ by {difference} from those of the single \
+                 steps by which it acts: `Model::sequence` must agree with `Model::step`, and layers that act differently \
+                 while they learn, such as dropout and batch normalization, cannot be used"
+            )
+        })
+    }
+
+    /// Logits `[STEPS, GAMES, num_actions]` of random observations, by single steps and by whole sequences under
+    /// autodiff. Every other game starts a new episode halfway.
+    fn both_logits(&self, num_features: usize) -> (Vec<f32>, Vec<f32>) {
+        let device = self.device().without_autodiff();
+        let tensor = |numbers: Vec<f32>, shape: [usize; 3]| {
+            Tensor::<3>::from_data(TensorData::new(numbers, shape), &device)
+        };
+        let count = (STEPS * GAMES * num_features) as u32;
+        let numbers = (0..count).map(|i| 2.0 * uniform(draw(0, i)) - 1.0).collect();
+        let obs = tensor(numbers, [STEPS, GAMES, num_features]);
+        let starts = (0..STEPS * GAMES)
+            .map(|i| if i / GAMES == STEPS / 2 && i % 2 == 0 { 1.0 } else { 0.0 })
+            .collect();
+        let starts = tensor(starts, [STEPS, GAMES, 1]).squeeze_dim::<2>(2);
+        let initial = self.initial_memory(GAMES, &device);
+
+        let mut memory = initial.clone();
+        let mut acting = Vec::new();
+        for t in 0..STEPS {
+            let starts = starts.clone().narrow(0, t, 1).reshape([GAMES]);
+            let obs = obs.clone().narrow(0, t, 1).squeeze_dim::<2>(0);
+            let before = memory.zip(initial.as_ref());
+            let before = before.map(|(memory, initial)| memory::reset(memory, initial, starts));
+            let (logits, after) = self.step(obs, before);
+            acting.extend(floats(logits));
+            memory = after;
+        }
+
+        let learner = self.unflatten(&self.flatten().without_autodiff().autodiff().require_grad());
+        let learning =
+            learner.sequence(obs.autodiff(), starts.autodiff(), initial.map(Tensor::autodiff));
+        (acting, floats(learning.without_autodiff()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Memoryless, Model};
+    use super::*;
+    use burn::module::Module;
+    use burn::nn::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig, Linear, LinearConfig};
+    use burn::tensor::Device;
+
+    #[derive(Module, Debug)]
+    struct Plain {
+        head: Linear,
+    }
+
+    impl Memoryless for Plain {
+        fn logits(&self, obs: Tensor<2>) -> Tensor<2> {
+            self.head.forward(obs)
+        }
+    }
+
+    #[derive(Module, Debug)]
+    struct Dropping {
+        head: Linear,
+        dropout: Dropout,
+    }
+
+    impl Memoryless for Dropping {
+        fn logits(&self, obs: Tensor<2>) -> Tensor<2> {
+            self.head.forward(self.dropout.forward(obs))
+        }
+    }
+
+    #[derive(Module, Debug)]
+    struct Normalizing {
+        head: Linear,
+        norm: BatchNorm,
+    }
+
+    impl Memoryless for Normalizing {
+        fn logits(&self, obs: Tensor<2>) -> Tensor<2> {
+            self.head.forward(self.norm.forward(obs * 3.0))
+        }
+    }
+
+    /// Remembers the sum of its observations; without `resets`, whole sequences go on over the ends of episodes.
+    #[derive(Module, Debug)]
+    struct Summing {
+        head: Linear,
+        resets: bool,
+    }
+
+    impl Model for Summing {
+        type Memory = Tensor<2>;
+
+        fn initial_memory(&self, batch: usize, device: &Device) -> Tensor<2> {
+            Tensor::ones([batch, 3], device)
+        }
+
+        fn step(&self, obs: Tensor<2>, memory: Tensor<2>) -> (Tensor<2>, Tensor<2>) {
+            let sum = memory + obs;
+            (self.head.forward(sum.clone()), sum)
+        }
+
+        fn sequence(&self, obs: Tensor<3>, starts: Tensor<2>, memory: Tensor<2>) -> Tensor<3> {
+            let [num_steps, batch, _] = obs.dims();
+            let initial = self.initial_memory(batch, &obs.device());
+            let mut memory = memory;
+            let mut logits = Vec::new();
+            for t in 0..num_steps {
+                let starts = starts.clone().narrow(0, t, 1).reshape([batch]);
+                if self.resets {
+                    memory = memory::reset(memory, &initial, starts);
+                }
+                let (step, after) = self.step(obs.clone().narrow(0, t, 1).squeeze_dim(0), memory);
+                logits.push(step);
+                memory = after;
+            }
+            Tensor::stack(logits, 0)
+        }
+    }
+
+    fn head() -> Linear {
+        LinearConfig::new(3, 2).init(&Device::flex())
+    }
+
+    #[test]
+    fn models_that_learn_by_other_logits_than_they_act_by_are_found() {
+        let device = Device::flex();
+        let reason = |network: Network| network.disagreement_reason(3);
+        assert_eq!(reason(Plain { head: head() }.into()), None);
+        assert_eq!(reason(Summing { head: head(), resets: true }.into()), None);
+        let dropout = DropoutConfig::new(0.5).init();
+        let norm = BatchNormConfig::new(3).init(&device);
+        let wrong: [Network; 3] = [
+            Dropping { head: head(), dropout }.into(),
+            Normalizing { head: head(), norm }.into(),
+            Summing { head: head(), resets: false }.into(),
+        ];
+        for network in wrong {
+            let reason = reason(network.clone());
+            assert!(reason.is_some_and(|reason| reason.contains("Model::step")), "{network:?}");
+        }
+    }
+}
