@@ -3,7 +3,7 @@
 use super::parameters::{hugging_face_name, read_parameters};
 use super::tokenizer::{self, special_token_name, token_text};
 use super::weights::{WEIGHTS, WeightFiles, write_weights};
-use super::{file_error, read_file, to_pretty_json, unusable_error, wrong_type_reason};
+use super::{file_error, read_file, to_pretty_json, unusable, unusable_error, wrong_type_reason};
 use crate::model::{DecoderShape, Parameter};
 use crate::nn::DecoderParams;
 use crate::nn::arch::ConfigError;
@@ -176,8 +176,7 @@ pub(super) fn find_special_token(
 ) -> Result<String, LanguageError> {
     for name in [TOKENIZER_CONFIG, SPECIAL_TOKENS] {
         let tokens = parse_file(files, name, folder)?;
-        let token = special_token_name(&tokens, key)
-            .map_err(|reason| unusable_error(&folder.join(name), reason))?;
+        let token = special_token_name(&tokens, key).map_err(unusable(&folder.join(name)))?;
         if !token.is_empty() {
             return Ok(token.to_string());
         }
@@ -263,7 +262,7 @@ fn find_stop_tokens(
     let mut tokens: Vec<u32> = tokenizer.find_token(eos).filter(has_logit).into_iter().collect();
     for name in [GENERATION_CONFIG, CONFIG] {
         let ends = parse_end_tokens(&parse_file(files, name, folder)?);
-        for id in ends.map_err(|reason| unusable_error(&folder.join(name), reason))? {
+        for id in ends.map_err(unusable(&folder.join(name)))? {
             if has_logit(&id) && !tokens.contains(&id) {
                 tokens.push(id);
             }
@@ -330,9 +329,7 @@ fn find_template_sources(files: &Files, config: &Value) -> Result<TemplateSource
 /// Parses a file as JSON; null if there is none.
 fn parse_file(files: &Files, name: &str, folder: &Path) -> Result<Value, LanguageError> {
     match files.get(name) {
-        Some(bytes) => {
-            serde_json::from_slice(bytes).map_err(|e| unusable_error(&folder.join(name), e))
-        }
+        Some(bytes) => serde_json::from_slice(bytes).map_err(unusable(&folder.join(name))),
         None => Ok(Value::Null),
     }
 }
@@ -371,8 +368,8 @@ fn check_files(folder: &Path, files: &Files) -> Result<(), LanguageError> {
 fn check_vocabulary(folder: &Path, files: &Files) -> Result<(), LanguageError> {
     let config = parse_file(files, TOKENIZER_CONFIG, folder)?;
     let added = parse_file(files, ADDED_TOKENS, folder)?;
-    let checked = tokenizer::check_added_tokens(&files[TOKENIZER], &config, &added);
-    checked.map_err(|reason| unusable_error(&folder.join(TOKENIZER), reason))
+    tokenizer::check_added_tokens(&files[TOKENIZER], &config, &added)
+        .map_err(unusable(&folder.join(TOKENIZER)))
 }
 
 /// Writes a folder with the model, its weights in single precision.
@@ -409,8 +406,7 @@ pub(super) fn add_stop_tokens(
         // `transformers` then takes them from the configuration.
         (CONFIG, &parse_file(files, CONFIG, folder)?)
     };
-    let named =
-        parse_end_tokens(config).map_err(|reason| unusable_error(&folder.join(name), reason))?;
+    let named = parse_end_tokens(config).map_err(unusable(&folder.join(name)))?;
     if !model.stop_tokens.iter().all(|token| named.contains(token)) {
         if !generation.is_object() {
             generation = json!({});

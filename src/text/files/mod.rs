@@ -110,6 +110,11 @@ fn unusable_error(path: &Path, reason: impl ToString) -> LanguageError {
     LanguageError::Unusable { path: path.to_path_buf(), reason: reason.to_string() }
 }
 
+/// Creates the error for a malformed file from a reason, for `map_err`.
+fn unusable<R: ToString>(path: &Path) -> impl FnOnce(R) -> LanguageError {
+    move |reason| unusable_error(path, reason)
+}
+
 /// Reason for rejecting an entry with a value of the wrong type, which is abbreviated since it may be long.
 fn wrong_type_reason(name: &str, value: &Value, expected: &str) -> String {
     let shown: String = value.to_string().chars().take(60).collect();
