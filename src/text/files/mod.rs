@@ -25,6 +25,7 @@ use super::language_model::LanguageModel;
 use super::{Adapters, DecoderParams};
 use crate::disk::input;
 use crate::model::DecoderShape;
+use memmap2::Mmap;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io;
@@ -132,6 +133,19 @@ fn file_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> La
 /// If it cannot be read, or is a Git LFS pointer.
 fn read_file(path: &Path) -> Result<Vec<u8>, LanguageError> {
     let bytes = input::read(path, input::MAX_DATA_BYTES).map_err(file_error("read", path))?;
+    reject_lfs_pointer(&bytes, path)?;
+    Ok(bytes)
+}
+
+/// Maps a whole file into memory. Texts must be copied before they are checked: another process may modify the file.
+///
+/// # Errors
+/// If it cannot be read, or is a Git LFS pointer.
+fn map_file(path: &Path) -> Result<Mmap, LanguageError> {
+    let file = input::open(path).map_err(file_error("read", path))?;
+    // SAFETY: any bytes are valid. If another process modifies the file while it is mapped, values change, or the
+    // program is stopped by SIGBUS, but memory safety is not affected.
+    let bytes = unsafe { Mmap::map(&file) }.map_err(file_error("read", path))?;
     reject_lfs_pointer(&bytes, path)?;
     Ok(bytes)
 }
