@@ -253,6 +253,7 @@ mod tests {
             "{% set ns = namespace() %}{% with a = 1) if true else (ns, ns.a = ns %}{{ ns }}{% endwith %}",
             "{{ ('a\n' * 1000)|indent(100000000) }}",
             "{{ 'a'|indent(width=100000000) }}",
+            "{{ ('a\n' * 1000)|_indent(100000) }}",
             "{{ [1]|batch(100000000000, 'x')|list }}",
             "{{ '%1000000000000d'|format(1) }}",
             "{{ 'a' * 90000000 }}",
