@@ -6,12 +6,10 @@ use super::template_limits as limits;
 use super::template_python as python;
 use crate::text::error::LanguageError;
 use crate::text::template::ChatTemplate;
-use minijinja::machinery::Token;
 use minijinja::value::merge_maps;
 use minijinja::{Environment, Error, ErrorKind, Value};
 use serde::Serialize;
 use serde_json::{Map, Value as Json, json};
-use std::borrow::Cow;
 
 impl ChatTemplate {
     /// Renders messages (anything with `role` and `content`), up to where the assistant is to answer.
@@ -73,7 +71,6 @@ impl ChatTemplate {
         let source = self.tool_source.as_ref().filter(|_| has_tools).unwrap_or(&self.source);
         // As in Jinja; a template may have been saved with Windows line ends.
         let source = source.replace("\r\n", "\n").replace('\r', "\n");
-        let source = replace_generation_tags(&source).into_owned();
         limits::check_source(&source).map_err(LanguageError::Template)?;
         limits::run(&self.exceeded, move || checks::render(&new_environment(), &source, values))
             .map_err(LanguageError::Template)
@@ -132,26 +129,6 @@ fn strftime_now(format: String) -> Result<String, Error> {
         text += part.strip_prefix('0').filter(|_| is_unpadded).unwrap_or(part);
     }
     Ok(text)
-}
-
-/// Replaces `generation` tags, by which `transformers` finds the assistant's text, by `with` blocks, which have a scope
-/// of their own, too.
-fn replace_generation_tags(source: &str) -> Cow<'_, str> {
-    if !source.contains("endgeneration") {
-        return source.into();
-    }
-    // One that cannot be read is reported when it is compiled.
-    let statements = checks::find_statements(source).unwrap_or_default();
-    let replaced = statements.iter().filter_map(|statement| {
-        let [(Token::Ident(name), range)] = &statement[..] else { return None };
-        let keyword = match *name {
-            "generation" => "with",
-            "endgeneration" => "endwith",
-            _ => return None,
-        };
-        Some((range.clone(), keyword.to_string()))
-    });
-    checks::apply_edits(source, replaced).into()
 }
 
 #[cfg(test)]
