@@ -71,11 +71,11 @@ fn move_templates_to_config(
         Value::Null => json!({}),
         config => config,
     };
-    let templates = find_template_sources(files, &config)
-        .map_err(|reason| unusable_error(&folder.join(TOKENIZER_CONFIG), reason))?;
+    let template =
+        find_template(files, &config).map_err(unusable(&folder.join(TOKENIZER_CONFIG)))?;
     let tool_template = String::from_utf8_lossy(tool_template);
     config["chat_template"] = json!([
-        { "name": "default", "template": templates.source.unwrap_or_default() },
+        { "name": "default", "template": template.unwrap_or_default().source },
         { "name": "tool_use", "template": tool_template },
     ]);
     files.remove(CHAT_TEMPLATE);
@@ -218,34 +218,28 @@ pub(super) fn assemble(
     let tokenizer_path = path.join(TOKENIZER);
     let tokenizer = tokenizer::read(&files[TOKENIZER], shape.num_actions, &tokenizer_path)?;
     let config = parse_file(&files, TOKENIZER_CONFIG, path)?;
-    let config_path = path.join(TOKENIZER_CONFIG);
-    let wrong = |reason: String| unusable_error(&config_path, reason);
     let eos = find_special_token(&files, "eos_token", path)?;
     let mut stop_tokens = find_stop_tokens(&*tokenizer, &eos, &files, path, shape.num_actions)?;
-    let TemplateSources { source, tool_source } =
-        find_template_sources(&files, &config).map_err(wrong)?;
+    let template = find_template(&files, &config);
+    let mut template = template.map_err(unusable(&path.join(TOKENIZER_CONFIG)))?;
     let special_tokens = find_special_tokens(&files, &config, path)?;
-    let mut template = source.map(|source| {
-        let (turn_end, exceeded) = Default::default();
-        ChatTemplate { source, tool_source, special_tokens, turn_end, exceeded }
-    });
     if let Some(template) = &mut template {
+        template.special_tokens = special_tokens;
         template.turn_end = find_turn_end(template, &*tokenizer);
         stop_tokens.extend(template.turn_end.filter(|end| !stop_tokens.contains(end)));
     }
     // Absolute, so that adapters find their model from any working directory.
     let base = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
-    let (adapters, prompt_cache) = (None, PromptCache::default());
     Ok(LanguageModel {
         shape,
         params,
-        adapters,
+        adapters: None,
         tokenizer,
         template,
         stop_tokens,
         files,
         base,
-        prompt_cache,
+        prompt_cache: PromptCache::default(),
     })
 }
 
@@ -288,22 +282,15 @@ fn parse_end_tokens(config: &Value) -> Result<Vec<u32>, String> {
     Ok(ids.iter().filter_map(|id| u32::try_from(id.as_u64()?).ok()).collect())
 }
 
-/// Sources of a model's chat templates.
-#[derive(Default)]
-struct TemplateSources {
-    source: Option<String>,
-    /// Source for conversations with tools, if it is another.
-    tool_source: Option<String>,
-}
-
-/// Finds the sources of the chat templates, the default one in a file of its own or in `tokenizer_config.json`.
+/// Finds the sources of the chat templates, the default one in a file of its own or in `tokenizer_config.json`; `None`
+/// without a default one.
 ///
 /// # Errors
 /// A clause if one is not a string.
-fn find_template_sources(files: &Files, config: &Value) -> Result<TemplateSources, String> {
+fn find_template(files: &Files, config: &Value) -> Result<Option<ChatTemplate>, String> {
+    let plain = |source: String| Some(ChatTemplate { source, ..ChatTemplate::default() });
     if let Some(bytes) = files.get(CHAT_TEMPLATE) {
-        let source = Some(String::from_utf8_lossy(bytes).into_owned());
-        return Ok(TemplateSources { source, tool_source: None });
+        return Ok(plain(String::from_utf8_lossy(bytes).into_owned()));
     }
     let key = "chat_template";
     let to_text = |template: &Value| {
@@ -319,10 +306,12 @@ fn find_template_sources(files: &Files, config: &Value) -> Result<TemplateSource
                 let template = templates.iter().find(|template| template["name"] == name);
                 template.map(|template| to_text(&template["template"])).transpose()
             };
-            Ok(TemplateSources { source: named("default")?, tool_source: named("tool_use")? })
+            let (source, tool_source) = (named("default")?, named("tool_use")?);
+            let template = source.and_then(plain);
+            Ok(template.map(|template| ChatTemplate { tool_source, ..template }))
         }
-        Value::Null => Ok(TemplateSources::default()),
-        template => Ok(TemplateSources { source: Some(to_text(template)?), tool_source: None }),
+        Value::Null => Ok(None),
+        template => Ok(plain(to_text(template)?)),
     }
 }
 

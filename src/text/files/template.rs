@@ -139,9 +139,7 @@ mod tests {
         let special_tokens = [("bos_token", "<s>"), ("eos_token", "</s>")]
             .map(|(name, text)| (name.to_string(), text.to_string()))
             .into();
-        let (source, tool_source) = (source.to_string(), None);
-        let exceeded = Default::default();
-        ChatTemplate { source, tool_source, special_tokens, turn_end: None, exceeded }
+        ChatTemplate { source: source.to_string(), special_tokens, ..ChatTemplate::default() }
     }
 
     #[test]

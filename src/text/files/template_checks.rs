@@ -140,9 +140,7 @@ mod tests {
     use serde_json::json;
 
     fn render(source: &str) -> Result<String, String> {
-        let (tool_source, special_tokens, turn_end, exceeded) = Default::default();
-        let source = source.to_string();
-        let template = ChatTemplate { source, tool_source, special_tokens, turn_end, exceeded };
+        let template = ChatTemplate { source: source.to_string(), ..ChatTemplate::default() };
         template.render(&[json!({"role": "user"})]).map_err(|error| error.to_string())
     }
 
