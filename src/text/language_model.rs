@@ -112,7 +112,7 @@ impl LanguageModel {
             let key = conversation_key(&(messages, values))?;
             return self.prompt_cache.get_or_tokenize(key, || {
                 // The template inserts all special tokens.
-                let rendered = template.render_with(messages, values)?;
+                let rendered = template.render_with(messages, values, None)?;
                 let tokens = self.tokenizer.encode(&rendered)?;
                 if tokens.is_empty() {
                     Err(LanguageError::EmptyRendering(text.chars().take(40).collect()))
@@ -149,8 +149,8 @@ impl LanguageModel {
         if let Some(template) = self.template_for(messages) {
             let key = conversation_key(&(messages, values, answer))?;
             return self.prompt_cache.get_or_tokenize(key, || {
-                let prompt = template.render_with(messages, values)?;
-                let with_answer = template.render_answered(messages, values, answer)?;
+                let prompt = template.render_with(messages, values, None)?;
+                let with_answer = template.render_with(messages, values, Some(answer))?;
                 let added = with_answer.strip_prefix(&prompt[..]).filter(|added| !added.is_empty());
                 let added = added.ok_or_else(|| {
                     let start = prompt.char_indices().rev().nth(39).map_or(0, |(at, _)| at);

@@ -17,20 +17,7 @@ impl ChatTemplate {
     /// # Errors
     /// If the template fails, raises an error itself, or takes more time, memory or depth than a chat template needs.
     pub fn render(&self, messages: &[impl Serialize]) -> Result<String, LanguageError> {
-        self.render_with(messages, &Map::<String, Json>::new())
-    }
-
-    /// Renders messages and the assistant's answer to them, with values of the template's own variables.
-    pub(in crate::text) fn render_answered(
-        &self,
-        messages: &[impl Serialize],
-        values: &impl Serialize,
-        answer: &str,
-    ) -> Result<String, LanguageError> {
-        let answer = Value::from_iter([("role", "assistant"), ("content", answer)]);
-        let conversation: Vec<Value> =
-            messages.iter().map(Value::from_serialize).chain([answer]).collect();
-        self.render_conversation(&conversation, values, false)
+        self.render_with(messages, &Map::<String, Json>::new(), None)
     }
 
     /// Text that the template puts after an answer; `None` if it rejects the conversation.
@@ -38,32 +25,29 @@ impl ChatTemplate {
         // A word that templates neither change nor contain.
         const ANSWER: &str = "Zq7answerZq7";
         let question = [json!({ "role": "user", "content": "question" })];
-        let text = self.render_answered(&question, &Map::<String, Json>::new(), ANSWER).ok()?;
+        let text = self.render_with(&question, &Map::<String, Json>::new(), Some(ANSWER)).ok()?;
         Some(text.rsplit_once(ANSWER)?.1.to_string())
     }
 
-    /// Renders messages as [`ChatTemplate::render`], with values of the template's own variables.
+    /// Renders messages with values of the template's own variables: as [`ChatTemplate::render`], or with the
+    /// assistant's answer if it is given.
     pub(in crate::text) fn render_with(
         &self,
         messages: &[impl Serialize],
         values: &impl Serialize,
+        answer: Option<&str>,
     ) -> Result<String, LanguageError> {
-        self.render_conversation(messages, values, true)
-    }
-
-    fn render_conversation(
-        &self,
-        messages: &[impl Serialize],
-        values: &impl Serialize,
-        add_generation_prompt: bool,
-    ) -> Result<String, LanguageError> {
+        let answered =
+            answer.map(|text| Value::from_iter([("role", "assistant"), ("content", text)]));
+        let messages: Vec<Value> =
+            messages.iter().map(Value::from_serialize).chain(answered).collect();
         let tokens = Value::from_serialize(&self.special_tokens);
         // Not undefined, since templates test whether they are `none`.
         let absent = Value::from_iter([("tools", ()), ("documents", ())]);
         let given = Value::from_serialize(values);
         let fixed = Value::from_iter([
-            ("messages", Value::from_serialize(messages)),
-            ("add_generation_prompt", Value::from(add_generation_prompt)),
+            ("messages", Value::from_serialize(&messages)),
+            ("add_generation_prompt", Value::from(answer.is_none())),
         ]);
         // The last value of a name counts, as in `transformers`.
         let values = merge_maps([tokens, absent, given, fixed]);
@@ -264,7 +248,7 @@ mod tests {
             r#"{"tools": [{"type": "function", "function": {"name": "f"}}], "bos_token": "!"}"#;
         let values: Value = serde_json::from_str(values).unwrap();
         assert_eq!(
-            source.render_with(&[json!({})], &values).unwrap(),
+            source.render_with(&[json!({})], &values, None).unwrap(),
             "{\"type\": \"function\", \"function\": {\"name\": \"f\"}}True!"
         );
     }
