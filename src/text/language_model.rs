@@ -182,23 +182,15 @@ impl LanguageModel {
     ) -> Result<Vec<u32>, LanguageError> {
         let mut tokens = match self.template_for(messages) {
             Some(_) => self.tokenizer.encode(answer)?,
-            None => self.tokenize_continuation_cached(text, answer)?,
+            None if answer.is_empty() => Vec::new(),
+            None => {
+                let key = (text.to_string(), answer.to_string());
+                let tokenize = || self.tokenize_continuation(text, answer);
+                self.prompt_cache.get_or_tokenize(key, tokenize)?
+            }
         };
         tokens.extend(self.end_of_answer(messages));
         require_tokens(tokens)
-    }
-
-    /// Tokenizes the continuation of a text, unless its tokens are in the cache.
-    fn tokenize_continuation_cached(
-        &self,
-        text: &str,
-        continuation: &str,
-    ) -> Result<Vec<u32>, LanguageError> {
-        if continuation.is_empty() {
-            return Ok(Vec::new());
-        }
-        let key = (text.to_string(), continuation.to_string());
-        self.prompt_cache.get_or_tokenize(key, || self.tokenize_continuation(text, continuation))
     }
 
     /// Tokenizes the continuation of a text together with it, since many tokenizers put a space before the first token
