@@ -9,6 +9,7 @@ use serde_json::Value;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::slice;
 use std::sync::{Arc, Once};
 
 /// A tokenizer of any type: BPE, unigram, WordPiece or word level.
@@ -262,6 +263,15 @@ fn decode_base64(text: &str) -> Option<Vec<u8>> {
         }
     }
     Some(bytes)
+}
+
+/// The steps of a part of a `tokenizer.json`: those of a sequence, which lists them under `key`, or the part itself.
+pub(super) fn steps<'a>(part: &'a Value, key: &str) -> &'a [Value] {
+    match part {
+        Value::Null => &[],
+        part if part["type"] == "Sequence" => part[key].as_array().map_or(&[], Vec::as_slice),
+        step => slice::from_ref(step),
+    }
 }
 
 /// Splits an entry of `merges`, a string or a list, into its two parts.
