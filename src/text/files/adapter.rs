@@ -1,6 +1,6 @@
 //! Adapter folders in PEFT's format: low-rank additions to a model in another folder.
 
-use super::hugging_face::{self, Files, add_stop_tokens, write_files};
+use super::hugging_face::{self, Files, write_files};
 use super::parameters::read_parameters;
 use super::weights::{WeightFiles, write_weights};
 use super::{read_file, to_pretty_json, unusable, unusable_error};
@@ -86,7 +86,7 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
     let adapters = Adapters::zeros(&model.shape, &config);
     let params = read_parameters(adapters.parameters(), folder, find)?.values().to_vec();
     let used: HashSet<String> = adapters.parameters().iter().map(tensor_name).collect();
-    if let Some(other) = weights.tensor_names().find(|name| !used.contains(*name)) {
+    if let Some(other) = weights.tensor_names().filter(|name| !used.contains(*name)).min() {
         let reason = format!("the tensor `{other}` belongs to none of the adapters in {CONFIG}");
         return Err(unusable_error(&folder.join(WEIGHTS), reason));
     }
@@ -204,9 +204,7 @@ pub(super) fn write(
     adapters: &Adapters,
     folder: &Path,
 ) -> Result<(), LanguageError> {
-    let mut files = metadata(model, adapters);
-    add_stop_tokens(model, &mut files, folder)?;
-    write_files(&files, folder)?;
+    write_files(model, metadata(model, adapters), folder)?;
     write_weights(&folder.join(WEIGHTS), adapters.parameters(), adapters.params(), tensor_name)
 }
 

@@ -95,12 +95,12 @@ pub(super) fn with_files_of_adapters(
     let mut files = read_kept_files(folder)?;
     files.remove(CONFIG);
     // As in `transformers`, a tokenizer is read from one folder.
+    let [has_tokenizer, has_config] =
+        [TOKENIZER, TOKENIZER_CONFIG].map(|name| files.contains_key(name));
     let is_replaced = |name: &str| match name {
         CONFIG | GENERATION_CONFIG => false,
-        CHAT_TEMPLATE | SPECIAL_TOKENS | ADDED_TOKENS if files.contains_key(TOKENIZER_CONFIG) => {
-            true
-        }
-        _ => files.contains_key(TOKENIZER),
+        CHAT_TEMPLATE | SPECIAL_TOKENS | ADDED_TOKENS => has_tokenizer || has_config,
+        _ => has_tokenizer,
     };
     let mut new_files = model.files.clone();
     new_files.retain(|name, _| !is_replaced(name));
@@ -144,14 +144,9 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
         files.insert(CONFIG.to_string(), to_pretty_json(&config));
     }
     // Writers of shared tensors keep one of the two names, which may be the head's.
+    let has_head_alone = is_tied && !weights.contains(EMBEDDINGS) && weights.contains(HEAD);
     let name = |parameter: &Parameter| match hugging_face_name(parameter) {
-        name if name == EMBEDDINGS
-            && is_tied
-            && !weights.contains(EMBEDDINGS)
-            && weights.contains(HEAD) =>
-        {
-            HEAD.to_string()
-        }
+        name if has_head_alone && name == EMBEDDINGS => HEAD.to_string(),
         name => name,
     };
     let find = |parameter: &Parameter| weights.find(parameter, &name(parameter));
@@ -333,16 +328,10 @@ fn parse_shape(config: &Value, path: &Path) -> Result<DecoderShape, LanguageErro
     })
 }
 
-/// Assembles a model from the files of a folder other than the weights; `params` reads the weights.
-pub(super) fn model_from_files<E: From<LanguageError>>(
-    folder: &Path,
-    files: Files,
-    params: impl FnOnce(&DecoderShape) -> Result<DecoderParams, E>,
-) -> Result<LanguageModel, E> {
-    check_files(folder, &files)?;
-    let shape = parse_shape(&parse_file(&files, CONFIG, folder)?, &folder.join(CONFIG))?;
-    let params = params(&shape)?;
-    Ok(assemble(folder, shape, params, files)?)
+/// Reads the shape of the model with these files, which must be all that every model needs.
+pub(super) fn read_shape(folder: &Path, files: &Files) -> Result<DecoderShape, LanguageError> {
+    check_files(folder, files)?;
+    parse_shape(&parse_file(files, CONFIG, folder)?, &folder.join(CONFIG))
 }
 
 /// Checks that a folder has the files that every model needs.
@@ -372,8 +361,7 @@ pub(super) fn write(model: &LanguageModel, folder: &Path) -> Result<(), Language
             files.insert(CONFIG.to_string(), to_pretty_json(&config));
         }
     }
-    add_stop_tokens(model, &mut files, folder)?;
-    write_files(&files, folder)?;
+    write_files(model, files, folder)?;
     let (path, parameters) = (folder.join(WEIGHTS), model.shape.parameters());
     write_weights(&path, &parameters, model.params.values(), hugging_face_name)
 }
@@ -383,7 +371,7 @@ pub(super) fn write(model: &LanguageModel, folder: &Path) -> Result<(), Language
 ///
 /// # Errors
 /// If a file is malformed.
-pub(super) fn add_stop_tokens(
+fn add_stop_tokens(
     model: &LanguageModel,
     files: &mut Files,
     folder: &Path,
@@ -416,8 +404,13 @@ pub(super) fn metadata(model: &LanguageModel) -> Files {
     files
 }
 
-/// Writes files into a folder.
-pub(super) fn write_files(files: &Files, folder: &Path) -> Result<(), LanguageError> {
+/// Writes the files of a model other than the weights into a folder.
+pub(super) fn write_files(
+    model: &LanguageModel,
+    mut files: Files,
+    folder: &Path,
+) -> Result<(), LanguageError> {
+    add_stop_tokens(model, &mut files, folder)?;
     std::fs::create_dir_all(folder).map_err(file_error("written", folder))?;
     for (name, bytes) in files {
         let path = folder.join(name);

@@ -94,7 +94,9 @@ impl LanguageModel {
         let config = adapter::take_config(&mut files, folder)?;
         // A checkpoint from elsewhere may have any others, which are not to reach a model's folder.
         files.retain(|name, _| hugging_face::KEPT_FILES.contains(&&**name));
-        let mut model = hugging_face::model_from_files(folder, files, params)?;
+        let shape = hugging_face::read_shape(folder, &files)?;
+        let params = params(&shape)?;
+        let mut model = hugging_face::assemble(folder, shape, params, files)?;
         model.base = PathBuf::new();
         model.adapters = config.map(|config| Adapters::zeros(&model.shape, &config));
         Ok(model)
