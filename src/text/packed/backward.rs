@@ -144,7 +144,7 @@ impl PackedPass<'_> {
         let learns = gradients.has_weights();
         let row = RowLayout::new(size);
         let form = NormBackwardForm { row, adds: residual.is_some(), learns };
-        let d_input = residual.unwrap_or_else(|| uninit(input, &[1, rows, size], DType::F32));
+        let d_input = residual.unwrap_or_else(|| self.allocate_rows(size, DType::F32));
         let partials = uninit(input, &[if learns { cubes } else { 1 }, size], DType::F32);
         // SAFETY: accesses stay below the rows, their size and the cubes; all units of a cube reach its barriers. No
         // later operation reads the former content of what is added to.
