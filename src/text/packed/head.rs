@@ -128,9 +128,9 @@ impl<'a> Targets<'a> {
 
 /// Adds up the rows of `from`, `[rows, size]`, by destination, multiplies the sums by `scale`, and adds them to the
 /// destinations' rows of `to` in place.
-pub(super) fn scatter_add(plan: &ScatterPlan, from: Tensor<2>, to: &CubeTensor, scale: f32) {
-    let (size, device) = (from.dims()[1], from.device());
-    let table = cube_ints(upload_indices(&plan.table, &device));
+pub(super) fn scatter_add(destinations: &[i32], from: Tensor<2>, to: &CubeTensor, scale: f32) {
+    let (size, plan) = (from.dims()[1], ScatterPlan::new(destinations));
+    let table = cube_ints(upload_indices(&plan.table, &from.device()));
     // SAFETY: accesses stay below the number of destinations, whose rows are rows of both tensors, as the caller
     // ensures; others read the changed memory only later.
     unsafe {
@@ -155,7 +155,7 @@ pub(crate) fn scatter_add_parts<'a>(
 ) -> Tensor<2> {
     let to = cube_tensor(to);
     for (from, destinations) in parts {
-        scatter_add(&ScatterPlan::new(destinations), from, &to, 1.0);
+        scatter_add(destinations, from, &to, 1.0);
     }
     Tensor::<2>::from_primitive::<Cube>(to)
 }
