@@ -170,7 +170,11 @@ pub(super) fn apply(environment: &mut Environment<'_>, format: FormatPython, cal
 /// anew by each use, such as `[1] * 9`, becomes a list.
 fn check_value(value: Value, may_be_namespace: bool) -> Result<Value, Error> {
     check_given_up()?;
-    let value = if value.kind() == ValueKind::Iterable { to_list(&value)? } else { value };
+    let value = match value.kind() {
+        // Rejected below if it has more parts than this.
+        ValueKind::Iterable => Value::from_iter(value.try_iter()?.take(MAX_VALUES + 1)),
+        _ => value,
+    };
     let is_namespace = |value: &Value| {
         value.as_object().is_some_and(|object| object.type_name().ends_with("::Namespace"))
     };
@@ -196,18 +200,6 @@ fn check_value(value: Value, may_be_namespace: bool) -> Result<Value, Error> {
     Ok(value)
 }
 
-/// Computes all parts of a value once.
-fn to_list(value: &Value) -> Result<Value, Error> {
-    let mut parts = Vec::new();
-    for part in value.try_iter()? {
-        if parts.len() == MAX_VALUES {
-            return Err(refusal("a value has too many parts"));
-        }
-        parts.push(part);
-    }
-    Ok(Value::from(parts))
-}
-
 /// The filter `indent` with a bounded result.
 fn indent(
     text: StringInput<'_>,
@@ -220,12 +212,6 @@ fn indent(
     let lines = text.as_str().split('\n').count();
     check_length(width.unwrap_or(0).saturating_mul(lines))?;
     filters::indent(text, width, first, blank, options)
-}
-
-/// Repeats a string `count` times, with a bounded result.
-pub(super) fn repeat(text: &str, count: usize) -> Result<String, Error> {
-    check_length(text.len().saturating_mul(count))?;
-    Ok(text.repeat(count))
 }
 
 /// Rejects a string of `bytes` bytes if it is too long, as does [`check_given_up`], since filters may call filters.
@@ -343,14 +329,17 @@ pub(super) struct BoundedText {
 }
 
 impl BoundedText {
-    /// Rejects a truncated text.
-    pub(super) fn check(&self) -> Result<(), Error> {
-        if self.is_full { Err(too_long_error("its text")) } else { Ok(()) }
-    }
-
-    /// The text.
-    pub(super) fn into_string(self) -> String {
-        String::from_utf8(self.text).unwrap_or_default()
+    /// Returns the text, unless it was truncated or writing it has failed, which is an error of this kind.
+    pub(super) fn finish<E: ToString>(
+        self,
+        written: Result<(), E>,
+        kind: ErrorKind,
+    ) -> Result<String, Error> {
+        if self.is_full {
+            return Err(too_long_error("its text"));
+        }
+        written.map_err(|error| Error::new(kind, error.to_string()))?;
+        Ok(String::from_utf8(self.text).unwrap_or_default())
     }
 }
 

@@ -132,9 +132,7 @@ pub(super) fn format_python(value: &Value) -> Result<Option<String>, Error> {
     }
     let mut text = BoundedText::default();
     let written = write_repr(&mut text, value);
-    text.check()?;
-    written.map_err(|error| Error::new(ErrorKind::InvalidOperation, error.to_string()))?;
-    Ok(Some(text.into_string()))
+    text.finish(written, ErrorKind::InvalidOperation).map(Some)
 }
 
 /// Writes a value like Python's `repr`.
