@@ -67,10 +67,10 @@ fn move_templates_to_config(
     folder: &Path,
     tool_template: &[u8],
 ) -> Result<(), LanguageError> {
-    let mut config = match parse_file(files, TOKENIZER_CONFIG, folder)? {
-        Value::Null => json!({}),
-        config => config,
-    };
+    let mut config = parse_file(files, TOKENIZER_CONFIG, folder)?;
+    if !config.is_object() {
+        config = json!({});
+    }
     let template =
         find_template(files, &config).map_err(unusable(&folder.join(TOKENIZER_CONFIG)))?;
     let tool_template = String::from_utf8_lossy(tool_template);
