@@ -28,30 +28,12 @@ enum Encoding {
 /// Fills the codes of a block, and the scales and offsets of its groups.
 type Unpack = fn(&[u8], &mut [u16], &mut [[f32; 2]]);
 
-/// The names of ggml's other formats (`ggml.h`).
-const UNSUPPORTED_NAMES: [(u32, &str); 22] = [
-    (9, "Q8_1"),
-    (10, "Q2_K"),
-    (11, "Q3_K"),
-    (15, "Q8_K"),
-    (16, "IQ2_XXS"),
-    (17, "IQ2_XS"),
-    (18, "IQ3_XXS"),
-    (19, "IQ1_S"),
-    (20, "IQ4_NL"),
-    (21, "IQ3_S"),
-    (22, "IQ2_S"),
-    (23, "IQ4_XS"),
-    (24, "I8"),
-    (25, "I16"),
-    (26, "I32"),
-    (27, "I64"),
-    (28, "F64"),
-    (29, "IQ1_M"),
-    (34, "TQ1_0"),
-    (35, "TQ2_0"),
-    (39, "MXFP4"),
-    (40, "NVFP4"),
+/// The names of ggml's formats by their codes (`ggml.h`); empty for those that it has removed.
+const NAMES: [&str; 41] = [
+    "F32", "F16", "Q4_0", "Q4_1", "", "", "Q5_0", "Q5_1", "Q8_0", "Q8_1", "Q2_K", "Q3_K", "Q4_K",
+    "Q5_K", "Q6_K", "Q8_K", "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ2_S",
+    "IQ4_XS", "I8", "I16", "I32", "I64", "F64", "IQ1_M", "BF16", "", "", "", "TQ1_0", "TQ2_0", "",
+    "", "", "MXFP4", "NVFP4",
 ];
 
 impl Format {
@@ -91,9 +73,8 @@ impl Format {
             14 => codes(256, 210, NumberFormat::EightBit, 16, unpack_q6_k),
             30 => Ok(Self::BF16),
             _ => {
-                let name = UNSUPPORTED_NAMES.iter().find(|(known, _)| *known == code);
-                let name =
-                    name.map_or_else(|| format!("number {code}"), |(_, name)| name.to_string());
+                let name = NAMES.get(code as usize).filter(|name| !name.is_empty());
+                let name = name.map_or_else(|| format!("number {code}"), |name| name.to_string());
                 Err(format!(
                     "ggml's format {name}, which is not known; there are F32, F16, BF16, Q4_0, Q4_1, Q5_0, \
                      Q5_1, Q8_0, Q4_K, Q5_K and Q6_K"
