@@ -71,14 +71,12 @@ impl Blocks {
         let heads_per_key = heads.queries / heads.keys;
         let ([forward, query_gradient, keys], _) = fit_tiles(heads, workgroup_bytes);
         let mut table = layout.table.clone();
-        let mut add = |tiles: Tiles, rows: usize| {
-            let (start, blocks) = (table.len(), layout.divide_rows(rows));
+        let [attention, query_gradient] = [forward, query_gradient].map(|tiles| {
+            let start = table.len();
+            let blocks = layout.divide_rows(tiles.queries / heads_per_key);
             table.extend(&blocks);
             RowBlocks { tiles, start, count: blocks.len() / 2 }
-        };
-        let rows_per_tile = |tiles: Tiles| tiles.queries / heads_per_key;
-        let attention = add(forward, rows_per_tile(forward));
-        let query_gradient = add(query_gradient, rows_per_tile(query_gradient));
+        });
         let start = table.len();
         let parts = layout.divide_keys(keys.keys, keys.queries.div_ceil(heads_per_key));
         table.extend(&parts.blocks);

@@ -48,12 +48,8 @@ impl Layout {
             }
         }
         let completions_of = |text: usize| {
-            let range = first_segments[text]..first_segments[text] + texts[text].completions.len();
-            if range.is_empty() {
-                0..0
-            } else {
-                segments[range.start].start..segments[range.end - 1].end
-            }
+            let own = &segments[first_segments[text]..][..texts[text].completions.len()];
+            own.first().zip(own.last()).map_or(0..0, |(first, last)| first.start..last.end)
         };
         let mut table = row_segments;
         for (index, (own, prompt)) in segments.iter().zip(&prompts).enumerate() {
