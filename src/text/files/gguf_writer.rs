@@ -209,9 +209,9 @@ fn model_metadata(
     Ok(metadata)
 }
 
-/// Creates the error for a model that the file at `path` cannot express.
-fn unwritable_error(path: &Path, reason: String) -> LanguageError {
-    LanguageError::Unwritable { path: path.to_path_buf(), reason }
+/// Creates the error for a model that the file at `path` cannot express, for `map_err`.
+fn unwritable(path: &Path) -> impl FnOnce(String) -> LanguageError {
+    move |reason| LanguageError::Unwritable { path: path.to_path_buf(), reason }
 }
 
 /// Writes a model without its adapters.
@@ -221,8 +221,7 @@ pub(super) fn write(
     path: &Path,
 ) -> Result<(), LanguageError> {
     let shape = &model.shape;
-    let metadata =
-        model_metadata(model, format).map_err(|reason| unwritable_error(path, reason))?;
+    let metadata = model_metadata(model, format).map_err(unwritable(path))?;
     let name = |parameter: &Parameter| gguf_name(shape, &parameter.name);
     let parameters = FileParameter::list(&shape.parameters(), model.params.values(), name);
     write_file(path, &metadata, parameters, format, shape)
@@ -236,7 +235,7 @@ pub(super) fn write_adapters(
     path: &Path,
 ) -> Result<(), LanguageError> {
     let shape = &model.shape;
-    let architecture = find_architecture(shape).map_err(|reason| unwritable_error(path, reason))?;
+    let architecture = find_architecture(shape).map_err(unwritable(path))?;
     let text = |text: &str| MetadataValue::String(text.to_string());
     let metadata = [
         ("general.architecture", text(architecture)),
@@ -266,7 +265,7 @@ fn write_file(
 ) -> Result<(), LanguageError> {
     let tensors = parameters.into_iter().map(|parameter| Tensor::new(parameter, format, shape));
     let tensors: Vec<Tensor> = tensors.collect();
-    tensors.iter().try_for_each(Tensor::check).map_err(|reason| unwritable_error(path, reason))?;
+    tensors.iter().try_for_each(Tensor::check).map_err(unwritable(path))?;
     let mut header = b"GGUF".to_vec();
     header.extend(3u32.to_le_bytes());
     header.extend((tensors.len() as u64).to_le_bytes());
