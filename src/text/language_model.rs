@@ -54,6 +54,21 @@ impl LanguageModel {
         }
     }
 
+    /// Creates a model of the smallest sizes.
+    #[cfg(test)]
+    pub(crate) fn smallest(alphabet: &str) -> Self {
+        let sizes = DecoderShape {
+            hidden_size: 8,
+            num_layers: 1,
+            num_heads: 1,
+            num_kv_heads: 1,
+            head_dim: 8,
+            intermediate_size: 8,
+            ..DecoderShape::default()
+        };
+        Self::tiny(&sizes, alphabet, 0)
+    }
+
     /// Whether the model was created with new weights rather than read from files.
     pub fn is_fresh(&self) -> bool {
         self.base.as_os_str().is_empty()
@@ -263,16 +278,7 @@ mod tests {
 
     #[test]
     fn an_answer_has_a_token() {
-        let sizes = DecoderShape {
-            hidden_size: 8,
-            num_layers: 1,
-            num_heads: 1,
-            num_kv_heads: 1,
-            head_dim: 8,
-            intermediate_size: 8,
-            ..DecoderShape::default()
-        };
-        let mut model = LanguageModel::tiny(&sizes, "ab", 0);
+        let mut model = LanguageModel::smallest("ab");
         let answer = |model: &LanguageModel, text| {
             model.tokenize_answer("", &[] as &[()], text, &Map::new())
         };
