@@ -2,7 +2,7 @@
 
 use super::gguf_metadata::token_kinds::{BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED};
 use super::gguf_metadata::{MetadataValue, SPACE};
-use super::hugging_face::{TOKENIZER, find_special_token};
+use super::hugging_face::{TOKENIZER, find_special_tokens};
 use super::pre_tokenizers::PreTokenizer;
 use super::tokenizer::{split_merge, steps};
 use crate::text::language_model::LanguageModel;
@@ -60,9 +60,9 @@ pub(super) fn convert_vocabulary(model: &LanguageModel) -> Result<Entries, Strin
     let [bos, eos] = bounding_tokens(&json["post_processor"]);
     let stop = model.stop_tokens.first().copied();
     // llama.cpp assumes token 11 if none is named.
-    let bos_name =
-        find_special_token(&model.files, "bos_token", &model.base).map_err(|e| e.to_string())?;
-    let named_bos = bos.or(tokens.ids.get(&bos_name).copied()).or(stop);
+    let special = find_special_tokens(&model.files, &model.base).map_err(|e| e.to_string())?;
+    let named_bos = special.get("bos_token").and_then(|name| tokens.ids.get(name)).copied();
+    let named_bos = bos.or(named_bos).or(stop);
     let stops = ["ggml.eos_token_id", "ggml.eot_token_id", "ggml.eom_token_id"];
     let stops = stops.into_iter().zip(&model.stop_tokens);
     metadata.extend(stops.map(|(name, token)| (name, MetadataValue::U32(*token))));

@@ -163,43 +163,23 @@ fn find_turn_end(template: &ChatTemplate, tokenizer: &dyn Tokenizer) -> Option<u
     special.or_else(|| tokens.iter().find(|token| !text(token).trim().is_empty())).copied()
 }
 
-/// Finds the name of a special token, in the first file that has one; empty without any.
-pub(super) fn find_special_token(
+/// Finds the special tokens with names of their own, such as `bos_token`, each in the first file that has it.
+pub(super) fn find_special_tokens(
     files: &Files,
-    key: &str,
-    folder: &Path,
-) -> Result<String, LanguageError> {
-    for name in [TOKENIZER_CONFIG, SPECIAL_TOKENS] {
-        let tokens = parse_file(files, name, folder)?;
-        let token = special_token_name(&tokens, key).map_err(unusable(&folder.join(name)))?;
-        if !token.is_empty() {
-            return Ok(token.to_string());
-        }
-    }
-    Ok(String::new())
-}
-
-/// Finds the special tokens that `transformers` passes to chat templates: those with a name of their own, and the named
-/// ones of `extra_special_tokens`.
-fn find_special_tokens(
-    files: &Files,
-    config: &Value,
     folder: &Path,
 ) -> Result<BTreeMap<String, String>, LanguageError> {
     let mut special_tokens = BTreeMap::new();
-    for key in
-        ["bos", "eos", "unk", "sep", "pad", "cls", "mask"].map(|name| format!("{name}_token"))
-    {
-        let text = find_special_token(files, &key, folder)?;
-        // A template may ask whether a token is defined; the first two may be added to other texts.
-        if !text.is_empty() || ["bos_token", "eos_token"].contains(&&*key) {
-            special_tokens.insert(key, text);
+    for name in [TOKENIZER_CONFIG, SPECIAL_TOKENS] {
+        let tokens = parse_file(files, name, folder)?;
+        for key in ["bos", "eos", "unk", "sep", "pad", "cls", "mask"] {
+            let key = format!("{key}_token");
+            if !special_tokens.contains_key(&key) {
+                let token = special_token_name(&tokens, &key);
+                let token = token.map_err(unusable(&folder.join(name)))?;
+                special_tokens.extend(token.map(|token| (key, token.to_string())));
+            }
         }
     }
-    let extra = config["extra_special_tokens"].as_object().into_iter().flatten();
-    let extra =
-        extra.filter_map(|(name, token)| Some((name.clone(), token_text(token)?.to_string())));
-    special_tokens.extend(extra);
     Ok(special_tokens)
 }
 
@@ -213,13 +193,18 @@ pub(super) fn assemble(
     let tokenizer_path = path.join(TOKENIZER);
     let tokenizer = tokenizer::read(&files[TOKENIZER], shape.num_actions, &tokenizer_path)?;
     let config = parse_file(&files, TOKENIZER_CONFIG, path)?;
-    let eos = find_special_token(&files, "eos_token", path)?;
-    let mut stop_tokens = find_stop_tokens(&*tokenizer, &eos, &files, path, shape.num_actions)?;
+    let special_tokens = find_special_tokens(&files, path)?;
+    let eos = special_tokens.get("eos_token").and_then(|eos| tokenizer.find_token(eos));
+    let mut stop_tokens = find_stop_tokens(eos, &files, path, shape.num_actions)?;
     let template = find_template(&files, &config);
     let mut template = template.map_err(unusable(&path.join(TOKENIZER_CONFIG)))?;
-    let special_tokens = find_special_tokens(&files, &config, path)?;
     if let Some(template) = &mut template {
-        template.special_tokens = special_tokens;
+        // As in `transformers`, also with the named ones of `extra_special_tokens`. A template may ask whether a token
+        // is defined; the first two may be added to other texts.
+        let first = ["bos_token", "eos_token"].map(|key| (key.to_string(), String::new()));
+        let extra = config["extra_special_tokens"].as_object().into_iter().flatten();
+        let extra = extra.filter_map(|(key, token)| Some((key.clone(), token_text(token)?.into())));
+        template.special_tokens.extend(first.into_iter().chain(special_tokens).chain(extra));
         template.turn_end = find_turn_end(template, &*tokenizer);
         stop_tokens.extend(template.turn_end.filter(|end| !stop_tokens.contains(end)));
     }
@@ -238,17 +223,16 @@ pub(super) fn assemble(
     })
 }
 
-/// Finds the tokens that end a text, the tokenizer's `eos_token` first, which for chat models ends a turn.
+/// Finds the tokens that end a text, the tokenizer's `eos` first, which for chat models ends a turn.
 fn find_stop_tokens(
-    tokenizer: &dyn Tokenizer,
-    eos: &str,
+    eos: Option<u32>,
     files: &Files,
     folder: &Path,
     num_tokens: usize,
 ) -> Result<Vec<u32>, LanguageError> {
     // A token without weights cannot end a text, and has no logit to learn.
     let has_logit = |id: &u32| (*id as usize) < num_tokens;
-    let mut tokens: Vec<u32> = tokenizer.find_token(eos).filter(has_logit).into_iter().collect();
+    let mut tokens: Vec<u32> = eos.filter(has_logit).into_iter().collect();
     for name in [GENERATION_CONFIG, CONFIG] {
         let ends = parse_end_tokens(&parse_file(files, name, folder)?);
         for id in ends.map_err(unusable(&folder.join(name)))? {

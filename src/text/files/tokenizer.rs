@@ -282,15 +282,18 @@ pub(super) fn split_merge(merge: &Value) -> Option<[&str; 2]> {
     }
 }
 
-/// Name of a special token in a file; empty if it has none.
+/// Name of a special token in a file, if it has one.
 ///
 /// # Errors
 /// A clause if the token is neither a string nor a table with its `content`.
-pub(super) fn special_token_name<'a>(config: &'a Value, key: &str) -> Result<&'a str, String> {
+pub(super) fn special_token_name<'a>(
+    config: &'a Value,
+    key: &str,
+) -> Result<Option<&'a str>, String> {
     let token = &config[key];
     match token_text(token) {
-        Some(name) => Ok(name),
-        None if token.is_null() => Ok(""),
+        Some(name) => Ok(Some(name).filter(|name| !name.is_empty())),
+        None if token.is_null() => Ok(None),
         None => Err(wrong_type_reason(key, token, "the text of a token")),
     }
 }
