@@ -19,8 +19,8 @@ struct LayerInputs {
     rotation: [String; 2],
 }
 
-/// Adds the nodes of a step. Returns the names of the logits, `[batch, num_actions]`, and of the next memory.
-pub(super) fn add_step(graph: &mut Graph, shape: &DecoderShape) -> (String, String) {
+/// Adds the nodes of a step, with the outputs `logits`, `[batch, num_actions]`, and `next_memory`.
+pub(super) fn add_step(graph: &mut Graph, shape: &DecoderShape) {
     let size = shape.hidden_size;
     let mut x = graph.add_linear("obs", shape.num_features, size);
     let count = slice_memory(graph, 0, 1);
@@ -44,7 +44,8 @@ pub(super) fn add_step(graph: &mut Graph, shape: &DecoderShape) -> (String, Stri
     let logits = multiply(graph, &hidden, size, shape.num_actions);
     let parts: Vec<&str> = memory.iter().map(String::as_str).collect();
     let next_memory = graph.apply_with("Concat", &parts, [int_attribute("axis", 1)]);
-    (logits, next_memory)
+    graph.add_node("Identity", &[&logits], "logits");
+    graph.add_node("Identity", &[&next_memory], "next_memory");
 }
 
 /// Takes `count` columns of the memory, from `start` on.

@@ -46,7 +46,11 @@ pub fn encode(policy: &Policy) -> Result<Vec<u8>, OnnxError> {
     let mut graph = Graph { nodes: Vec::new(), constants: Vec::new(), params_left: policy.params };
     let memory_size = match config.kind {
         ModelKind::Mlp | ModelKind::Gru => add_mlp_or_gru(&mut graph, policy),
-        ModelKind::Decoder => Some(add_decoder(&mut graph, policy)),
+        ModelKind::Decoder => {
+            let shape = DecoderShape::new(policy.num_features, policy.num_actions, config);
+            decoder::add_step(&mut graph, &shape);
+            Some(shape.memory_size())
+        }
         ModelKind::UserDefined(_) => return Err(OnnxError(config.kind.to_string())),
     };
     let attributes = [int_attribute("axis", 1), int_attribute("keepdims", 0)];
@@ -75,15 +79,6 @@ fn add_mlp_or_gru(graph: &mut Graph, policy: &Policy) -> Option<usize> {
     let logits = graph.add_linear(&x, width, policy.num_actions);
     graph.add_node("Identity", &[&logits], "logits");
     recurrent.copied()
-}
-
-/// Adds a decoder, and returns the size of its memory.
-fn add_decoder(graph: &mut Graph, policy: &Policy) -> usize {
-    let shape = DecoderShape::new(policy.num_features, policy.num_actions, policy.config);
-    let (logits, next_memory) = decoder::add_step(graph, &shape);
-    graph.add_node("Identity", &[&logits], "logits");
-    graph.add_node("Identity", &[&next_memory], "next_memory");
-    shape.memory_size()
 }
 
 /// Encodes the graph of a policy with a memory of this size, if it has one.

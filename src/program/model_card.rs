@@ -202,7 +202,6 @@ fn format_usage(model: &LanguageModel) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::DecoderShape;
     use crate::settings::LoraConfig;
     use crate::text::Adapters;
 
@@ -243,16 +242,7 @@ mod tests {
 
     #[test]
     fn adapters_for_a_file_are_merged_for_other_tools() {
-        let sizes = DecoderShape {
-            hidden_size: 8,
-            num_layers: 1,
-            num_heads: 1,
-            num_kv_heads: 1,
-            head_dim: 8,
-            intermediate_size: 8,
-            ..DecoderShape::default()
-        };
-        let mut model = LanguageModel::tiny(&sizes, "ab", 0);
+        let mut model = LanguageModel::smallest("ab");
         model.adapters = Some(Adapters::zeros(&model.shape, &LoraConfig::new(1)));
         let folder = tempfile::TempDir::new().unwrap();
         model.base = folder.path().to_path_buf();

@@ -54,6 +54,21 @@ impl LanguageModel {
         }
     }
 
+    /// Creates a model of the smallest sizes.
+    #[cfg(test)]
+    pub(crate) fn smallest(alphabet: &str) -> Self {
+        let sizes = DecoderShape {
+            hidden_size: 8,
+            num_layers: 1,
+            num_heads: 1,
+            num_kv_heads: 1,
+            head_dim: 8,
+            intermediate_size: 8,
+            ..DecoderShape::default()
+        };
+        Self::tiny(&sizes, alphabet, 0)
+    }
+
     /// Whether the model was created with new weights rather than read from files.
     pub fn is_fresh(&self) -> bool {
         self.base.as_os_str().is_empty()
@@ -112,7 +127,7 @@ impl LanguageModel {
             let key = conversation_key(&(messages, values))?;
             return self.prompt_cache.get_or_tokenize(key, || {
                 // The template inserts all special tokens.
-                let rendered = template.render_with(messages, values)?;
+                let rendered = template.render_with(messages, values, None)?;
                 let tokens = self.tokenizer.encode(&rendered)?;
                 if tokens.is_empty() {
                     Err(LanguageError::EmptyRendering(text.chars().take(40).collect()))
@@ -149,8 +164,8 @@ impl LanguageModel {
         if let Some(template) = self.template_for(messages) {
             let key = conversation_key(&(messages, values, answer))?;
             return self.prompt_cache.get_or_tokenize(key, || {
-                let prompt = template.render_with(messages, values)?;
-                let with_answer = template.render_answered(messages, values, answer)?;
+                let prompt = template.render_with(messages, values, None)?;
+                let with_answer = template.render_with(messages, values, Some(answer))?;
                 let added = with_answer.strip_prefix(&prompt[..]).filter(|added| !added.is_empty());
                 let added = added.ok_or_else(|| {
                     let start = prompt.char_indices().rev().nth(39).map_or(0, |(at, _)| at);
@@ -182,23 +197,15 @@ impl LanguageModel {
     ) -> Result<Vec<u32>, LanguageError> {
         let mut tokens = match self.template_for(messages) {
             Some(_) => self.tokenizer.encode(answer)?,
-            None => self.tokenize_continuation_cached(text, answer)?,
+            None if answer.is_empty() => Vec::new(),
+            None => {
+                let key = (text.to_string(), answer.to_string());
+                let tokenize = || self.tokenize_continuation(text, answer);
+                self.prompt_cache.get_or_tokenize(key, tokenize)?
+            }
         };
         tokens.extend(self.end_of_answer(messages));
         require_tokens(tokens)
-    }
-
-    /// Tokenizes the continuation of a text, unless its tokens are in the cache.
-    fn tokenize_continuation_cached(
-        &self,
-        text: &str,
-        continuation: &str,
-    ) -> Result<Vec<u32>, LanguageError> {
-        if continuation.is_empty() {
-            return Ok(Vec::new());
-        }
-        let key = (text.to_string(), continuation.to_string());
-        self.prompt_cache.get_or_tokenize(key, || self.tokenize_continuation(text, continuation))
     }
 
     /// Tokenizes the continuation of a text together with it, since many tokenizers put a space before the first token
@@ -271,16 +278,7 @@ mod tests {
 
     #[test]
     fn an_answer_has_a_token() {
-        let sizes = DecoderShape {
-            hidden_size: 8,
-            num_layers: 1,
-            num_heads: 1,
-            num_kv_heads: 1,
-            head_dim: 8,
-            intermediate_size: 8,
-            ..DecoderShape::default()
-        };
-        let mut model = LanguageModel::tiny(&sizes, "ab", 0);
+        let mut model = LanguageModel::smallest("ab");
         let answer = |model: &LanguageModel, text| {
             model.tokenize_answer("", &[] as &[()], text, &Map::new())
         };

@@ -103,7 +103,7 @@ impl PromptCaches {
     }
 
     /// Tokens of the longest prompt.
-    fn longest(&self) -> usize {
+    pub(crate) fn longest(&self) -> usize {
         self.keys_values.first().map_or(0, |[keys, _]| keys.dims()[1])
     }
 }

@@ -1,9 +1,9 @@
 //! Adapter folders in PEFT's format: low-rank additions to a model in another folder.
 
-use super::hugging_face::{self, Files, add_stop_tokens, write_files};
+use super::hugging_face::{self, Files, write_files};
 use super::parameters::read_parameters;
 use super::weights::{WeightFiles, write_weights};
-use super::{read_file, to_pretty_json, unusable_error};
+use super::{read_file, to_pretty_json, unusable, unusable_error};
 use crate::model::Parameter;
 use crate::nn::arch::Projection;
 use crate::schema::Settings;
@@ -57,7 +57,7 @@ fn tensor_name(parameter: &Parameter) -> String {
 pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
     let path = folder.join(CONFIG);
     let text = read_file(&path)?;
-    let config_json: Value = serde_json::from_slice(&text).map_err(|e| unusable_error(&path, e))?;
+    let config_json: Value = serde_json::from_slice(&text).map_err(unusable(&path))?;
     let key = "base_model_name_or_path";
     let base = config_json[key].as_str().filter(|base| !base.is_empty());
     let base = base.ok_or_else(|| unusable_error(&path, format!("there is no `{key}`")))?;
@@ -74,7 +74,7 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
     }
     let model = LanguageModel::load(&base)?;
     let mut model = hugging_face::with_files_of_adapters(model, folder)?;
-    let config = parse_config(&config_json).map_err(|reason| unusable_error(&path, reason))?;
+    let config = parse_config(&config_json).map_err(unusable(&path))?;
     let weights = WeightFiles::open_files(folder, vec![WEIGHTS.to_string()])?;
     let find = |parameter: &Parameter| weights.find(parameter, &tensor_name(parameter));
     // Checked before anything is allocated by the rank.
@@ -86,7 +86,7 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
     let adapters = Adapters::zeros(&model.shape, &config);
     let params = read_parameters(adapters.parameters(), folder, find)?.values().to_vec();
     let used: HashSet<String> = adapters.parameters().iter().map(tensor_name).collect();
-    if let Some(other) = weights.tensor_names().find(|name| !used.contains(*name)) {
+    if let Some(other) = weights.tensor_names().filter(|name| !used.contains(*name)).min() {
         let reason = format!("the tensor `{other}` belongs to none of the adapters in {CONFIG}");
         return Err(unusable_error(&folder.join(WEIGHTS), reason));
     }
@@ -204,9 +204,7 @@ pub(super) fn write(
     adapters: &Adapters,
     folder: &Path,
 ) -> Result<(), LanguageError> {
-    let mut files = metadata(model, adapters);
-    add_stop_tokens(model, &mut files, folder)?;
-    write_files(&files, folder)?;
+    write_files(model, metadata(model, adapters), folder)?;
     write_weights(&folder.join(WEIGHTS), adapters.parameters(), adapters.params(), tensor_name)
 }
 
@@ -242,8 +240,8 @@ pub(super) fn take_config(
 ) -> Result<Option<LoraConfig>, LanguageError> {
     let Some(text) = files.remove(CONFIG) else { return Ok(None) };
     let path = folder.join(CONFIG);
-    let config_json = serde_json::from_slice(&text).map_err(|e| unusable_error(&path, e))?;
-    parse_config(&config_json).map(Some).map_err(|reason| unusable_error(&path, reason))
+    let config_json = serde_json::from_slice(&text).map_err(unusable(&path))?;
+    parse_config(&config_json).map(Some).map_err(unusable(&path))
 }
 
 #[cfg(test)]

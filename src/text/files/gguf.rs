@@ -5,16 +5,13 @@
 use super::gguf_metadata::value_types;
 use super::gguf_vocabulary::Vocabulary;
 use super::hugging_face::{Files, GENERATION_CONFIG, TOKENIZER, TOKENIZER_CONFIG, assemble};
-use super::parameters::{ParameterSource, read_parameters, shape_in_files};
+use super::parameters::{FileBytes, check_shape, read_parameters};
 use super::quants::Format;
-use super::{file_error, reject_lfs_pointer, to_pretty_json, unusable_error, wrong_type_reason};
-use crate::disk::input;
+use super::{map_file, to_pretty_json, unusable, wrong_type_reason};
 use crate::model::{DecoderShape, Parameter};
 use crate::nn::arch::{FAMILIES, Family, GgufForm, QkNorm, RopeScaling, gguf_name};
-use crate::nn::ops::stored::StoredMatrix;
 use crate::text::error::LanguageError;
 use crate::text::language_model::LanguageModel;
-use memmap2::Mmap;
 use serde_json::{Value, json};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -31,7 +28,6 @@ const ROPE_FREQS: &str = "rope_freqs.weight";
 
 /// A file, parsed up to its weights.
 struct Gguf<'a> {
-    path: &'a Path,
     metadata: HashMap<String, Value>,
     tensors: HashMap<String, TensorLocation>,
     weights: &'a [u8],
@@ -45,38 +41,11 @@ struct TensorLocation {
     start: usize,
 }
 
-/// Bytes of a parameter.
-struct ParameterBytes<'a> {
-    format: Format,
-    bytes: &'a [u8],
-    rows: usize,
-    /// Size of a head, if the two coordinates that rotate together are adjacent.
-    paired_head_dim: Option<usize>,
-}
-
-impl ParameterBytes<'_> {
-    /// Index in this file of a row of Hugging Face's layout.
-    fn file_row(&self, row: usize) -> usize {
-        let Some(head_dim) = self.paired_head_dim else { return row };
-        let (first, i, half) = (row - row % head_dim, row % head_dim, head_dim / 2);
-        first + i % half * 2 + i / half
-    }
-}
-
-impl ParameterSource for ParameterBytes<'_> {
-    fn read(&self) -> Vec<f32> {
-        let values = self.format.decode(self.bytes);
-        if self.paired_head_dim.is_none() {
-            return values;
-        }
-        let width = values.len() / self.rows;
-        let rows = (0..self.rows).flat_map(|row| &values[self.file_row(row) * width..][..width]);
-        rows.copied().collect()
-    }
-
-    fn read_stored(&self, sizes: [usize; 2]) -> Option<StoredMatrix> {
-        self.format.to_matrix(self.bytes, sizes, |row| self.file_row(row))
-    }
+/// Size of a head, if the two rows of a head that rotate together are adjacent in the tensor `name`; `None` in others.
+pub(super) fn paired_head_dim(shape: &DecoderShape, name: &str) -> Option<usize> {
+    let has_pairs = shape.family.gguf.is_some_and(|form| form.rotates_adjacent_pairs);
+    let is_rotated = matches!(name.split('.').nth(2), Some("attn_q" | "attn_k"));
+    (has_pairs && is_rotated).then_some(shape.head_dim)
 }
 
 /// The unread rest of a file's header.
@@ -111,9 +80,8 @@ impl<'a> HeaderReader<'a> {
     fn read_text(&mut self) -> Result<String, &'static str> {
         let count = self.read_u64()?;
         // Copied before it is checked, since another process may modify the file.
-        let text = String::from_utf8(self.read_bytes(count)?.to_vec());
-        let lossy = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Ok(text.unwrap_or_else(|error| lossy(error.as_bytes())))
+        let bytes = self.read_bytes(count)?.to_vec();
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     /// Reads a value of the type with the code `value_type`, nested in `depth` arrays.
@@ -159,7 +127,7 @@ impl<'a> Gguf<'a> {
     ///
     /// # Errors
     /// The reason why the file cannot be used.
-    fn parse(bytes: &'a [u8], path: &'a Path) -> Result<Self, &'static str> {
+    fn parse(bytes: &'a [u8]) -> Result<Self, &'static str> {
         let rest = bytes
             .strip_prefix(MAGIC)
             .ok_or("it is not a GGUF file; models in other formats are read from their folders")?;
@@ -200,7 +168,7 @@ impl<'a> Gguf<'a> {
         let start = (bytes.len() - header.rest.len()).checked_next_multiple_of(alignment as usize);
         let weights =
             start.and_then(|start| bytes.get(start..)).ok_or("it ends with its header")?;
-        Ok(Self { path, metadata, tensors, weights })
+        Ok(Self { metadata, tensors, weights })
     }
 
     /// Finds a metadata value and converts it with `read`; `None` if it is missing.
@@ -209,17 +177,16 @@ impl<'a> Gguf<'a> {
         name: &str,
         expected: &str,
         read: impl Fn(&Value) -> Option<T>,
-    ) -> Result<Option<T>, LanguageError> {
+    ) -> Result<Option<T>, String> {
         let Some(value) = self.metadata.get(name) else { return Ok(None) };
-        let wrong = || unusable_error(self.path, wrong_type_reason(name, value, expected));
-        read(value).map(Some).ok_or_else(wrong)
+        read(value).map(Some).ok_or_else(|| wrong_type_reason(name, value, expected))
     }
 
-    fn find_integer(&self, name: &str) -> Result<Option<usize>, LanguageError> {
+    fn find_integer(&self, name: &str) -> Result<Option<usize>, String> {
         self.find_typed(name, "a whole number", |value| Some(value.as_u64()? as usize))
     }
 
-    fn find_number(&self, name: &str) -> Result<Option<f64>, LanguageError> {
+    fn find_number(&self, name: &str) -> Result<Option<f64>, String> {
         self.find_typed(name, "a number", Value::as_f64)
     }
 
@@ -228,21 +195,18 @@ impl<'a> Gguf<'a> {
     }
 
     /// Returns the shape of the decoder, from the metadata and from which tensors there are.
-    fn shape(&self) -> Result<DecoderShape, LanguageError> {
+    fn shape(&self) -> Result<DecoderShape, String> {
         let (family, form) = self.find_family()?;
         let architecture = form.architecture;
         let integer = |name: &str| self.find_integer(&format!("{architecture}.{name}"));
         let number = |name: &str| self.find_number(&format!("{architecture}.{name}"));
         let size = |name: &str| {
-            let missing =
-                || unusable_error(self.path, format!("there is no `{architecture}.{name}`"));
-            integer(name)?.ok_or_else(missing)
+            integer(name)?.ok_or_else(|| format!("there is no `{architecture}.{name}`"))
         };
         let has = |name: &str| self.tensors.contains_key(name);
         let rope_theta = number("rope.freq_base")?.unwrap_or(1e4);
         let table = self.tensors.get("token_embd.weight");
-        let table =
-            table.ok_or_else(|| unusable_error(self.path, "there is no `token_embd.weight`"))?;
+        let table = table.ok_or("there is no `token_embd.weight`")?;
         let (hidden_size, num_heads) = (size("embedding_length")?, size("attention.head_count")?);
         let head_dim = integer("attention.key_length")?.unwrap_or(hidden_size / num_heads.max(1));
         let shape = DecoderShape {
@@ -265,14 +229,14 @@ impl<'a> Gguf<'a> {
             rms_norm_eps: number("attention.layer_norm_rms_epsilon")?.unwrap_or(1e-5) as f32,
             ..DecoderShape::default()
         };
-        shape.check().map_err(|error| unusable_error(self.path, error))?;
+        shape.check().map_err(|error| error.to_string())?;
         self.check_rotation(architecture, shape.head_dim)?;
         self.check_storable(&shape)?;
         Ok(shape)
     }
 
     /// Finds the family of the model's architecture, with its form in these files.
-    fn find_family(&self) -> Result<(&'static Family, GgufForm), LanguageError> {
+    fn find_family(&self) -> Result<(&'static Family, GgufForm), String> {
         let architecture = self.find_text("general.architecture");
         let known = FAMILIES.iter().filter_map(|family| {
             let form = family.gguf.filter(|form| form.architecture == family.model_type)?;
@@ -280,49 +244,42 @@ impl<'a> Gguf<'a> {
         });
         known.clone().find(|(_, form)| form.architecture == architecture).ok_or_else(|| {
             let known: Vec<&str> = known.map(|(_, form)| form.architecture).collect();
-            let reason = format!(
+            format!(
                 "its architecture is `{architecture}`; GGUF files of {} are read, other models from \
                  Hugging Face folders",
                 known.join(", ")
-            );
-            unusable_error(self.path, reason)
+            )
         })
     }
 
     /// Rejects a shape that the configuration of a Hugging Face folder could not express, as a trained model's must.
-    fn check_storable(&self, shape: &DecoderShape) -> Result<(), LanguageError> {
+    fn check_storable(&self, shape: &DecoderShape) -> Result<(), String> {
         match DecoderShape::from_config(&shape.to_config(&[])) {
             Ok(saved) if saved == *shape => Ok(()),
-            _ => {
-                let reason = format!(
-                    "a {} has other biases and norms than this file, which no Hugging Face folder could hold",
-                    shape.family.class
-                );
-                Err(unusable_error(self.path, reason))
-            }
+            _ => Err(format!(
+                "a {} has other biases and norms than this file, which no Hugging Face folder could hold",
+                shape.family.class
+            )),
         }
     }
 
     /// Rejects tensors that the shape has no place for, since the model would differ without them.
-    fn check_all_used(&self, shape: &DecoderShape) -> Result<(), LanguageError> {
+    fn check_all_used(&self, shape: &DecoderShape) -> Result<(), String> {
         let parameters = shape.parameters();
         let mut used: HashSet<String> =
             parameters.iter().map(|parameter| gguf_name(shape, &parameter.name)).collect();
         used.insert(ROPE_FREQS.to_string());
         match self.tensors.keys().filter(|name| !used.contains(*name)).min() {
-            Some(other) => {
-                let (class, layers) = (shape.family.class, shape.num_layers);
-                let reason = format!(
-                    "the tensor `{other}` has no place in a {class} with a `block_count` of {layers}"
-                );
-                Err(unusable_error(self.path, reason))
-            }
+            Some(other) => Err(format!(
+                "the tensor `{other}` has no place in a {} with a `block_count` of {}",
+                shape.family.class, shape.num_layers
+            )),
             None => Ok(()),
         }
     }
 
     /// Rejects scaled rotary embeddings, and those of a part of a head.
-    fn check_rotation(&self, architecture: &str, head_dim: usize) -> Result<(), LanguageError> {
+    fn check_rotation(&self, architecture: &str, head_dim: usize) -> Result<(), String> {
         let key = |name: &str| format!("{architecture}.rope.{name}");
         // A factor without a type, also under its older name, is a linear scaling; 0 means none.
         let factor =
@@ -333,29 +290,20 @@ impl<'a> Gguf<'a> {
             None => factor.is_some_and(|factor| factor != 0.0 && factor != 1.0),
         };
         if is_scaled {
-            let reason = "rotary scaling is supported for Hugging Face folders only";
-            return Err(unusable_error(self.path, reason));
+            return Err("rotary scaling is supported for Hugging Face folders only".into());
         }
         match self.find_integer(&key("dimension_count"))? {
-            Some(rotated) if rotated != head_dim => {
-                let reason = format!(
-                    "{rotated} numbers of a head of {head_dim} rotate; heads that rotate in part are not supported"
-                );
-                Err(unusable_error(self.path, reason))
-            }
+            Some(rotated) if rotated != head_dim => Err(format!(
+                "{rotated} numbers of a head of {head_dim} rotate; heads that rotate in part are not supported"
+            )),
             _ => Ok(()),
         }
     }
 
     /// Reads Llama 3's rotary scaling, stored as divisors of the frequencies.
-    fn rope_scaling(
-        &self,
-        theta: f64,
-        head_dim: usize,
-    ) -> Result<Option<RopeScaling>, LanguageError> {
-        let name = ROPE_FREQS;
-        let Some(tensor) = self.tensors.get(name) else { return Ok(None) };
-        let wrong = |reason: &str| unusable_error(self.path, format!("`{name}` {reason}"));
+    fn rope_scaling(&self, theta: f64, head_dim: usize) -> Result<Option<RopeScaling>, String> {
+        let Some(tensor) = self.tensors.get(ROPE_FREQS) else { return Ok(None) };
+        let wrong = |reason: &str| format!("`{ROPE_FREQS}` {reason}");
         let ([count], 0) = (&tensor.shape[..], tensor.format_code) else {
             return Err(wrong("is not a list of numbers in single precision"));
         };
@@ -372,66 +320,44 @@ impl<'a> Gguf<'a> {
     }
 
     /// Finds a parameter, and checks that its size matches the shape.
-    fn find(
-        &self,
-        parameter: &Parameter,
-        shape: &DecoderShape,
-    ) -> Result<ParameterBytes<'a>, LanguageError> {
+    fn find(&self, parameter: &Parameter, shape: &DecoderShape) -> Result<FileBytes<'a>, String> {
         let name = gguf_name(shape, &parameter.name);
         let tensor = self.tensors.get(&name);
-        let tensor = tensor
-            .ok_or_else(|| unusable_error(self.path, format!("the tensor `{name}` is missing")))?;
-        let wanted = shape_in_files(parameter);
-        if tensor.shape != wanted {
-            let found = &tensor.shape;
-            return Err(unusable_error(
-                self.path,
-                format!("`{name}` has the shape {found:?}, but must have {wanted:?}"),
+        let tensor = tensor.ok_or_else(|| format!("the tensor `{name}` is missing"))?;
+        check_shape(parameter, &name, &tensor.shape)?;
+        let format = Format::from_code(tensor.format_code)
+            .map_err(|reason| format!("`{name}` is in {reason}"))?;
+        let (row, block) = (tensor.shape.last().copied().unwrap_or(1), format.block_values);
+        if !row.is_multiple_of(block) {
+            return Err(format!(
+                "`{name}` has rows of {row} numbers, and its format blocks of {block}"
             ));
         }
-        let format = Format::from_code(tensor.format_code)
-            .map_err(|reason| unusable_error(self.path, format!("`{name}` is in {reason}")))?;
-        let row = wanted.last().copied().unwrap_or(1);
-        if !row.is_multiple_of(format.block_values) {
-            let block = format.block_values;
-            let reason =
-                format!("`{name}` has rows of {row} numbers, and its format blocks of {block}");
-            return Err(unusable_error(self.path, reason));
-        }
-        let bytes = self.weights.get(tensor.start..).and_then(|rest| {
-            rest.get(..parameter.num_elements() / format.block_values * format.block_bytes)
-        });
-        let bytes =
-            bytes.ok_or_else(|| unusable_error(self.path, format!("it ends within `{name}`")))?;
-        let has_pairs = shape.family.gguf.is_some_and(|form| form.rotates_adjacent_pairs);
-        let is_rotated = matches!(name.rsplit('.').nth(1), Some("attn_q" | "attn_k"));
-        let paired_head_dim = (has_pairs && is_rotated).then_some(shape.head_dim);
-        Ok(ParameterBytes { format, bytes, rows: wanted[0], paired_head_dim })
+        let bytes = self.weights.get(tensor.start..);
+        let bytes = bytes.and_then(|rest| rest.get(..format.num_bytes(parameter.num_elements())));
+        let bytes = bytes.ok_or_else(|| format!("it ends within `{name}`"))?;
+        Ok(FileBytes { format, bytes, paired_head_dim: paired_head_dim(shape, &name) })
     }
 
     /// Rejects a file of adapters, and one of several parts of a model.
-    fn check_is_whole_model(&self) -> Result<(), LanguageError> {
+    fn check_is_whole_model(&self) -> Result<(), String> {
         if self.find_text("general.type") == "adapter" {
             let reason = "it holds adapters without their model; adapters are read from a folder in PEFT's format";
-            return Err(unusable_error(self.path, reason));
+            return Err(reason.into());
         }
         match (self.find_integer("split.no")?, self.find_integer("split.count")?) {
-            (Some(index), Some(count)) if count > 1 => {
-                let number = index + 1;
-                let reason = format!(
-                    "it is part {number} of {count} of a model; `llama-gguf-split --merge` joins them"
-                );
-                Err(unusable_error(self.path, reason))
-            }
+            (Some(index), Some(count)) if count > 1 => Err(format!(
+                "it is part {} of {count} of a model; `llama-gguf-split --merge` joins them",
+                index + 1
+            )),
             _ => Ok(()),
         }
     }
 
     /// Converts the vocabulary to the files of a Hugging Face folder.
-    fn vocabulary_files(&self, shape: &DecoderShape) -> Result<Files, LanguageError> {
-        let wrong = |reason: String| unusable_error(self.path, reason);
-        let vocabulary = Vocabulary::new(&self.metadata).map_err(wrong)?;
-        let tokenizer = vocabulary.to_tokenizer_json().map_err(wrong)?;
+    fn vocabulary_files(&self, shape: &DecoderShape) -> Result<Files, String> {
+        let vocabulary = Vocabulary::new(&self.metadata)?;
+        let tokenizer = vocabulary.to_tokenizer_json()?;
         let text = |value: &Value| value.as_str().map(str::to_string);
         let config = json!({
             "tokenizer_class": "PreTrainedTokenizerFast",
@@ -449,17 +375,13 @@ impl<'a> Gguf<'a> {
 
 /// Reads a model from a file.
 pub(super) fn read(path: &Path) -> Result<LanguageModel, LanguageError> {
-    let opened = input::open(path).map_err(file_error("read", path))?;
-    // SAFETY: any bytes are valid numbers, and texts are copied before they are used. If another process modifies the
-    // file while it is mapped, values change, or the program is stopped by SIGBUS, but memory safety is not affected.
-    let bytes = unsafe { Mmap::map(&opened) }.map_err(file_error("read", path))?;
-    reject_lfs_pointer(&bytes, path)?;
-    let file = Gguf::parse(&bytes, path).map_err(|reason| unusable_error(path, reason))?;
-    file.check_is_whole_model()?;
-    let shape = file.shape()?;
-    let find = |parameter: &Parameter| file.find(parameter, &shape);
+    let bytes = map_file(path)?;
+    let file = Gguf::parse(&bytes).map_err(unusable(path))?;
+    file.check_is_whole_model().map_err(unusable(path))?;
+    let shape = file.shape().map_err(unusable(path))?;
+    let find = |parameter: &Parameter| file.find(parameter, &shape).map_err(unusable(path));
     let params = read_parameters(&shape.parameters(), path, find)?;
-    file.check_all_used(&shape)?;
-    let files = file.vocabulary_files(&shape)?;
+    file.check_all_used(&shape).map_err(unusable(path))?;
+    let files = file.vocabulary_files(&shape).map_err(unusable(path))?;
     assemble(path, shape, params, files)
 }

@@ -2,12 +2,15 @@
 
 use super::gguf_metadata::token_kinds::{BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED};
 use super::gguf_metadata::{MetadataValue, SPACE};
-use super::hugging_face::{TOKENIZER, find_special_token};
+use super::hugging_face::{TOKENIZER, find_special_tokens};
 use super::pre_tokenizers::PreTokenizer;
-use super::tokenizer::split_merge;
+use super::tokenizer::{split_merge, steps};
 use crate::text::language_model::LanguageModel;
 use serde_json::{Value, json};
 use std::collections::HashMap;
+
+/// Metadata with names that lack the prefix `tokenizer.`.
+type Entries = Vec<(&'static str, MetadataValue)>;
 
 /// Tokens of a vocabulary, by id.
 struct TokenTable {
@@ -38,32 +41,28 @@ impl TokenTable {
     }
 }
 
-/// Converts the vocabulary to metadata, with names that lack the prefix `tokenizer.`.
+/// Converts the vocabulary to metadata.
 ///
 /// # Errors
 /// A clause if llama.cpp has no such tokenizer.
-pub(super) fn convert_vocabulary(
-    model: &LanguageModel,
-) -> Result<Vec<(String, MetadataValue)>, String> {
+pub(super) fn convert_vocabulary(model: &LanguageModel) -> Result<Entries, String> {
     let json = model.files.get(TOKENIZER);
     let json: Value = json.and_then(|text| serde_json::from_slice(text).ok()).unwrap_or_default();
     let mut tokens = TokenTable::new(&json, model.shape.num_actions);
-    let mut metadata: Vec<(&str, MetadataValue)> = match json["model"]["type"].as_str() {
+    let mut metadata = match json["model"]["type"].as_str() {
         Some("BPE") if json["model"]["byte_fallback"] == true => {
             convert_sentence_piece(&json, &mut tokens)?
         }
         Some("BPE") => convert_byte_level(&json)?,
         Some("WordLevel") => convert_characters(&mut tokens)?,
-        _ => {
-            return Err("llama.cpp has no counterpart of this kind of `tokenizer.json`".into());
-        }
+        _ => return Err("llama.cpp has no counterpart of this kind of `tokenizer.json`".into()),
     };
     let [bos, eos] = bounding_tokens(&json["post_processor"]);
     let stop = model.stop_tokens.first().copied();
     // llama.cpp assumes token 11 if none is named.
-    let bos_name =
-        find_special_token(&model.files, "bos_token", &model.base).map_err(|e| e.to_string())?;
-    let named_bos = bos.or(tokens.ids.get(&bos_name).copied()).or(stop);
+    let special = find_special_tokens(&model.files, &model.base).map_err(|e| e.to_string())?;
+    let named_bos = special.get("bos_token").and_then(|name| tokens.ids.get(name)).copied();
+    let named_bos = bos.or(named_bos).or(stop);
     let stops = ["ggml.eos_token_id", "ggml.eot_token_id", "ggml.eom_token_id"];
     let stops = stops.into_iter().zip(&model.stop_tokens);
     metadata.extend(stops.map(|(name, token)| (name, MetadataValue::U32(*token))));
@@ -75,11 +74,11 @@ pub(super) fn convert_vocabulary(
     }
     metadata.push(("ggml.tokens", MetadataValue::Strings(tokens.names)));
     metadata.push(("ggml.token_type", MetadataValue::Integers(tokens.kinds)));
-    Ok(metadata.into_iter().map(|(name, value)| (name.to_string(), value)).collect())
+    Ok(metadata)
 }
 
 /// Metadata of byte-level BPE with this pre-tokenizer.
-fn byte_level_metadata(pre: &str, merges: Vec<String>) -> Vec<(&'static str, MetadataValue)> {
+fn byte_level_metadata(pre: &str, merges: Vec<String>) -> Entries {
     vec![
         ("ggml.model", MetadataValue::String("gpt2".to_string())),
         ("ggml.pre", MetadataValue::String(pre.to_string())),
@@ -88,7 +87,7 @@ fn byte_level_metadata(pre: &str, merges: Vec<String>) -> Vec<(&'static str, Met
 }
 
 /// Converts byte-level BPE.
-fn convert_byte_level(json: &Value) -> Result<Vec<(&'static str, MetadataValue)>, String> {
+fn convert_byte_level(json: &Value) -> Result<Entries, String> {
     let name = PreTokenizer::find_name(json)
         .ok_or("the way in which its `tokenizer.json` splits text has no name in llama.cpp")?;
     Ok(byte_level_metadata(name, merges(json).map(|parts| parts.join(" ")).collect()))
@@ -101,10 +100,7 @@ fn merges(json: &Value) -> impl Iterator<Item = [&str; 2]> {
 }
 
 /// Converts SentencePiece's BPE.
-fn convert_sentence_piece(
-    json: &Value,
-    tokens: &mut TokenTable,
-) -> Result<Vec<(&'static str, MetadataValue)>, String> {
+fn convert_sentence_piece(json: &Value, tokens: &mut TokenTable) -> Result<Entries, String> {
     let adds_prefix = adds_space_prefix(json)?;
     let scores = merge_scores(json, tokens);
     mark_bytes(tokens);
@@ -130,8 +126,7 @@ fn adds_space_prefix(json: &Value) -> Result<bool, String> {
     let replaces = json!({ "type": "Replace", "pattern": { "String": " " }, "content": SPACE });
     let prepends = json!({ "type": "Prepend", "prepend": SPACE });
     let changes = steps(&json["normalizer"], "normalizers");
-    let splits = steps(&json["pre_tokenizer"], "pretokenizers");
-    match (&changes[..], &splits[..]) {
+    match (changes, steps(&json["pre_tokenizer"], "pretokenizers")) {
         ([replace], []) if *replace == replaces => Ok(false),
         ([prepend, replace], []) if *prepend == prepends && *replace == replaces => Ok(true),
         // Without an entry, `split` is on.
@@ -143,17 +138,6 @@ fn adds_space_prefix(json: &Value) -> Result<bool, String> {
             Ok(meta["prepend_scheme"] != "never")
         }
         _ => Err("its `tokenizer.json` changes texts in a way that llama.cpp has not".into()),
-    }
-}
-
-/// The steps of a part of a tokenizer: those of a sequence under `key`, or the part itself.
-fn steps(part: &Value, key: &str) -> Vec<Value> {
-    match part {
-        Value::Null => Vec::new(),
-        sequence if sequence["type"] == "Sequence" => {
-            sequence[key].as_array().cloned().unwrap_or_default()
-        }
-        step => vec![step.clone()],
     }
 }
 
@@ -182,9 +166,7 @@ fn mark_bytes(tokens: &mut TokenTable) {
 }
 
 /// Converts a vocabulary of characters to bytes without merges.
-fn convert_characters(
-    tokens: &mut TokenTable,
-) -> Result<Vec<(&'static str, MetadataValue)>, String> {
+fn convert_characters(tokens: &mut TokenTable) -> Result<Entries, String> {
     for (name, kind) in tokens.names.iter_mut().zip(&tokens.kinds) {
         if *kind == NORMAL {
             let [byte] = name.as_bytes() else {
@@ -208,9 +190,7 @@ fn byte_character(byte: u8) -> char {
 
 /// The special tokens that a post-processor puts before and after a text.
 fn bounding_tokens(processor: &Value) -> [Option<u32>; 2] {
-    let list = processor["processors"].as_array();
-    let parts: Vec<&Value> = list.map_or(vec![processor], |list| list.iter().collect());
-    let mut parts = parts.into_iter();
+    let mut parts = steps(processor, "processors").iter();
     let Some(template) = parts.find(|part| part["type"] == "TemplateProcessing") else {
         return [None; 2];
     };

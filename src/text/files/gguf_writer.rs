@@ -3,9 +3,11 @@
 //! <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>
 
 use super::file_error;
+use super::gguf::paired_head_dim;
 use super::gguf_metadata::{MetadataValue, append_string};
 use super::gguf_tokens::convert_vocabulary;
-use super::parameters::FileParameter;
+use super::parameters::{FileParameter, reorder_rows};
+use super::quants::Format;
 use crate::disk;
 use crate::model::{DecoderShape, Parameter};
 use crate::nn::arch::{Adapters, GgufForm, gguf_name};
@@ -14,7 +16,7 @@ use crate::text::error::LanguageError;
 use crate::text::language_model::LanguageModel;
 use half::{bf16, f16};
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::Path;
 
 /// Alignment of tensors in bytes: the format's default.
@@ -40,28 +42,25 @@ names! {
     }
 }
 
-/// Layout of a number format in ggml's files: its codes and the sizes of a block.
-struct FormatLayout {
-    /// ggml's code of a tensor in the format.
-    tensor_code: u32,
-    /// ggml's code of a file in the format.
-    file_code: u32,
-    /// Values of a block.
-    block_values: usize,
-    /// Bytes of a block.
-    block_bytes: usize,
-}
-
 impl GgufType {
-    /// The codes and sizes of the format.
-    const fn layout(self) -> FormatLayout {
-        let (tensor_code, file_code, block_values, block_bytes) = match self {
-            Self::F32 => (0, 0, 1, 4),
-            Self::F16 => (1, 1, 1, 2),
-            Self::Bf16 => (30, 32, 1, 2),
-            Self::Q8_0 => (8, 7, BLOCK_VALUES, BLOCK_VALUES + 2),
-        };
-        FormatLayout { tensor_code, file_code, block_values, block_bytes }
+    /// ggml's code of a tensor in the format.
+    const fn tensor_code(self) -> u32 {
+        match self {
+            Self::F32 => 0,
+            Self::F16 => 1,
+            Self::Bf16 => 30,
+            Self::Q8_0 => 8,
+        }
+    }
+
+    /// ggml's code of a file in the format.
+    const fn file_code(self) -> u32 {
+        match self {
+            Self::F32 => 0,
+            Self::F16 => 1,
+            Self::Bf16 => 32,
+            Self::Q8_0 => 7,
+        }
     }
 }
 
@@ -69,8 +68,8 @@ impl GgufType {
 struct Tensor<'a> {
     parameter: FileParameter<'a>,
     format: GgufType,
-    /// Number of heads whose rotating coordinates are stored in pairs.
-    num_paired_heads: Option<usize>,
+    /// Size of a head, if the two rows of a head that rotate together are adjacent in the file.
+    paired_head_dim: Option<usize>,
 }
 
 impl<'a> Tensor<'a> {
@@ -82,13 +81,14 @@ impl<'a> Tensor<'a> {
             ([.., width], GgufType::Q8_0) if !width.is_multiple_of(BLOCK_VALUES) => GgufType::F16,
             _ => requested,
         };
-        let num_paired_heads = count_paired_heads(shape, &parameter.name);
-        Self { parameter, format, num_paired_heads }
+        let has_heads = !parameter.name.ends_with(LORA_A);
+        let paired_head_dim = paired_head_dim(shape, &parameter.name).filter(|_| has_heads);
+        Self { parameter, format, paired_head_dim }
     }
 
     fn num_bytes(&self) -> usize {
-        let FormatLayout { block_values, block_bytes, .. } = self.format.layout();
-        self.parameter.shape.iter().product::<usize>() / block_values * block_bytes
+        let format = Format::from_code(self.format.tensor_code()).expect("a known format");
+        format.num_bytes(self.parameter.params.len())
     }
 
     /// Rejects numbers that the tensor's format cannot represent.
@@ -107,10 +107,15 @@ impl<'a> Tensor<'a> {
     }
 
     /// Encodes the values in file order.
-    fn encode(&self, head_dim: usize) -> Vec<u8> {
+    fn encode(&self) -> Vec<u8> {
         let mut values = self.parameter.values();
-        if let Some(heads) = self.num_paired_heads {
-            values = pair_rotated_rows(&values, heads, head_dim).into();
+        if let Some(head_dim) = self.paired_head_dim {
+            let width = self.parameter.shape[1..].iter().product();
+            let source = |row: usize| {
+                let i = row % head_dim;
+                row - i + i % 2 * (head_dim / 2) + i / 2
+            };
+            values = reorder_rows(&values, width, source).into();
         }
         match self.format {
             GgufType::F32 => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
@@ -121,16 +126,6 @@ impl<'a> Tensor<'a> {
             GgufType::Q8_0 => values.as_chunks().0.iter().flat_map(encode_q8_0).collect(),
         }
     }
-}
-
-/// Reorders the rows of heads so that the two that rotate together are adjacent, as in Llama's files.
-fn pair_rotated_rows(values: &[f32], heads: usize, head_dim: usize) -> Vec<f32> {
-    let (width, half) = (values.len() / (heads * head_dim), head_dim / 2);
-    let rows = (0..heads * head_dim).map(|row| {
-        let (head, i) = (row / head_dim, row % head_dim);
-        head * head_dim + i % 2 * half + i / 2
-    });
-    rows.flat_map(|row| &values[row * width..][..width]).copied().collect()
 }
 
 /// Encodes a block in ggml's Q8_0: the scale in half precision, then the codes.
@@ -205,7 +200,7 @@ fn model_metadata(
     ];
     let mut metadata = vec![
         ("general.architecture".to_string(), MetadataValue::String(architecture.to_string())),
-        ("general.file_type".to_string(), MetadataValue::U32(format.layout().file_code)),
+        ("general.file_type".to_string(), MetadataValue::U32(format.file_code())),
         ("general.quantization_version".to_string(), MetadataValue::U32(2)),
     ];
     metadata.extend(sizes.map(|(key, value)| (format!("{architecture}.{key}"), value)));
@@ -214,21 +209,9 @@ fn model_metadata(
     Ok(metadata)
 }
 
-/// Counts the heads of a tensor whose rotating coordinates are adjacent in files; `None` for other tensors.
-fn count_paired_heads(shape: &DecoderShape, name: &str) -> Option<usize> {
-    let has_rows = !name.ends_with(LORA_A);
-    let rotates_adjacent_pairs = shape.family.gguf.is_some_and(|form| form.rotates_adjacent_pairs);
-    let part = name.split('.').nth(2).filter(|_| rotates_adjacent_pairs && has_rows)?;
-    match part {
-        "attn_q" => Some(shape.num_heads),
-        "attn_k" => Some(shape.num_kv_heads),
-        _ => None,
-    }
-}
-
-/// Creates the error for a model that the file at `path` cannot express.
-fn unwritable_error(path: &Path, reason: String) -> LanguageError {
-    LanguageError::Unwritable { path: path.to_path_buf(), reason }
+/// Creates the error for a model that the file at `path` cannot express, for `map_err`.
+fn unwritable(path: &Path) -> impl FnOnce(String) -> LanguageError {
+    move |reason| LanguageError::Unwritable { path: path.to_path_buf(), reason }
 }
 
 /// Writes a model without its adapters.
@@ -238,8 +221,7 @@ pub(super) fn write(
     path: &Path,
 ) -> Result<(), LanguageError> {
     let shape = &model.shape;
-    let metadata =
-        model_metadata(model, format).map_err(|reason| unwritable_error(path, reason))?;
+    let metadata = model_metadata(model, format).map_err(unwritable(path))?;
     let name = |parameter: &Parameter| gguf_name(shape, &parameter.name);
     let parameters = FileParameter::list(&shape.parameters(), model.params.values(), name);
     write_file(path, &metadata, parameters, format, shape)
@@ -253,7 +235,7 @@ pub(super) fn write_adapters(
     path: &Path,
 ) -> Result<(), LanguageError> {
     let shape = &model.shape;
-    let architecture = find_architecture(shape).map_err(|reason| unwritable_error(path, reason))?;
+    let architecture = find_architecture(shape).map_err(unwritable(path))?;
     let text = |text: &str| MetadataValue::String(text.to_string());
     let metadata = [
         ("general.architecture", text(architecture)),
@@ -283,7 +265,7 @@ fn write_file(
 ) -> Result<(), LanguageError> {
     let tensors = parameters.into_iter().map(|parameter| Tensor::new(parameter, format, shape));
     let tensors: Vec<Tensor> = tensors.collect();
-    tensors.iter().try_for_each(Tensor::check).map_err(|reason| unwritable_error(path, reason))?;
+    tensors.iter().try_for_each(Tensor::check).map_err(unwritable(path))?;
     let mut header = b"GGUF".to_vec();
     header.extend(3u32.to_le_bytes());
     header.extend((tensors.len() as u64).to_le_bytes());
@@ -299,17 +281,13 @@ fn write_file(
         header.extend((shape.len() as u32).to_le_bytes());
         // The file lists axes in reverse order.
         shape.iter().rev().for_each(|size| header.extend((*size as u64).to_le_bytes()));
-        header.extend(tensor.format.layout().tensor_code.to_le_bytes());
+        header.extend(tensor.format.tensor_code().to_le_bytes());
         header.extend(start.to_le_bytes());
         start += tensor.num_bytes().next_multiple_of(ALIGNMENT) as u64;
     }
     let write = |file: &mut File| {
-        let mut to = BufWriter::new(file);
-        write_padded(&mut to, &header)?;
-        tensors
-            .iter()
-            .try_for_each(|tensor| write_padded(&mut to, &tensor.encode(shape.head_dim)))?;
-        to.flush()
+        write_padded(file, &header)?;
+        tensors.iter().try_for_each(|tensor| write_padded(file, &tensor.encode()))
     };
     disk::write_output(path, write).map_err(file_error("written", path))
 }
@@ -323,7 +301,6 @@ fn write_padded(to: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::files::quants::Format;
 
     #[test]
     fn values_outside_a_format_are_rejected() {
@@ -332,7 +309,7 @@ mod tests {
             let (name, shape) = ("w".to_string(), vec![1, 2]);
             let parameter =
                 FileParameter { name, shape, params: &numbers, transposed_columns: None };
-            Tensor { parameter, format, num_paired_heads: None }.check()
+            Tensor { parameter, format, paired_head_dim: None }.check()
         };
         for (format, max) in [
             (GgufType::F16, 65504.0),

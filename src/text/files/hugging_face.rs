@@ -3,7 +3,7 @@
 use super::parameters::{hugging_face_name, read_parameters};
 use super::tokenizer::{self, special_token_name, token_text};
 use super::weights::{WEIGHTS, WeightFiles, write_weights};
-use super::{file_error, read_file, to_pretty_json, unusable_error, wrong_type_reason};
+use super::{file_error, read_file, to_pretty_json, unusable, unusable_error, wrong_type_reason};
 use crate::model::{DecoderShape, Parameter};
 use crate::nn::DecoderParams;
 use crate::nn::arch::ConfigError;
@@ -67,15 +67,15 @@ fn move_templates_to_config(
     folder: &Path,
     tool_template: &[u8],
 ) -> Result<(), LanguageError> {
-    let mut config = match parse_file(files, TOKENIZER_CONFIG, folder)? {
-        Value::Null => json!({}),
-        config => config,
-    };
-    let templates = find_template_sources(files, &config)
-        .map_err(|reason| unusable_error(&folder.join(TOKENIZER_CONFIG), reason))?;
+    let mut config = parse_file(files, TOKENIZER_CONFIG, folder)?;
+    if !config.is_object() {
+        config = json!({});
+    }
+    let template =
+        find_template(files, &config).map_err(unusable(&folder.join(TOKENIZER_CONFIG)))?;
     let tool_template = String::from_utf8_lossy(tool_template);
     config["chat_template"] = json!([
-        { "name": "default", "template": templates.source.unwrap_or_default() },
+        { "name": "default", "template": template.unwrap_or_default().source },
         { "name": "tool_use", "template": tool_template },
     ]);
     files.remove(CHAT_TEMPLATE);
@@ -95,12 +95,12 @@ pub(super) fn with_files_of_adapters(
     let mut files = read_kept_files(folder)?;
     files.remove(CONFIG);
     // As in `transformers`, a tokenizer is read from one folder.
+    let [has_tokenizer, has_config] =
+        [TOKENIZER, TOKENIZER_CONFIG].map(|name| files.contains_key(name));
     let is_replaced = |name: &str| match name {
         CONFIG | GENERATION_CONFIG => false,
-        CHAT_TEMPLATE | SPECIAL_TOKENS | ADDED_TOKENS if files.contains_key(TOKENIZER_CONFIG) => {
-            true
-        }
-        _ => files.contains_key(TOKENIZER),
+        CHAT_TEMPLATE | SPECIAL_TOKENS | ADDED_TOKENS => has_tokenizer || has_config,
+        _ => has_tokenizer,
     };
     let mut new_files = model.files.clone();
     new_files.retain(|name, _| !is_replaced(name));
@@ -144,14 +144,9 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
         files.insert(CONFIG.to_string(), to_pretty_json(&config));
     }
     // Writers of shared tensors keep one of the two names, which may be the head's.
+    let has_head_alone = is_tied && !weights.contains(EMBEDDINGS) && weights.contains(HEAD);
     let name = |parameter: &Parameter| match hugging_face_name(parameter) {
-        name if name == EMBEDDINGS
-            && is_tied
-            && !weights.contains(EMBEDDINGS)
-            && weights.contains(HEAD) =>
-        {
-            HEAD.to_string()
-        }
+        name if has_head_alone && name == EMBEDDINGS => HEAD.to_string(),
         name => name,
     };
     let find = |parameter: &Parameter| weights.find(parameter, &name(parameter));
@@ -168,44 +163,23 @@ fn find_turn_end(template: &ChatTemplate, tokenizer: &dyn Tokenizer) -> Option<u
     special.or_else(|| tokens.iter().find(|token| !text(token).trim().is_empty())).copied()
 }
 
-/// Finds the name of a special token, in the first file that has one; empty without any.
-pub(super) fn find_special_token(
+/// Finds the special tokens with names of their own, such as `bos_token`, each in the first file that has it.
+pub(super) fn find_special_tokens(
     files: &Files,
-    key: &str,
-    folder: &Path,
-) -> Result<String, LanguageError> {
-    for name in [TOKENIZER_CONFIG, SPECIAL_TOKENS] {
-        let tokens = parse_file(files, name, folder)?;
-        let token = special_token_name(&tokens, key)
-            .map_err(|reason| unusable_error(&folder.join(name), reason))?;
-        if !token.is_empty() {
-            return Ok(token.to_string());
-        }
-    }
-    Ok(String::new())
-}
-
-/// Finds the special tokens that `transformers` passes to chat templates: those with a name of their own, and the named
-/// ones of `extra_special_tokens`.
-fn find_special_tokens(
-    files: &Files,
-    config: &Value,
     folder: &Path,
 ) -> Result<BTreeMap<String, String>, LanguageError> {
     let mut special_tokens = BTreeMap::new();
-    for key in
-        ["bos", "eos", "unk", "sep", "pad", "cls", "mask"].map(|name| format!("{name}_token"))
-    {
-        let text = find_special_token(files, &key, folder)?;
-        // A template may ask whether a token is defined; the first two may be added to other texts.
-        if !text.is_empty() || ["bos_token", "eos_token"].contains(&&*key) {
-            special_tokens.insert(key, text);
+    for name in [TOKENIZER_CONFIG, SPECIAL_TOKENS] {
+        let tokens = parse_file(files, name, folder)?;
+        for key in ["bos", "eos", "unk", "sep", "pad", "cls", "mask"] {
+            let key = format!("{key}_token");
+            if !special_tokens.contains_key(&key) {
+                let token = special_token_name(&tokens, &key);
+                let token = token.map_err(unusable(&folder.join(name)))?;
+                special_tokens.extend(token.map(|token| (key, token.to_string())));
+            }
         }
     }
-    let extra = config["extra_special_tokens"].as_object().into_iter().flatten();
-    let extra =
-        extra.filter_map(|(name, token)| Some((name.clone(), token_text(token)?.to_string())));
-    special_tokens.extend(extra);
     Ok(special_tokens)
 }
 
@@ -219,51 +193,49 @@ pub(super) fn assemble(
     let tokenizer_path = path.join(TOKENIZER);
     let tokenizer = tokenizer::read(&files[TOKENIZER], shape.num_actions, &tokenizer_path)?;
     let config = parse_file(&files, TOKENIZER_CONFIG, path)?;
-    let config_path = path.join(TOKENIZER_CONFIG);
-    let wrong = |reason: String| unusable_error(&config_path, reason);
-    let eos = find_special_token(&files, "eos_token", path)?;
-    let mut stop_tokens = find_stop_tokens(&*tokenizer, &eos, &files, path, shape.num_actions)?;
-    let TemplateSources { source, tool_source } =
-        find_template_sources(&files, &config).map_err(wrong)?;
-    let special_tokens = find_special_tokens(&files, &config, path)?;
-    let mut template = source.map(|source| {
-        let (turn_end, exceeded) = Default::default();
-        ChatTemplate { source, tool_source, special_tokens, turn_end, exceeded }
-    });
+    let special_tokens = find_special_tokens(&files, path)?;
+    let eos = special_tokens.get("eos_token").and_then(|eos| tokenizer.find_token(eos));
+    let mut stop_tokens = find_stop_tokens(eos, &files, path, shape.num_actions)?;
+    let template = find_template(&files, &config);
+    let mut template = template.map_err(unusable(&path.join(TOKENIZER_CONFIG)))?;
     if let Some(template) = &mut template {
+        // As in `transformers`, also with the named ones of `extra_special_tokens`. A template may ask whether a token
+        // is defined; the first two may be added to other texts.
+        let first = ["bos_token", "eos_token"].map(|key| (key.to_string(), String::new()));
+        let extra = config["extra_special_tokens"].as_object().into_iter().flatten();
+        let extra = extra.filter_map(|(key, token)| Some((key.clone(), token_text(token)?.into())));
+        template.special_tokens.extend(first.into_iter().chain(special_tokens).chain(extra));
         template.turn_end = find_turn_end(template, &*tokenizer);
         stop_tokens.extend(template.turn_end.filter(|end| !stop_tokens.contains(end)));
     }
     // Absolute, so that adapters find their model from any working directory.
     let base = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
-    let (adapters, prompt_cache) = (None, PromptCache::default());
     Ok(LanguageModel {
         shape,
         params,
-        adapters,
+        adapters: None,
         tokenizer,
         template,
         stop_tokens,
         files,
         base,
-        prompt_cache,
+        prompt_cache: PromptCache::default(),
     })
 }
 
-/// Finds the tokens that end a text, the tokenizer's `eos_token` first, which for chat models ends a turn.
+/// Finds the tokens that end a text, the tokenizer's `eos` first, which for chat models ends a turn.
 fn find_stop_tokens(
-    tokenizer: &dyn Tokenizer,
-    eos: &str,
+    eos: Option<u32>,
     files: &Files,
     folder: &Path,
     num_tokens: usize,
 ) -> Result<Vec<u32>, LanguageError> {
     // A token without weights cannot end a text, and has no logit to learn.
     let has_logit = |id: &u32| (*id as usize) < num_tokens;
-    let mut tokens: Vec<u32> = tokenizer.find_token(eos).filter(has_logit).into_iter().collect();
+    let mut tokens: Vec<u32> = eos.filter(has_logit).into_iter().collect();
     for name in [GENERATION_CONFIG, CONFIG] {
         let ends = parse_end_tokens(&parse_file(files, name, folder)?);
-        for id in ends.map_err(|reason| unusable_error(&folder.join(name), reason))? {
+        for id in ends.map_err(unusable(&folder.join(name)))? {
             if has_logit(&id) && !tokens.contains(&id) {
                 tokens.push(id);
             }
@@ -289,22 +261,15 @@ fn parse_end_tokens(config: &Value) -> Result<Vec<u32>, String> {
     Ok(ids.iter().filter_map(|id| u32::try_from(id.as_u64()?).ok()).collect())
 }
 
-/// Sources of a model's chat templates.
-#[derive(Default)]
-struct TemplateSources {
-    source: Option<String>,
-    /// Source for conversations with tools, if it is another.
-    tool_source: Option<String>,
-}
-
-/// Finds the sources of the chat templates, the default one in a file of its own or in `tokenizer_config.json`.
+/// Finds the sources of the chat templates, the default one in a file of its own or in `tokenizer_config.json`; `None`
+/// without a default one.
 ///
 /// # Errors
 /// A clause if one is not a string.
-fn find_template_sources(files: &Files, config: &Value) -> Result<TemplateSources, String> {
+fn find_template(files: &Files, config: &Value) -> Result<Option<ChatTemplate>, String> {
+    let plain = |source: String| Some(ChatTemplate { source, ..ChatTemplate::default() });
     if let Some(bytes) = files.get(CHAT_TEMPLATE) {
-        let source = Some(String::from_utf8_lossy(bytes).into_owned());
-        return Ok(TemplateSources { source, tool_source: None });
+        return Ok(plain(String::from_utf8_lossy(bytes).into_owned()));
     }
     let key = "chat_template";
     let to_text = |template: &Value| {
@@ -320,19 +285,19 @@ fn find_template_sources(files: &Files, config: &Value) -> Result<TemplateSource
                 let template = templates.iter().find(|template| template["name"] == name);
                 template.map(|template| to_text(&template["template"])).transpose()
             };
-            Ok(TemplateSources { source: named("default")?, tool_source: named("tool_use")? })
+            let (source, tool_source) = (named("default")?, named("tool_use")?);
+            let template = source.and_then(plain);
+            Ok(template.map(|template| ChatTemplate { tool_source, ..template }))
         }
-        Value::Null => Ok(TemplateSources::default()),
-        template => Ok(TemplateSources { source: Some(to_text(template)?), tool_source: None }),
+        Value::Null => Ok(None),
+        template => Ok(plain(to_text(template)?)),
     }
 }
 
 /// Parses a file as JSON; null if there is none.
 fn parse_file(files: &Files, name: &str, folder: &Path) -> Result<Value, LanguageError> {
     match files.get(name) {
-        Some(bytes) => {
-            serde_json::from_slice(bytes).map_err(|e| unusable_error(&folder.join(name), e))
-        }
+        Some(bytes) => serde_json::from_slice(bytes).map_err(unusable(&folder.join(name))),
         None => Ok(Value::Null),
     }
 }
@@ -347,16 +312,10 @@ fn parse_shape(config: &Value, path: &Path) -> Result<DecoderShape, LanguageErro
     })
 }
 
-/// Assembles a model from the files of a folder other than the weights; `params` reads the weights.
-pub(super) fn model_from_files<E: From<LanguageError>>(
-    folder: &Path,
-    files: Files,
-    params: impl FnOnce(&DecoderShape) -> Result<DecoderParams, E>,
-) -> Result<LanguageModel, E> {
-    check_files(folder, &files)?;
-    let shape = parse_shape(&parse_file(&files, CONFIG, folder)?, &folder.join(CONFIG))?;
-    let params = params(&shape)?;
-    Ok(assemble(folder, shape, params, files)?)
+/// Reads the shape of the model with these files, which must be all that every model needs.
+pub(super) fn read_shape(folder: &Path, files: &Files) -> Result<DecoderShape, LanguageError> {
+    check_files(folder, files)?;
+    parse_shape(&parse_file(files, CONFIG, folder)?, &folder.join(CONFIG))
 }
 
 /// Checks that a folder has the files that every model needs.
@@ -371,8 +330,8 @@ fn check_files(folder: &Path, files: &Files) -> Result<(), LanguageError> {
 fn check_vocabulary(folder: &Path, files: &Files) -> Result<(), LanguageError> {
     let config = parse_file(files, TOKENIZER_CONFIG, folder)?;
     let added = parse_file(files, ADDED_TOKENS, folder)?;
-    let checked = tokenizer::check_added_tokens(&files[TOKENIZER], &config, &added);
-    checked.map_err(|reason| unusable_error(&folder.join(TOKENIZER), reason))
+    tokenizer::check_added_tokens(&files[TOKENIZER], &config, &added)
+        .map_err(unusable(&folder.join(TOKENIZER)))
 }
 
 /// Writes a folder with the model, its weights in single precision.
@@ -386,8 +345,7 @@ pub(super) fn write(model: &LanguageModel, folder: &Path) -> Result<(), Language
             files.insert(CONFIG.to_string(), to_pretty_json(&config));
         }
     }
-    add_stop_tokens(model, &mut files, folder)?;
-    write_files(&files, folder)?;
+    write_files(model, files, folder)?;
     let (path, parameters) = (folder.join(WEIGHTS), model.shape.parameters());
     write_weights(&path, &parameters, model.params.values(), hugging_face_name)
 }
@@ -397,7 +355,7 @@ pub(super) fn write(model: &LanguageModel, folder: &Path) -> Result<(), Language
 ///
 /// # Errors
 /// If a file is malformed.
-pub(super) fn add_stop_tokens(
+fn add_stop_tokens(
     model: &LanguageModel,
     files: &mut Files,
     folder: &Path,
@@ -409,8 +367,7 @@ pub(super) fn add_stop_tokens(
         // `transformers` then takes them from the configuration.
         (CONFIG, &parse_file(files, CONFIG, folder)?)
     };
-    let named =
-        parse_end_tokens(config).map_err(|reason| unusable_error(&folder.join(name), reason))?;
+    let named = parse_end_tokens(config).map_err(unusable(&folder.join(name)))?;
     if !model.stop_tokens.iter().all(|token| named.contains(token)) {
         if !generation.is_object() {
             generation = json!({});
@@ -431,8 +388,13 @@ pub(super) fn metadata(model: &LanguageModel) -> Files {
     files
 }
 
-/// Writes files into a folder.
-pub(super) fn write_files(files: &Files, folder: &Path) -> Result<(), LanguageError> {
+/// Writes the files of a model other than the weights into a folder.
+pub(super) fn write_files(
+    model: &LanguageModel,
+    mut files: Files,
+    folder: &Path,
+) -> Result<(), LanguageError> {
+    add_stop_tokens(model, &mut files, folder)?;
     std::fs::create_dir_all(folder).map_err(file_error("written", folder))?;
     for (name, bytes) in files {
         let path = folder.join(name);

@@ -25,6 +25,7 @@ use super::language_model::LanguageModel;
 use super::{Adapters, DecoderParams};
 use crate::disk::input;
 use crate::model::DecoderShape;
+use memmap2::Mmap;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io;
@@ -93,7 +94,9 @@ impl LanguageModel {
         let config = adapter::take_config(&mut files, folder)?;
         // A checkpoint from elsewhere may have any others, which are not to reach a model's folder.
         files.retain(|name, _| hugging_face::KEPT_FILES.contains(&&**name));
-        let mut model = hugging_face::model_from_files(folder, files, params)?;
+        let shape = hugging_face::read_shape(folder, &files)?;
+        let params = params(&shape)?;
+        let mut model = hugging_face::assemble(folder, shape, params, files)?;
         model.base = PathBuf::new();
         model.adapters = config.map(|config| Adapters::zeros(&model.shape, &config));
         Ok(model)
@@ -108,6 +111,11 @@ fn to_pretty_json(value: &Value) -> Vec<u8> {
 /// Creates the error for a malformed file.
 fn unusable_error(path: &Path, reason: impl ToString) -> LanguageError {
     LanguageError::Unusable { path: path.to_path_buf(), reason: reason.to_string() }
+}
+
+/// Creates the error for a malformed file from a reason, for `map_err`.
+fn unusable<R: ToString>(path: &Path) -> impl FnOnce(R) -> LanguageError {
+    move |reason| unusable_error(path, reason)
 }
 
 /// Reason for rejecting an entry with a value of the wrong type, which is abbreviated since it may be long.
@@ -127,6 +135,19 @@ fn file_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> La
 /// If it cannot be read, or is a Git LFS pointer.
 fn read_file(path: &Path) -> Result<Vec<u8>, LanguageError> {
     let bytes = input::read(path, input::MAX_DATA_BYTES).map_err(file_error("read", path))?;
+    reject_lfs_pointer(&bytes, path)?;
+    Ok(bytes)
+}
+
+/// Maps a whole file into memory. Texts must be copied before they are checked: another process may modify the file.
+///
+/// # Errors
+/// If it cannot be read, or is a Git LFS pointer.
+fn map_file(path: &Path) -> Result<Mmap, LanguageError> {
+    let file = input::open(path).map_err(file_error("read", path))?;
+    // SAFETY: any bytes are valid. If another process modifies the file while it is mapped, values change, or the
+    // program is stopped by SIGBUS, but memory safety is not affected.
+    let bytes = unsafe { Mmap::map(&file) }.map_err(file_error("read", path))?;
     reject_lfs_pointer(&bytes, path)?;
     Ok(bytes)
 }

@@ -1,5 +1,6 @@
 //! Parameters of a decoder in files: names, layouts, and reading.
 
+use super::quants::Format;
 use super::unusable_error;
 use crate::model::Parameter;
 use crate::nn::ops::stored::StoredMatrix;
@@ -20,6 +21,23 @@ pub(super) fn shape_in_files(parameter: &Parameter) -> Vec<usize> {
         parameter.shape.iter().rev().copied().collect()
     } else {
         parameter.shape.clone()
+    }
+}
+
+/// Checks the shape that a parameter has in a file, where its name is `name`.
+///
+/// # Errors
+/// A clause if the shape is another.
+pub(super) fn check_shape(
+    parameter: &Parameter,
+    name: &str,
+    found: &[usize],
+) -> Result<(), String> {
+    let wanted = shape_in_files(parameter);
+    if found == wanted {
+        Ok(())
+    } else {
+        Err(format!("`{name}` has the shape {found:?}, but must have {wanted:?}"))
     }
 }
 
@@ -69,14 +87,46 @@ impl<'a> FileParameter<'a> {
     }
 }
 
-/// A parameter in a file, whose values can be read.
-pub(super) trait ParameterSource: Send + Sync {
-    /// Reads the values, in file order.
-    fn read(&self) -> Vec<f32>;
+/// A parameter in a file, row by row.
+pub(super) struct FileBytes<'a> {
+    pub format: Format,
+    pub bytes: &'a [u8],
+    /// Size of a head, if the two rows of a head that rotate together are adjacent in the file.
+    pub paired_head_dim: Option<usize>,
+}
 
-    /// Reads a matrix `[inner, columns]`, stored in the file column by column, in its number format; `None` if that is
-    /// f32.
-    fn read_stored(&self, sizes: [usize; 2]) -> Option<StoredMatrix>;
+impl FileBytes<'_> {
+    /// Index in the file of a row of Hugging Face's layout.
+    fn file_row(&self, row: usize) -> usize {
+        let Some(head_dim) = self.paired_head_dim else { return row };
+        let (i, half) = (row % head_dim, head_dim / 2);
+        row - i + i % half * 2 + i / half
+    }
+
+    /// Reads the values, in rows of `width` numbers.
+    fn read(&self, width: usize) -> Vec<f32> {
+        let values = self.format.decode(self.bytes);
+        match self.paired_head_dim {
+            Some(_) => reorder_rows(&values, width, |row| self.file_row(row)),
+            None => values,
+        }
+    }
+
+    /// Reads a matrix `[inner, columns]`, whose columns are the rows of the file, in its number format; `None` if that
+    /// is f32.
+    fn read_stored(&self, sizes: [usize; 2]) -> Option<StoredMatrix> {
+        self.format.to_matrix(self.bytes, sizes, |row| self.file_row(row))
+    }
+}
+
+/// Copies rows of `width` numbers into another order: row `i` is row `source(i)` of `values`.
+pub(super) fn reorder_rows(
+    values: &[f32],
+    width: usize,
+    source: impl Fn(usize) -> usize,
+) -> Vec<f32> {
+    let rows = (0..values.len() / width).flat_map(|row| &values[source(row) * width..][..width]);
+    rows.copied().collect()
 }
 
 /// Reads the parameters of a model: matrices in the number format of the file, the others in f32. `find` looks a
@@ -84,18 +134,19 @@ pub(super) trait ParameterSource: Send + Sync {
 ///
 /// # Errors
 /// If `find` fails, or a number is not finite.
-pub(super) fn read_parameters<T: ParameterSource>(
+pub(super) fn read_parameters<'a>(
     parameters: &[Parameter],
     path: &Path,
-    find: impl Fn(&Parameter) -> Result<T, LanguageError>,
+    find: impl Fn(&Parameter) -> Result<FileBytes<'a>, LanguageError>,
 ) -> Result<DecoderParams, LanguageError> {
-    let found = parameters.iter().map(find).collect::<Result<Vec<T>, _>>()?;
+    let found = parameters.iter().map(find).collect::<Result<Vec<_>, _>>()?;
     let parts = parameters.par_iter().zip(found).map(|(parameter, found)| {
         let not_finite = || {
             let reason = format!("`{}` holds numbers that are not finite", parameter.name);
             unusable_error(path, reason)
         };
-        if let [columns, inner] = shape_in_files(parameter)[..]
+        let shape = shape_in_files(parameter);
+        if let [columns, inner] = shape[..]
             && let Some(matrix) = found.read_stored([inner, columns])
         {
             return match (matrix.is_finite(), is_transposed(parameter)) {
@@ -104,7 +155,7 @@ pub(super) fn read_parameters<T: ParameterSource>(
                 (true, false) => Ok(StoredParameter::Table(matrix)),
             };
         }
-        let mut values = found.read();
+        let mut values = found.read(shape[1..].iter().product());
         if !values.iter().all(|x| x.is_finite()) {
             return Err(not_finite());
         }

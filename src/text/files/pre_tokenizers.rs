@@ -3,6 +3,7 @@
 //! Names, patterns and flags are facts of llama.cpp (`src/llama-vocab.cpp`); where it gives a pattern in another
 //! form than the model's own `tokenizer.json`, the latter's is here.
 
+use super::tokenizer::steps;
 use serde_json::Value;
 
 /// A pre-tokenizer, with the settings implied by its name.
@@ -85,13 +86,11 @@ impl PreTokenizer {
             normalizer if normalizer["type"] == "NFC" => true,
             _ => return None,
         };
-        let splits = &json["pre_tokenizer"];
-        let list = splits["pretokenizers"].as_array();
-        let parts: Vec<&Value> = list.map_or(vec![splits], |list| list.iter().collect());
+        let parts = steps(&json["pre_tokenizer"], "pretokenizers");
         if !parts.iter().any(|part| part["type"] == "ByteLevel") {
             return None;
         }
-        let patterns = parts.into_iter().map(|part| match part["type"].as_str()? {
+        let patterns = parts.iter().map(|part| match part["type"].as_str()? {
             "Split" if part["behavior"] == "Isolated" && part["invert"] != true => {
                 part["pattern"]["Regex"].as_str().map(Some)
             }

@@ -28,39 +28,31 @@ enum Encoding {
 /// Fills the codes of a block, and the scales and offsets of its groups.
 type Unpack = fn(&[u8], &mut [u16], &mut [[f32; 2]]);
 
-/// The names of ggml's other formats (`ggml.h`).
-const UNSUPPORTED_NAMES: [(u32, &str); 22] = [
-    (9, "Q8_1"),
-    (10, "Q2_K"),
-    (11, "Q3_K"),
-    (15, "Q8_K"),
-    (16, "IQ2_XXS"),
-    (17, "IQ2_XS"),
-    (18, "IQ3_XXS"),
-    (19, "IQ1_S"),
-    (20, "IQ4_NL"),
-    (21, "IQ3_S"),
-    (22, "IQ2_S"),
-    (23, "IQ4_XS"),
-    (24, "I8"),
-    (25, "I16"),
-    (26, "I32"),
-    (27, "I64"),
-    (28, "F64"),
-    (29, "IQ1_M"),
-    (34, "TQ1_0"),
-    (35, "TQ2_0"),
-    (39, "MXFP4"),
-    (40, "NVFP4"),
+/// The names of ggml's formats by their codes (`ggml.h`); empty for those that it has removed.
+const NAMES: [&str; 41] = [
+    "F32", "F16", "Q4_0", "Q4_1", "", "", "Q5_0", "Q5_1", "Q8_0", "Q8_1", "Q2_K", "Q3_K", "Q4_K",
+    "Q5_K", "Q6_K", "Q8_K", "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ2_S",
+    "IQ4_XS", "I8", "I16", "I32", "I64", "F64", "IQ1_M", "BF16", "", "", "", "TQ1_0", "TQ2_0", "",
+    "", "", "MXFP4", "NVFP4",
 ];
 
 impl Format {
+    /// Single precision.
+    pub const F32: Self = Self { block_values: 1, block_bytes: 4, encoding: Encoding::Single };
+    /// Half precision.
+    pub const F16: Self = Self::half(NumberFormat::F16);
+    /// bfloat16.
+    pub const BF16: Self = Self::half(NumberFormat::Bf16);
+
+    const fn half(format: NumberFormat) -> Self {
+        Self { block_values: 1, block_bytes: 2, encoding: Encoding::Half(format) }
+    }
+
     /// Finds a format by ggml's code.
     ///
     /// # Errors
     /// A phrase that names the format and the supported ones, if it is not supported.
     pub fn from_code(code: u32) -> Result<Self, String> {
-        let whole = |block_bytes, encoding| Ok(Self { block_values: 1, block_bytes, encoding });
         let codes = |block_values, block_bytes, format, group_size, unpack| {
             Ok(Self {
                 block_values,
@@ -69,8 +61,8 @@ impl Format {
             })
         };
         match code {
-            0 => whole(4, Encoding::Single),
-            1 => whole(2, Encoding::Half(NumberFormat::F16)),
+            0 => Ok(Self::F32),
+            1 => Ok(Self::F16),
             2 => codes(32, 18, NumberFormat::FourBit, 32, unpack_q4_q5::<false, false>),
             3 => codes(32, 20, NumberFormat::FourBit, 32, unpack_q4_q5::<true, false>),
             6 => codes(32, 22, NumberFormat::EightBit, 32, unpack_q4_q5::<false, true>),
@@ -79,11 +71,10 @@ impl Format {
             12 => codes(256, 144, NumberFormat::FourBit, 32, unpack_q4k_q5k::<false>),
             13 => codes(256, 176, NumberFormat::EightBit, 32, unpack_q4k_q5k::<true>),
             14 => codes(256, 210, NumberFormat::EightBit, 16, unpack_q6_k),
-            30 => whole(2, Encoding::Half(NumberFormat::Bf16)),
+            30 => Ok(Self::BF16),
             _ => {
-                let name = UNSUPPORTED_NAMES.iter().find(|(known, _)| *known == code);
-                let name =
-                    name.map_or_else(|| format!("number {code}"), |(_, name)| name.to_string());
+                let name = NAMES.get(code as usize).filter(|name| !name.is_empty());
+                let name = name.map_or_else(|| format!("number {code}"), |name| name.to_string());
                 Err(format!(
                     "ggml's format {name}, which is not known; there are F32, F16, BF16, Q4_0, Q4_1, Q5_0, \
                      Q5_1, Q8_0, Q4_K, Q5_K and Q6_K"
@@ -92,33 +83,21 @@ impl Format {
         }
     }
 
+    /// Bytes of this many values, which fill whole blocks.
+    pub fn num_bytes(self, num_values: usize) -> usize {
+        num_values / self.block_values * self.block_bytes
+    }
+
     /// Decodes all values of some blocks.
-    pub fn decode(&self, blocks: &[u8]) -> Vec<f32> {
-        let mut codes = vec![0; self.block_values];
-        let mut decode_block = |block: &[u8], to: &mut [f32]| match self.encoding {
-            Encoding::Single => {
-                to[0] = f32::from_le_bytes([block[0], block[1], block[2], block[3]])
-            }
-            Encoding::Half(format) => {
-                to[0] = format.decode(u16::from_le_bytes([block[0], block[1]]))
-            }
-            Encoding::Codes { format, group_size, unpack } => {
-                let mut scales = [[0.0; 2]; 16];
-                unpack(block, &mut codes, &mut scales[..self.block_values / group_size]);
-                let groups = to.chunks_exact_mut(group_size).zip(codes.chunks_exact(group_size));
-                for ((to, codes), [scale, offset]) in groups.zip(scales) {
-                    for (x, code) in to.iter_mut().zip(codes) {
-                        *x = format.decode(*code) * scale + offset;
-                    }
-                }
-            }
-        };
+    pub fn decode(self, blocks: &[u8]) -> Vec<f32> {
         let mut values = vec![0.0; blocks.len() / self.block_bytes * self.block_values];
-        let places = values.chunks_exact_mut(self.block_values);
-        blocks
-            .chunks_exact(self.block_bytes)
-            .zip(places)
-            .for_each(|(block, to)| decode_block(block, to));
+        match self.to_matrix(blocks, [values.len(), 1], |_| 0) {
+            Some(matrix) => matrix.read_column(0, &mut values),
+            None => {
+                let words = blocks.as_chunks().0;
+                values.iter_mut().zip(words).for_each(|(x, word)| *x = f32::from_le_bytes(*word));
+            }
+        }
         values
     }
 
@@ -130,7 +109,7 @@ impl Format {
         sizes @ [inner, _]: [usize; 2],
         row: impl Fn(usize) -> usize + Sync,
     ) -> Option<StoredMatrix> {
-        let width = inner / self.block_values * self.block_bytes;
+        let width = self.num_bytes(inner);
         let row = |column: usize| &blocks[row(column) * width..][..width];
         match self.encoding {
             Encoding::Single => None,

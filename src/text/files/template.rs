@@ -6,12 +6,10 @@ use super::template_limits as limits;
 use super::template_python as python;
 use crate::text::error::LanguageError;
 use crate::text::template::ChatTemplate;
-use minijinja::machinery::Token;
 use minijinja::value::merge_maps;
 use minijinja::{Environment, Error, ErrorKind, Value};
 use serde::Serialize;
 use serde_json::{Map, Value as Json, json};
-use std::borrow::Cow;
 
 impl ChatTemplate {
     /// Renders messages (anything with `role` and `content`), up to where the assistant is to answer.
@@ -19,20 +17,7 @@ impl ChatTemplate {
     /// # Errors
     /// If the template fails, raises an error itself, or takes more time, memory or depth than a chat template needs.
     pub fn render(&self, messages: &[impl Serialize]) -> Result<String, LanguageError> {
-        self.render_with(messages, &Map::<String, Json>::new())
-    }
-
-    /// Renders messages and the assistant's answer to them, with values of the template's own variables.
-    pub(in crate::text) fn render_answered(
-        &self,
-        messages: &[impl Serialize],
-        values: &impl Serialize,
-        answer: &str,
-    ) -> Result<String, LanguageError> {
-        let answer = Value::from_iter([("role", "assistant"), ("content", answer)]);
-        let conversation: Vec<Value> =
-            messages.iter().map(Value::from_serialize).chain([answer]).collect();
-        self.render_conversation(&conversation, values, false)
+        self.render_with(messages, &Map::<String, Json>::new(), None)
     }
 
     /// Text that the template puts after an answer; `None` if it rejects the conversation.
@@ -40,32 +25,29 @@ impl ChatTemplate {
         // A word that templates neither change nor contain.
         const ANSWER: &str = "Zq7answerZq7";
         let question = [json!({ "role": "user", "content": "question" })];
-        let text = self.render_answered(&question, &Map::<String, Json>::new(), ANSWER).ok()?;
+        let text = self.render_with(&question, &Map::<String, Json>::new(), Some(ANSWER)).ok()?;
         Some(text.rsplit_once(ANSWER)?.1.to_string())
     }
 
-    /// Renders messages as [`ChatTemplate::render`], with values of the template's own variables.
+    /// Renders messages with values of the template's own variables: as [`ChatTemplate::render`], or with the
+    /// assistant's answer if it is given.
     pub(in crate::text) fn render_with(
         &self,
         messages: &[impl Serialize],
         values: &impl Serialize,
+        answer: Option<&str>,
     ) -> Result<String, LanguageError> {
-        self.render_conversation(messages, values, true)
-    }
-
-    fn render_conversation(
-        &self,
-        messages: &[impl Serialize],
-        values: &impl Serialize,
-        add_generation_prompt: bool,
-    ) -> Result<String, LanguageError> {
+        let answered =
+            answer.map(|text| Value::from_iter([("role", "assistant"), ("content", text)]));
+        let messages: Vec<Value> =
+            messages.iter().map(Value::from_serialize).chain(answered).collect();
         let tokens = Value::from_serialize(&self.special_tokens);
         // Not undefined, since templates test whether they are `none`.
         let absent = Value::from_iter([("tools", ()), ("documents", ())]);
         let given = Value::from_serialize(values);
         let fixed = Value::from_iter([
-            ("messages", Value::from_serialize(messages)),
-            ("add_generation_prompt", Value::from(add_generation_prompt)),
+            ("messages", Value::from_serialize(&messages)),
+            ("add_generation_prompt", Value::from(answer.is_none())),
         ]);
         // The last value of a name counts, as in `transformers`.
         let values = merge_maps([tokens, absent, given, fixed]);
@@ -73,7 +55,6 @@ impl ChatTemplate {
         let source = self.tool_source.as_ref().filter(|_| has_tools).unwrap_or(&self.source);
         // As in Jinja; a template may have been saved with Windows line ends.
         let source = source.replace("\r\n", "\n").replace('\r', "\n");
-        let source = replace_generation_tags(&source).into_owned();
         limits::check_source(&source).map_err(LanguageError::Template)?;
         limits::run(&self.exceeded, move || checks::render(&new_environment(), &source, values))
             .map_err(LanguageError::Template)
@@ -134,26 +115,6 @@ fn strftime_now(format: String) -> Result<String, Error> {
     Ok(text)
 }
 
-/// Replaces `generation` tags, by which `transformers` finds the assistant's text, by `with` blocks, which have a scope
-/// of their own, too.
-fn replace_generation_tags(source: &str) -> Cow<'_, str> {
-    if !source.contains("endgeneration") {
-        return source.into();
-    }
-    // One that cannot be read is reported when it is compiled.
-    let statements = checks::find_statements(source).unwrap_or_default();
-    let replaced = statements.iter().filter_map(|statement| {
-        let [(Token::Ident(name), range)] = &statement[..] else { return None };
-        let keyword = match *name {
-            "generation" => "with",
-            "endgeneration" => "endwith",
-            _ => return None,
-        };
-        Some((range.clone(), keyword.to_string()))
-    });
-    checks::apply_edits(source, replaced).into()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -162,9 +123,7 @@ mod tests {
         let special_tokens = [("bos_token", "<s>"), ("eos_token", "</s>")]
             .map(|(name, text)| (name.to_string(), text.to_string()))
             .into();
-        let (source, tool_source) = (source.to_string(), None);
-        let exceeded = Default::default();
-        ChatTemplate { source, tool_source, special_tokens, turn_end: None, exceeded }
+        ChatTemplate { source: source.to_string(), special_tokens, ..ChatTemplate::default() }
     }
 
     #[test]
@@ -253,6 +212,7 @@ mod tests {
             "{% set ns = namespace() %}{% with a = 1) if true else (ns, ns.a = ns %}{{ ns }}{% endwith %}",
             "{{ ('a\n' * 1000)|indent(100000000) }}",
             "{{ 'a'|indent(width=100000000) }}",
+            "{{ ('a\n' * 1000)|_indent(100000) }}",
             "{{ [1]|batch(100000000000, 'x')|list }}",
             "{{ '%1000000000000d'|format(1) }}",
             "{{ 'a' * 90000000 }}",
@@ -288,7 +248,7 @@ mod tests {
             r#"{"tools": [{"type": "function", "function": {"name": "f"}}], "bos_token": "!"}"#;
         let values: Value = serde_json::from_str(values).unwrap();
         assert_eq!(
-            source.render_with(&[json!({})], &values).unwrap(),
+            source.render_with(&[json!({})], &values, None).unwrap(),
             "{\"type\": \"function\", \"function\": {\"name\": \"f\"}}True!"
         );
     }

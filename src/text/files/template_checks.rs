@@ -11,8 +11,6 @@ use minijinja::machinery::{
 };
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{AutoEscape, Environment, Error, Value};
-use std::mem;
-use std::ops::Range;
 use std::sync::Arc;
 
 /// Maximum number of lists or dictionaries whose parts become arguments of a call, as in `f(*a, *b)`.
@@ -27,7 +25,7 @@ pub(super) fn render(
     source: &str,
     values: Value,
 ) -> Result<String, Error> {
-    let source = check_factors(source)?;
+    let source = edit(source)?;
     let ws_config =
         WhitespaceConfig { trim_blocks: true, lstrip_blocks: true, ..Default::default() };
     let config = TemplateConfig {
@@ -48,18 +46,32 @@ pub(super) fn render(
 }
 
 /// Puts a check before every `*` between two values: minijinja would multiply constants while it reads a template.
-fn check_factors(source: &str) -> Result<String, Error> {
-    let (mut edits, mut follows_value) = (Vec::new(), false);
-    for token in tokenize(source, false, SyntaxConfig, WhitespaceConfig::default()) {
-        let (token, span) = token?;
-        if matches!(token, Token::Mul) && follows_value {
-            let start = span.start_offset as usize;
-            edits.push((start..start, format!(" |{COMPUTED} ")));
-        }
-        // Of arguments, as in `f(*a, *b)`.
-        follows_value = !matches!(token, Token::ParenOpen | Token::Comma);
+/// Replaces `generation` tags, by which `transformers` finds the assistant's text, by `with` blocks, which have a scope
+/// of their own, too.
+fn edit(source: &str) -> Result<String, Error> {
+    // By minijinja's own lexer: any other could be made to miss some.
+    let tokens = tokenize(source, false, SyntaxConfig, WhitespaceConfig::default());
+    let tokens: Vec<_> = tokens.collect::<Result<_, Error>>()?;
+    let (mut edited, mut end) = (String::with_capacity(source.len()), 0);
+    for (i, (token, span)) in tokens.iter().enumerate() {
+        let before = i.checked_sub(1).map(|i| &tokens[i].0);
+        let after = tokens.get(i + 1).map(|(token, _)| token);
+        let is_statement =
+            matches!((before, after), (Some(Token::BlockStart), Some(Token::BlockEnd)));
+        // Otherwise it is of arguments, as in `f(*a, *b)`.
+        let follows_value =
+            before.is_some_and(|token| !matches!(token, Token::ParenOpen | Token::Comma));
+        let new = match token {
+            Token::Mul if follows_value => format!(" |{COMPUTED} *"),
+            Token::Ident("generation") if is_statement => "with".to_string(),
+            Token::Ident("endgeneration") if is_statement => "endwith".to_string(),
+            _ => continue,
+        };
+        edited += &source[end..span.start_offset as usize];
+        edited += &new;
+        end = span.end_offset as usize;
     }
-    Ok(apply_edits(source, edits))
+    Ok(edited + &source[end..])
 }
 
 /// Adds checks to instructions.
@@ -122,49 +134,13 @@ fn add_check<'a>(instruction: &Instruction<'a>) -> Result<Vec<Instruction<'a>>, 
     })
 }
 
-/// A part of a template, and the text that takes its place.
-pub(super) type Edit = (Range<usize>, String);
-
-/// Applies edits, which are in the order of their places.
-pub(super) fn apply_edits(source: &str, edits: impl IntoIterator<Item = Edit>) -> String {
-    let (mut text, mut start) = (String::with_capacity(source.len()), 0);
-    for (range, new) in edits {
-        text += &source[start..range.start];
-        text += &new;
-        start = range.end;
-    }
-    text + &source[start..]
-}
-
-/// The tokens of a statement of a template, between `{%` and `%}`.
-pub(super) type Statement<'a> = Vec<(Token<'a>, Range<usize>)>;
-
-/// Finds the statements of a template, by minijinja's own lexer: any other could be made to miss some.
-///
-/// # Errors
-/// If the template has a token that is none of Jinja's, or a bracket without an end.
-pub(super) fn find_statements(source: &str) -> Result<Vec<Statement<'_>>, Error> {
-    let (mut statements, mut tokens) = (Vec::new(), Vec::new());
-    for token in tokenize(source, false, SyntaxConfig, WhitespaceConfig::default()) {
-        let (token, span) = token?;
-        match token {
-            Token::BlockStart => tokens.clear(),
-            Token::BlockEnd => statements.push(mem::take(&mut tokens)),
-            _ => tokens.push((token, span.start_offset as usize..span.end_offset as usize)),
-        }
-    }
-    Ok(statements)
-}
-
 #[cfg(test)]
 mod tests {
     use crate::text::template::ChatTemplate;
     use serde_json::json;
 
     fn render(source: &str) -> Result<String, String> {
-        let (tool_source, special_tokens, turn_end, exceeded) = Default::default();
-        let source = source.to_string();
-        let template = ChatTemplate { source, tool_source, special_tokens, turn_end, exceeded };
+        let template = ChatTemplate { source: source.to_string(), ..ChatTemplate::default() };
         template.render(&[json!({"role": "user"})]).map_err(|error| error.to_string())
     }
 

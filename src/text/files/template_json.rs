@@ -35,25 +35,24 @@ pub(super) fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
 fn parse_indent(indent: &Value) -> Result<String, Error> {
     match indent.as_str() {
         Some(text) => Ok(text.to_string()),
-        None => limits::repeat(" ", usize::try_from(indent.clone())?),
+        None => {
+            let width = usize::try_from(indent.clone())?;
+            limits::check_length(width)?;
+            Ok(" ".repeat(width))
+        }
     }
 }
 
 /// Sorts the keys of all objects in a value; converts through text, whose length is bounded.
 fn sort_object_keys(value: &Value) -> Result<Json, Error> {
-    serde_json::from_str(&write_json(value, CompactFormatter)?).map_err(serialization_error)
+    let json = serde_json::from_str(&write_json(value, CompactFormatter)?);
+    json.map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))
 }
 
 fn write_json(value: &impl Serialize, formatter: impl Formatter) -> Result<String, Error> {
     let mut text = BoundedText::default();
     let written = value.serialize(&mut Serializer::with_formatter(&mut text, formatter));
-    text.check()?;
-    written.map_err(serialization_error)?;
-    Ok(text.into_string())
-}
-
-fn serialization_error(error: serde_json::Error) -> Error {
-    Error::new(ErrorKind::BadSerialization, error.to_string())
+    text.finish(written, ErrorKind::BadSerialization)
 }
 
 /// Escapes all characters beyond ASCII, which occur in strings only, as UTF-16.

@@ -1,9 +1,10 @@
 //! Limits for chat templates, which come with a model and may loop, nest or grow without bound.
 
 use crate::clock::{Stopwatch, thread_cpu_time};
-use minijinja::value::{Rest, ValueKind};
+use minijinja::value::{Kwargs, StringInput, ValueKind};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, Value};
 use minijinja::{escape_formatter, filters, tests as jinja_tests};
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::io::{Error as IoError, Result as IoResult, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,11 +38,6 @@ const MAX_STRIPPED_BYTES: usize = 1 << 10;
 pub(super) const COMPUTED: &str = "_computed";
 /// Filter that checks a value before it is stored in a namespace.
 pub(super) const STORED: &str = "_stored";
-/// The unbounded filters `indent`, `replace`, `join` and `trim`.
-const INDENT: &str = "_indent";
-const REPLACE: &str = "_replace";
-const JOIN: &str = "_join";
-const TRIM: &str = "_trim";
 
 /// Rejects a template that is longer than [`MAX_SOURCE_BYTES`].
 pub(super) fn check_source(source: &str) -> Result<(), String> {
@@ -150,13 +146,9 @@ pub(super) fn apply(environment: &mut Environment<'_>, format: FormatPython, cal
     });
     environment.add_filter(COMPUTED, |value| check_value(value, true));
     environment.add_filter(STORED, |value| check_value(value, false));
-    environment.add_filter(INDENT, filters::indent);
     environment.add_filter("indent", indent);
-    environment.add_filter(REPLACE, filters::replace);
     environment.add_filter("replace", replace);
-    environment.add_filter(JOIN, filters::join);
     environment.add_filter("join", join);
-    environment.add_filter(TRIM, filters::trim);
     environment.add_filter("trim", trim);
     environment.add_test("in", |state: &State, value: &Value, list: &Value| {
         check_given_up()?;
@@ -178,7 +170,11 @@ pub(super) fn apply(environment: &mut Environment<'_>, format: FormatPython, cal
 /// anew by each use, such as `[1] * 9`, becomes a list.
 fn check_value(value: Value, may_be_namespace: bool) -> Result<Value, Error> {
     check_given_up()?;
-    let value = if value.kind() == ValueKind::Iterable { to_list(&value)? } else { value };
+    let value = match value.kind() {
+        // Rejected below if it has more parts than this.
+        ValueKind::Iterable => Value::from_iter(value.try_iter()?.take(MAX_VALUES + 1)),
+        _ => value,
+    };
     let is_namespace = |value: &Value| {
         value.as_object().is_some_and(|object| object.type_name().ends_with("::Namespace"))
     };
@@ -204,34 +200,18 @@ fn check_value(value: Value, may_be_namespace: bool) -> Result<Value, Error> {
     Ok(value)
 }
 
-/// Computes all parts of a value once.
-fn to_list(value: &Value) -> Result<Value, Error> {
-    let mut parts = Vec::new();
-    for part in value.try_iter()? {
-        if parts.len() == MAX_VALUES {
-            return Err(refusal("a value has too many parts"));
-        }
-        parts.push(part);
-    }
-    Ok(Value::from(parts))
-}
-
 /// The filter `indent` with a bounded result.
-fn indent(state: &State, text: Value, options: Rest<Value>) -> Result<Value, Error> {
-    let widths = options
-        .iter()
-        .flat_map(|option| [option.clone(), option.get_attr("width").unwrap_or_default()]);
-    let width = widths.filter_map(|width| width.as_usize()).max().unwrap_or(0);
-    let lines = text.as_str().map_or(0, |text| text.split('\n').count());
-    check_length(width.saturating_mul(lines))?;
-    let arguments: Vec<Value> = std::iter::once(text).chain(options.0).collect();
-    state.apply_filter(INDENT, &arguments)
-}
-
-/// Repeats a string `count` times, with a bounded result.
-pub(super) fn repeat(text: &str, count: usize) -> Result<String, Error> {
-    check_length(text.len().saturating_mul(count))?;
-    Ok(text.repeat(count))
+fn indent(
+    text: StringInput<'_>,
+    width: Option<usize>,
+    first: Option<bool>,
+    blank: Option<bool>,
+    options: Kwargs,
+) -> Result<Value, Error> {
+    let width = width.map_or_else(|| options.get("width"), |width| Ok(Some(width)))?;
+    let lines = text.as_str().split('\n').count();
+    check_length(width.unwrap_or(0).saturating_mul(lines))?;
+    filters::indent(text, width, first, blank, options)
 }
 
 /// Rejects a string of `bytes` bytes if it is too long, as does [`check_given_up`], since filters may call filters.
@@ -247,31 +227,33 @@ fn check_replacement(text: &str, from: &str, to: &str) -> Result<(), Error> {
 }
 
 /// The filter `replace` with a bounded result.
-fn replace(state: &State, text: Value, from: Value, to: Value) -> Result<Value, Error> {
-    check_replacement(&text.to_string(), &from.to_string(), &to.to_string())?;
-    state.apply_filter(REPLACE, &[text, from, to])
+fn replace(
+    state: &State,
+    text: StringInput<'_>,
+    from: StringInput<'_>,
+    to: StringInput<'_>,
+) -> Result<Value, Error> {
+    check_replacement(text.as_str(), from.as_str(), to.as_str())?;
+    filters::replace(state, text, from, to)
 }
 
 /// The filter `join` with a bounded result.
-fn join(state: &State, parts: Value, options: Rest<Value>) -> Result<Value, Error> {
-    let between = options.first().map_or(0, |between| between.to_string().len());
+fn join(state: &State, parts: &Value, between: Option<StringInput<'_>>) -> Result<Value, Error> {
+    let length = between.as_ref().map_or(0, |between| between.as_str().len());
     let count = parts.as_str().map_or_else(|| parts.len().unwrap_or(0), |it| it.chars().count());
-    check_length(count.saturating_mul(between))?;
-    let arguments: Vec<Value> = std::iter::once(parts).chain(options.0).collect();
-    state.apply_filter(JOIN, &arguments)
+    check_length(count.saturating_mul(length))?;
+    filters::join(state, parts, between)
 }
 
 /// The filter `trim`, which takes time for each character that it strips.
-fn trim(state: &State, text: Value, stripped: Rest<Value>) -> Result<Value, Error> {
-    check_stripped(&stripped)?;
-    let arguments: Vec<Value> = std::iter::once(text).chain(stripped.0).collect();
-    state.apply_filter(TRIM, &arguments)
+fn trim(text: StringInput<'_>, stripped: Option<Cow<'_, str>>) -> Result<Value, Error> {
+    check_stripped(stripped.as_deref())?;
+    Ok(filters::trim(text, stripped))
 }
 
 /// Rejects too many characters to strip.
-fn check_stripped(arguments: &[Value]) -> Result<(), Error> {
-    let lengths = arguments.iter().filter_map(Value::as_str).map(str::len);
-    if lengths.sum::<usize>() > MAX_STRIPPED_BYTES {
+fn check_stripped(characters: Option<&str>) -> Result<(), Error> {
+    if characters.is_some_and(|characters| characters.len() > MAX_STRIPPED_BYTES) {
         return Err(refusal("too many characters are stripped from a text"));
     }
     check_given_up()
@@ -289,10 +271,12 @@ fn call_bounded_method(
             check_replacement(&value.to_string(), &from.to_string(), &to.to_string())?;
         }
         ("join", Some(_), [parts]) => {
-            return join(state, parts.clone(), Rest(vec![value.clone()]));
+            return join(state, parts, Some(StringInput::new(state, value)?));
         }
         ("format", Some(text), _) => check_format(text, arguments)?,
-        ("strip" | "lstrip" | "rstrip", Some(_), _) => check_stripped(arguments)?,
+        ("strip" | "lstrip" | "rstrip", Some(_), _) => {
+            check_stripped(arguments.first().and_then(Value::as_str))?;
+        }
         // As in Python; the crate counts without end.
         ("count", Some(text), [part]) if part.as_str() == Some("") => {
             return Ok(Value::from(text.chars().count() + 1));
@@ -345,14 +329,17 @@ pub(super) struct BoundedText {
 }
 
 impl BoundedText {
-    /// Rejects a truncated text.
-    pub(super) fn check(&self) -> Result<(), Error> {
-        if self.is_full { Err(too_long_error("its text")) } else { Ok(()) }
-    }
-
-    /// The text.
-    pub(super) fn into_string(self) -> String {
-        String::from_utf8(self.text).unwrap_or_default()
+    /// Returns the text, unless it was truncated or writing it has failed, which is an error of this kind.
+    pub(super) fn finish<E: ToString>(
+        self,
+        written: Result<(), E>,
+        kind: ErrorKind,
+    ) -> Result<String, Error> {
+        if self.is_full {
+            return Err(too_long_error("its text"));
+        }
+        written.map_err(|error| Error::new(kind, error.to_string()))?;
+        Ok(String::from_utf8(self.text).unwrap_or_default())
     }
 }
 

@@ -1,6 +1,6 @@
 //! Tokenizers read from `tokenizer.json` by the crate `tokenizers`.
 
-use super::{unusable_error, wrong_type_reason};
+use super::{unusable, wrong_type_reason};
 use crate::text::characters::Characters;
 use crate::text::error::LanguageError;
 use crate::text::tokenizer::Tokenizer;
@@ -9,6 +9,7 @@ use serde_json::Value;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::slice;
 use std::sync::{Arc, Once};
 
 /// A tokenizer of any type: BPE, unigram, WordPiece or word level.
@@ -33,26 +34,29 @@ pub(super) fn read(
     num_tokens: usize,
     path: &Path,
 ) -> Result<Arc<dyn Tokenizer>, LanguageError> {
-    let json: Value = serde_json::from_slice(text).map_err(|e| unusable_error(path, e))?;
-    // Checked before anything is allocated by a token's id.
-    check_largest(find_largest_token(&json), num_tokens)
-        .map_err(|reason| unusable_error(path, reason))?;
-    for part in ["normalizer", "pre_tokenizer", "decoder"] {
-        check_growth(part, &json[part]).map_err(|reason| unusable_error(path, reason))?;
-    }
-    check_dropout(&json["model"]).map_err(|reason| unusable_error(path, reason))?;
-    check_merges(&json["model"]).map_err(|reason| unusable_error(path, reason))?;
-    check_template(&json["post_processor"]).map_err(|reason| unusable_error(path, reason))?;
+    let json: Value = serde_json::from_slice(text).map_err(unusable(path))?;
+    check(&json, num_tokens).map_err(unusable(path))?;
     if let Some(characters) = Characters::from_json(&json) {
         return Ok(Arc::new(characters));
     }
     drop(json);
-    let tokenizer = catch_panic(|| tokenizers::Tokenizer::from_bytes(text));
-    let tokenizer = tokenizer.and_then(|it| it.map_err(|e| e.to_string()));
-    let mut tokenizer = tokenizer.map_err(|reason| unusable_error(path, reason))?;
+    let tokenizer = call(|| tokenizers::Tokenizer::from_bytes(text));
+    let mut tokenizer = tokenizer.map_err(unusable(path))?;
     // Prompts are never truncated or padded.
-    tokenizer.with_padding(None).with_truncation(None).map_err(|e| unusable_error(path, e))?;
+    tokenizer.with_padding(None).with_truncation(None).map_err(unusable(path))?;
     Ok(Arc::new(FileTokenizer { tokenizer, num_tokens, warning: Once::new() }))
+}
+
+/// Rejects a `tokenizer.json` that the crate `tokenizers` would not bound, or not read as it must be.
+fn check(json: &Value, num_tokens: usize) -> Result<(), String> {
+    // First, before anything is allocated by a token's id.
+    check_largest_token(&json["model"]["vocab"], num_tokens)?;
+    for part in ["normalizer", "pre_tokenizer", "decoder"] {
+        check_growth(part, &json[part])?;
+    }
+    check_dropout(&json["model"])?;
+    check_merges(&json["model"])?;
+    check_template(&json["post_processor"])
 }
 
 /// The entries of a `tokenizer.json` that decide how added tokens are found in a text.
@@ -150,22 +154,18 @@ pub(super) fn token_text(token: &Value) -> Option<&str> {
     token.as_str().or_else(|| token["content"].as_str())
 }
 
-/// Rejects a token that the weights lack.
-fn check_largest(largest: Option<u64>, num_tokens: usize) -> Result<(), String> {
+/// Rejects a vocabulary with a token that the weights lack.
+fn check_largest_token(vocabulary: &Value, num_tokens: usize) -> Result<(), String> {
+    let largest = match vocabulary {
+        Value::Object(vocabulary) => vocabulary.values().filter_map(Value::as_u64).max(),
+        Value::Array(vocabulary) => (vocabulary.len() as u64).checked_sub(1),
+        _ => None,
+    };
     match largest.filter(|token| *token >= num_tokens as u64) {
         Some(largest) => Err(format!(
             "its token {largest} is beyond the weights, which have {num_tokens} tokens"
         )),
         None => Ok(()),
-    }
-}
-
-/// Finds the largest token id in the vocabulary of the model of a `tokenizer.json`.
-fn find_largest_token(json: &Value) -> Option<u64> {
-    match &json["model"]["vocab"] {
-        Value::Object(vocabulary) => vocabulary.values().filter_map(Value::as_u64).max(),
-        Value::Array(vocabulary) => (vocabulary.len() as u64).checked_sub(1),
-        _ => None,
     }
 }
 
@@ -265,6 +265,15 @@ fn decode_base64(text: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
+/// The steps of a part of a `tokenizer.json`: those of a sequence, which lists them under `key`, or the part itself.
+pub(super) fn steps<'a>(part: &'a Value, key: &str) -> &'a [Value] {
+    match part {
+        Value::Null => &[],
+        part if part["type"] == "Sequence" => part[key].as_array().map_or(&[], Vec::as_slice),
+        step => slice::from_ref(step),
+    }
+}
+
 /// Splits an entry of `merges`, a string or a list, into its two parts.
 pub(super) fn split_merge(merge: &Value) -> Option<[&str; 2]> {
     match merge {
@@ -273,15 +282,18 @@ pub(super) fn split_merge(merge: &Value) -> Option<[&str; 2]> {
     }
 }
 
-/// Name of a special token in a file; empty if it has none.
+/// Name of a special token in a file, if it has one.
 ///
 /// # Errors
 /// A clause if the token is neither a string nor a table with its `content`.
-pub(super) fn special_token_name<'a>(config: &'a Value, key: &str) -> Result<&'a str, String> {
+pub(super) fn special_token_name<'a>(
+    config: &'a Value,
+    key: &str,
+) -> Result<Option<&'a str>, String> {
     let token = &config[key];
     match token_text(token) {
-        Some(name) => Ok(name),
-        None if token.is_null() => Ok(""),
+        Some(name) => Ok(Some(name).filter(|name| !name.is_empty())),
+        None if token.is_null() => Ok(None),
         None => Err(wrong_type_reason(key, token, "the text of a token")),
     }
 }
@@ -336,8 +348,9 @@ fn check_template(value: &Value) -> Result<(), String> {
 }
 
 /// Calls the crate `tokenizers`, which panics if parts of a file do not fit together; a panic becomes an error.
-fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, String> {
-    catch_unwind(AssertUnwindSafe(work)).map_err(|_| "its parts do not fit together".to_string())
+fn call<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
+    let result = catch_unwind(AssertUnwindSafe(work));
+    result.map_err(|_| "its parts do not fit together")?.map_err(|error| error.to_string())
 }
 
 impl FileTokenizer {
@@ -346,8 +359,7 @@ impl FileTokenizer {
         text: &str,
         adds_special_tokens: bool,
     ) -> Result<Vec<u32>, LanguageError> {
-        let encoding = catch_panic(|| self.tokenizer.encode_fast(text, adds_special_tokens));
-        let encoding = encoding.and_then(|it| it.map_err(|e| e.to_string()));
+        let encoding = call(|| self.tokenizer.encode_fast(text, adds_special_tokens));
         let tokens = encoding.map_err(LanguageError::Tokenizer)?.get_ids().to_vec();
         // An added token may be beyond the weights, and a post-processor may add any id.
         match tokens.iter().find(|token| **token as usize >= self.num_tokens) {
@@ -370,8 +382,8 @@ impl Tokenizer for FileTokenizer {
     }
 
     fn decode(&self, tokens: &[u32]) -> String {
-        let text = catch_panic(|| self.tokenizer.decode(tokens, true));
-        text.and_then(|it| it.map_err(|e| e.to_string())).unwrap_or_else(|reason| {
+        let text = call(|| self.tokenizer.decode(tokens, true));
+        text.unwrap_or_else(|reason| {
             // Once, since the other texts of a run likely fail in the same way.
             self.warning.call_once(|| tracing::warn!("tokens cannot be decoded: {reason}"));
             String::new()

@@ -1,18 +1,17 @@
 //! Safetensors files of weights: a single one, or several listed by an index.
 
-use super::parameters::{FileParameter, ParameterSource, shape_in_files};
-use super::{file_error, read_file, reject_lfs_pointer, unusable_error};
-use crate::disk::{self, input};
+use super::parameters::{FileBytes, FileParameter, check_shape};
+use super::quants::Format;
+use super::{file_error, map_file, read_file, unusable, unusable_error};
+use crate::disk;
 use crate::model::Parameter;
-use crate::nn::ops::stored::{NumberFormat, StoredMatrix};
 use crate::text::error::LanguageError;
-use half::{bf16, f16};
 use memmap2::Mmap;
 use safetensors::tensor::{Dtype, Metadata, SafeTensors, TensorInfo};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -38,19 +37,13 @@ struct TensorLocation {
     bytes: Range<usize>,
 }
 
-/// Bytes and type of a tensor.
-pub(super) struct TensorBytes<'a> {
-    dtype: Dtype,
-    bytes: &'a [u8],
-}
-
 impl WeightFiles {
     /// Opens the weights of a folder: the single file, otherwise those listed by the index.
     pub fn open(folder: &Path) -> Result<Self, LanguageError> {
         let index = folder.join(INDEX);
         // As in `transformers`: an index beside the single file lists older weights.
         let names = if index.is_file() && !folder.join(WEIGHTS).is_file() {
-            parse_index(&read_file(&index)?).map_err(|reason| unusable_error(&index, reason))?
+            parse_index(&read_file(&index)?).map_err(unusable(&index))?
         } else {
             vec![WEIGHTS.to_string()]
         };
@@ -71,14 +64,10 @@ impl WeightFiles {
                 );
                 return Err(unusable_error(folder, reason));
             }
-            let opened = input::open(&path).map_err(file_error("read", &path))?;
-            // SAFETY: any bytes are valid numbers. If another process modifies the file while it is mapped, values
-            // change, or the program is stopped by SIGBUS, but memory safety is not affected.
-            let map = unsafe { Mmap::map(&opened) }.map_err(file_error("read", &path))?;
-            reject_lfs_pointer(&map, &path)?;
+            let map = map_file(&path)?;
             // Ranges and shapes are checked against the length of the file.
             let (header_bytes, metadata) =
-                SafeTensors::read_metadata(&map).map_err(|e| unusable_error(&path, e))?;
+                SafeTensors::read_metadata(&map).map_err(unusable(&path))?;
             for (name, tensor) in metadata.tensors() {
                 let (start, end) = tensor.data_offsets;
                 let bytes = 8 + header_bytes + start..8 + header_bytes + end;
@@ -125,30 +114,23 @@ impl WeightFiles {
     }
 
     /// Finds a parameter, named `name` in the files, and checks its shape and type.
-    pub fn find(
-        &self,
-        parameter: &Parameter,
-        name: &str,
-    ) -> Result<TensorBytes<'_>, LanguageError> {
+    pub fn find(&self, parameter: &Parameter, name: &str) -> Result<FileBytes<'_>, LanguageError> {
         let location = self.locations.get(name).ok_or_else(|| {
             unusable_error(&self.files[0].0, format!("the tensor `{name}` is missing"))
         })?;
         let (path, map) = &self.files[location.file];
-        let (found, wanted) = (&location.shape, shape_in_files(parameter));
-        if *found != wanted {
-            return Err(unusable_error(
-                path,
-                format!("`{name}` has the shape {found:?}, but must have {wanted:?}"),
-            ));
-        }
-        match location.dtype {
-            dtype @ (Dtype::F32 | Dtype::F16 | Dtype::BF16) => {
-                Ok(TensorBytes { dtype, bytes: &map[location.bytes.clone()] })
-            }
+        check_shape(parameter, name, &location.shape).map_err(unusable(path))?;
+        let format = match location.dtype {
+            Dtype::F32 => Format::F32,
+            Dtype::F16 => Format::F16,
+            Dtype::BF16 => Format::BF16,
             other => {
-                Err(unusable_error(path, format!("`{name}` holds {other:?}, not F32, F16 or BF16")))
+                let reason = format!("`{name}` holds {other:?}, not F32, F16 or BF16");
+                return Err(unusable_error(path, reason));
             }
-        }
+        };
+        let bytes = &map[location.bytes.clone()];
+        Ok(FileBytes { format, bytes, paired_head_dim: None })
     }
 }
 
@@ -185,31 +167,6 @@ fn normalize_name(name: &str) -> String {
     if is_bare { format!("model.{plain}") } else { plain }
 }
 
-impl ParameterSource for TensorBytes<'_> {
-    fn read(&self) -> Vec<f32> {
-        let halves = || self.bytes.as_chunks::<2>().0.iter();
-        match self.dtype {
-            Dtype::F16 => halves().map(|half| f16::from_le_bytes(*half).to_f32()).collect(),
-            Dtype::BF16 => halves().map(|half| bf16::from_le_bytes(*half).to_f32()).collect(),
-            _ => {
-                let words = self.bytes.as_chunks::<4>().0.iter();
-                words.map(|word| f32::from_le_bytes(*word)).collect()
-            }
-        }
-    }
-
-    fn read_stored(&self, sizes @ [inner, _]: [usize; 2]) -> Option<StoredMatrix> {
-        let format = match self.dtype {
-            Dtype::F16 => NumberFormat::F16,
-            Dtype::BF16 => NumberFormat::Bf16,
-            _ => return None,
-        };
-        Some(StoredMatrix::from_halves(format, sizes, |row| {
-            &self.bytes[2 * row * inner..][..2 * inner]
-        }))
-    }
-}
-
 /// Writes parameters under their names in files.
 pub(super) fn write_weights(
     path: &Path,
@@ -228,19 +185,17 @@ pub(super) fn write_weights(
     };
     let metadata = [("format".to_string(), "pt".to_string())].into();
     let infos = tensors.iter().map(info).collect();
-    let header =
-        Metadata::new(Some(metadata), infos).map_err(|error| unusable_error(path, error))?;
+    let header = Metadata::new(Some(metadata), infos).map_err(unusable(path))?;
     let mut header = serde_json::to_vec(&header).expect("names and numbers are JSON");
     header.resize(header.len().next_multiple_of(8), b' ');
     let write = |file: &mut File| {
-        let mut to = BufWriter::new(file);
-        to.write_all(&(header.len() as u64).to_le_bytes())?;
-        to.write_all(&header)?;
+        file.write_all(&(header.len() as u64).to_le_bytes())?;
+        file.write_all(&header)?;
         for tensor in &tensors {
             let bytes: Vec<u8> = tensor.values().iter().flat_map(|x| x.to_le_bytes()).collect();
-            to.write_all(&bytes)?;
+            file.write_all(&bytes)?;
         }
-        to.flush()
+        Ok(())
     };
     disk::write_output(path, write).map_err(file_error("written", path))
 }

@@ -19,7 +19,7 @@ pub(crate) struct Progress {
 }
 
 /// Number of indices in [`Progress::counts`], before the lengths of the prompts.
-pub(crate) const NUM_INDICES: usize = 2;
+const NUM_INDICES: usize = 2;
 const CHOSEN: usize = 0;
 const PASSING: usize = 1;
 

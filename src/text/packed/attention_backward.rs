@@ -1,7 +1,7 @@
 //! The backward pass of attention over packed texts.
 
 use super::backward::{sum_columns, weight_name};
-use super::forward::{Activations, KeyBlocks, PackedPass, RowBlocks, as_rows};
+use super::forward::{Activations, PackedPass, RowBlocks, as_rows};
 use super::gradients::Gradients;
 use crate::device::buffers::{argument, cube_tensor, element_type_of, grid, uninit, vector_size};
 use crate::nn::arch::Projection;
@@ -54,7 +54,7 @@ impl PackedPass<'_> {
     fn rotate_back(&self, layer: usize, [d_queries, d_keys]: [CubeTensor; 2]) -> [CubeTensor; 2] {
         let (rows, heads) = (self.rows(), self.heads);
         let count = rows * (heads.queries + heads.keys) * (heads.dim - heads.half);
-        let new = |size: usize| uninit(&d_queries, &[1, rows, size], self.operand_type);
+        let new = |size: usize| self.allocate_rows(size, self.operand_type);
         let unrotated = [new(heads.query_size()), new(heads.key_size())];
         // SAFETY: accesses stay below the rows and the heads.
         unsafe {
@@ -152,11 +152,6 @@ impl Attention<'_> {
         [d_queries, d_keys, d_values]
     }
 
-    /// Allocates a tensor with a row of this size for each row of the pass.
-    fn allocate_rows(&self, size: usize, dtype: DType) -> CubeTensor {
-        uninit(&self.activations.queries, &[1, self.pass.rows(), size], dtype)
-    }
-
     /// Computes delta, which the other kernels read.
     fn fill_delta(&self) {
         let Activations { queries, attended, lse_and_delta, .. } = self.activations;
@@ -185,7 +180,7 @@ impl Attention<'_> {
         let Activations { queries, keys, lse_and_delta, .. } = self.activations;
         let heads = self.pass.heads;
         let RowBlocks { tiles, start, count } = self.pass.blocks.query_gradient;
-        let d_queries = self.allocate_rows(heads.query_size(), DType::F32);
+        let d_queries = self.pass.allocate_rows(heads.query_size(), DType::F32);
         // SAFETY: accesses stay below the rows and the heads; all units of a cube reach its barriers.
         unsafe {
             query_gradient_kernel::launch_unchecked(
@@ -215,9 +210,9 @@ impl Attention<'_> {
     fn compute_key_and_value_parts(&self) -> [CubeTensor; 2] {
         let Activations { queries, keys, lse_and_delta, .. } = self.activations;
         let heads = self.pass.heads;
-        let KeyBlocks { blocks, part_rows, .. } = self.pass.blocks.key_gradient;
-        let RowBlocks { tiles, start, count } = blocks;
-        let part = || uninit(queries, &[part_rows, heads.key_size()], DType::F32);
+        let blocks = &self.pass.blocks;
+        let RowBlocks { tiles, start, count } = blocks.key_gradient;
+        let part = || uninit(queries, &[blocks.part_rows, heads.key_size()], DType::F32);
         let [key_parts, value_parts] = [part(), part()];
         // SAFETY: accesses stay below the rows and the heads; all units of a cube reach its barriers.
         unsafe {
@@ -248,8 +243,8 @@ impl Attention<'_> {
     fn add_parts(&self, [key_parts, value_parts]: [CubeTensor; 2]) -> [CubeTensor; 2] {
         let (queries, size) = (&self.activations.queries, self.pass.heads.key_size());
         let count = self.pass.rows() * size;
-        let d_keys = self.allocate_rows(size, DType::F32);
-        let d_values = self.allocate_rows(size, self.pass.operand_type);
+        let d_keys = self.pass.allocate_rows(size, DType::F32);
+        let d_values = self.pass.allocate_rows(size, self.pass.operand_type);
         // SAFETY: accesses stay below the rows and the parts.
         unsafe {
             add_parts_kernel::launch_unchecked(
@@ -261,7 +256,7 @@ impl Attention<'_> {
                 self.pass.segments(),
                 argument(&d_keys),
                 argument(&d_values),
-                self.pass.blocks.key_gradient.row_parts_start,
+                self.pass.blocks.row_parts_start,
                 count,
                 size,
                 element_type_of(&d_values),

@@ -1,9 +1,9 @@
 //! The backward pass over packed texts.
 
 use super::forward::{Activations, LayerPass, PackedPass, as_rows, forward_bytes};
-use super::gradients::{AdapterMatrix, Gradients};
+use super::gradients::Gradients;
 use super::head::scatter_add;
-use super::layout::{MAX_PARTS, ScatterPlan};
+use super::layout::MAX_PARTS;
 use crate::device::buffers::{argument, cube_tensor, element_type_of, grid, uninit, vector_size};
 use crate::nn::arch::{DecoderShape, Projection};
 use crate::nn::tensors::decoder::RmsNorm;
@@ -66,11 +66,9 @@ impl PackedPass<'_> {
     /// by layer.
     pub fn backward(mut self, d_hidden: Tensor<2>, gradients: &mut Gradients) {
         let (module, shape) = (&self.decoder.module, self.shape());
-        let norm = (&module.norm, "norm.weight".to_string());
-        // Freed before the layers.
-        let d_hidden = cube_tensor(d_hidden);
-        let mut d_stream = self.norm_backward(&self.last_stream, norm, &d_hidden, None, gradients);
-        drop(d_hidden);
+        let norm = Some((&module.norm, "norm.weight".to_string()));
+        let (stream, d_hidden) = (Some(&self.last_stream), cube_tensor(d_hidden));
+        let mut d_stream = self.norm_backward(stream, norm, d_hidden, None, gradients);
         let names = shape.norm_placement.names();
         let layers = std::mem::take(&mut self.layers);
         for (layer, LayerPass { stream, activations }) in layers.into_iter().enumerate().rev() {
@@ -81,70 +79,46 @@ impl PackedPass<'_> {
                 activations.unwrap_or_else(|| self.run_layer(layer, input(), stream.clone()).0);
 
             let norm = norm_with_name(layer, norms.after_mlp, names.after_mlp);
-            let d_output = self.output_backward(kept.output.as_ref(), norm, &d_stream, gradients);
+            let output = kept.output.as_ref();
+            let d_output = self.norm_backward(output, norm, d_stream.clone(), None, gradients);
             let d_input = self.mlp_backward(layer, &kept, norms.before_mlp, d_output, gradients);
             let norm = norm_with_name(layer, norms.before_mlp, names.before_mlp);
-            d_stream = self.add_input_gradient(&kept.middle, norm, d_input, d_stream, gradients);
+            let (middle, d_input) = (Some(&kept.middle), cube_tensor(d_input));
+            d_stream = self.norm_backward(middle, norm, d_input, Some(d_stream), gradients);
 
             let norm = norm_with_name(layer, norms.after_attention, names.after_attention);
             let output = kept.attention_output.as_ref();
-            let d_output = self.output_backward(output, norm, &d_stream, gradients);
+            let d_output = self.norm_backward(output, norm, d_stream.clone(), None, gradients);
             let d_input = self.attention_backward(layer, &kept, input(), d_output, gradients);
             let norm = norm_with_name(layer, before, names.before_attention);
-            d_stream = self.add_input_gradient(&stream, norm, d_input, d_stream, gradients);
+            let (stream, d_input) = (Some(&stream), cube_tensor(d_input));
+            d_stream = self.norm_backward(stream, norm, d_input, Some(d_stream), gradients);
         }
         self.embed_backward(d_stream, gradients);
     }
 
-    /// Computes the gradient of a block's output from that of the stream, through the norm after the block if there is
-    /// one.
-    fn output_backward(
-        &self,
-        output: Option<&CubeTensor>,
-        norm: Option<(&RmsNorm, String)>,
-        d_stream: &CubeTensor,
-        gradients: &mut Gradients,
-    ) -> CubeTensor {
-        match (norm, output) {
-            (Some(norm), Some(output)) => {
-                self.norm_backward(output, norm, d_stream, None, gradients)
-            }
-            _ => d_stream.clone(),
-        }
-    }
-
-    /// Adds the gradient of a block's input to that of the stream, through the norm before the block if there is one.
-    fn add_input_gradient(
-        &self,
-        stream: &CubeTensor,
-        norm: Option<(&RmsNorm, String)>,
-        d_input: Tensor<2>,
-        d_stream: CubeTensor,
-        gradients: &mut Gradients,
-    ) -> CubeTensor {
-        match norm {
-            Some(norm) => {
-                self.norm_backward(stream, norm, &cube_tensor(d_input), Some(d_stream), gradients)
-            }
-            None => cube_tensor(as_rows(d_stream) + d_input),
-        }
-    }
-
-    /// Computes the gradient of a norm's input, `[1, rows, hidden_size]`, and adds it to `residual` if given.
+    /// Computes the gradient of a norm's input, and adds it to `residual` if given. Without a norm or an input it is
+    /// that of the result. `d_normed` is freed.
     fn norm_backward(
         &self,
-        input: &CubeTensor,
-        (norm, name): (&RmsNorm, String),
-        d_normed: &CubeTensor,
+        input: Option<&CubeTensor>,
+        norm: Option<(&RmsNorm, String)>,
+        d_normed: CubeTensor,
         residual: Option<CubeTensor>,
         gradients: &mut Gradients,
     ) -> CubeTensor {
+        let (Some(input), Some((norm, name))) = (input, norm) else {
+            return match residual {
+                Some(residual) => cube_tensor(as_rows(residual) + as_rows(d_normed)),
+                None => d_normed,
+            };
+        };
         let (shape, rows) = (self.shape(), self.rows());
         let (size, cubes) = (shape.hidden_size, rows.div_ceil(ROWS_PER_CUBE));
         let learns = gradients.has_weights();
         let row = RowLayout::new(size);
         let form = NormBackwardForm { row, adds: residual.is_some(), learns };
-        let d_input = residual.unwrap_or_else(|| uninit(input, &[1, rows, size], DType::F32));
+        let d_input = residual.unwrap_or_else(|| self.allocate_rows(size, DType::F32));
         let partials = uninit(input, &[if learns { cubes } else { 1 }, size], DType::F32);
         // SAFETY: accesses stay below the rows, their size and the cubes; all units of a cube reach its barriers. No
         // later operation reads the former content of what is added to.
@@ -155,7 +129,7 @@ impl PackedPass<'_> {
                 CubeDim::new_1d(row.units as u32),
                 argument(input),
                 argument(&cube_tensor(norm.weight())),
-                argument(d_normed),
+                argument(&d_normed),
                 argument(&d_input),
                 argument(&partials),
                 rows,
@@ -244,12 +218,11 @@ impl PackedPass<'_> {
         let [a, b] = adapters.pair(matrix)?;
         let inner = products.matmul(x.clone(), a.clone()) * adapters.scale;
         let d_inner = products.matmul(d.clone(), b.clone().transpose()) * adapters.scale;
-        gradients.add_adapter(matrix, AdapterMatrix::A, |buffer| {
-            products.matmul_all(x.clone().transpose(), [d_inner.clone()], buffer)
-        });
-        gradients.add_adapter(matrix, AdapterMatrix::B, |buffer| {
-            products.matmul_all(inner.transpose(), [d], buffer)
-        });
+        gradients.add_adapter(
+            matrix,
+            |buffer| products.matmul_all(x.clone().transpose(), [d_inner.clone()], buffer),
+            |buffer| products.matmul_all(inner.transpose(), [d], buffer),
+        );
         Some(products.matmul(d_inner, a.clone().transpose()))
     }
 
@@ -307,7 +280,7 @@ impl PackedPass<'_> {
     /// Adds the gradient of the table of embeddings.
     fn embed_backward(&self, d_stream: CubeTensor, gradients: &mut Gradients) {
         let Some(sum) = gradients.prepare_accumulator("embed_tokens.weight") else { return };
-        let plan = ScatterPlan::new(&self.layout.tokens);
-        scatter_add(&plan, as_rows(d_stream), &sum, self.shape().embedding_scale);
+        let scale = self.shape().embedding_scale;
+        scatter_add(&self.layout.tokens, as_rows(d_stream), &sum, scale);
     }
 }

@@ -47,14 +47,9 @@ const LARGE_WORKGROUP_BYTES: usize = 32 << 10;
 pub(super) struct Blocks {
     pub attention: RowBlocks,
     pub query_gradient: RowBlocks,
-    pub key_gradient: KeyBlocks,
-}
-
-/// Blocks of keys whose gradients are made in parts.
-#[derive(Clone, Copy)]
-pub(super) struct KeyBlocks {
-    pub blocks: RowBlocks,
-    /// Rows of all parts.
+    /// Parts of blocks of keys.
+    pub key_gradient: RowBlocks,
+    /// Rows of all these parts.
     pub part_rows: usize,
     /// Start of the parts of each row in the table of segments.
     pub row_parts_start: usize,
@@ -74,73 +69,59 @@ impl Blocks {
     fn new(layout: &Layout, heads: Heads, like: &CubeTensor) -> (Self, Vec<i32>) {
         let workgroup_bytes = like.client.properties().hardware.max_shared_memory_size;
         let heads_per_key = heads.queries / heads.keys;
-        let AttentionTiles { forward, query_gradient, key_gradient: keys, .. } =
-            AttentionTiles::fit(heads, workgroup_bytes);
+        let ([forward, query_gradient, keys], _) = fit_tiles(heads, workgroup_bytes);
         let mut table = layout.table.clone();
-        let mut add = |tiles: Tiles, rows: usize| {
-            let (start, blocks) = (table.len(), layout.divide_rows(rows));
+        let [attention, query_gradient] = [forward, query_gradient].map(|tiles| {
+            let start = table.len();
+            let blocks = layout.divide_rows(tiles.queries / heads_per_key);
             table.extend(&blocks);
             RowBlocks { tiles, start, count: blocks.len() / 2 }
-        };
-        let rows_per_tile = |tiles: Tiles| tiles.queries / heads_per_key;
-        let attention = add(forward, rows_per_tile(forward));
-        let query_gradient = add(query_gradient, rows_per_tile(query_gradient));
+        });
         let start = table.len();
         let parts = layout.divide_keys(keys.keys, keys.queries.div_ceil(heads_per_key));
         table.extend(&parts.blocks);
         let row_parts_start = table.len();
         table.extend(&parts.row_parts);
-        let blocks =
-            RowBlocks { tiles: keys, start, count: parts.blocks.len() / KEY_BLOCK_ENTRIES };
-        let key_gradient = KeyBlocks { blocks, part_rows: parts.rows, row_parts_start };
-        (Self { attention, query_gradient, key_gradient }, table)
+        let count = parts.blocks.len() / KEY_BLOCK_ENTRIES;
+        let key_gradient = RowBlocks { tiles: keys, start, count };
+        let part_rows = parts.rows;
+        (Self { attention, query_gradient, key_gradient, part_rows, row_parts_start }, table)
     }
 }
 
-/// The tiles of the kernels of attention.
-struct AttentionTiles {
-    forward: Tiles,
-    query_gradient: Tiles,
-    key_gradient: Tiles,
-    /// Workgroup memory that they need, bytes.
-    bytes: usize,
-}
-
-impl AttentionTiles {
-    /// Fits tiles into `workgroup_bytes` bytes of workgroup memory; they need more if even the smallest do not fit.
-    fn fit(heads: Heads, workgroup_bytes: usize) -> Self {
-        let heads_per_key = heads.queries / heads.keys;
-        let tile_sizes = |queries: usize, keys| Tiles {
-            // The heads of a row that share keys are in one tile.
-            queries: queries.max(heads_per_key.next_power_of_two()),
-            keys,
-            dim: heads.dim,
-            units: UNITS,
-        };
-        // A prompt's keys are seen by all its completions: more units share the work of a cube.
-        let units = if workgroup_bytes >= LARGE_WORKGROUP_BYTES { 4 * UNITS } else { UNITS };
-        let forward_counts = TileCounts { num_tiles: 1, num_products: 1, floats_per_query: 3 };
-        let query_counts = TileCounts { num_tiles: 2, num_products: 1, floats_per_query: 0 };
-        let key_counts = TileCounts { num_tiles: 2, num_products: 2, floats_per_query: 0 };
-        let preferred = [
-            (tile_sizes(16, 32), heads_per_key, forward_counts),
-            (tile_sizes(16, 32), heads_per_key, query_counts),
-            (Tiles { units, ..tile_sizes(32, 16) }, 1, key_counts),
-        ];
-        let mut bytes = 0;
-        let [forward, query_gradient, key_gradient] =
-            preferred.map(|(tiles, min_queries, counts)| {
-                let tiles = tiles.shrink_to_fit(min_queries, counts, workgroup_bytes);
-                bytes = bytes.max(tiles.bytes(counts));
-                tiles
-            });
-        Self { forward, query_gradient, key_gradient, bytes }
-    }
+/// Fits the tiles of the kernels of attention and of the gradients of queries and of keys into `workgroup_bytes` bytes
+/// of workgroup memory. Returns them and the bytes that they need: more if even the smallest do not fit.
+fn fit_tiles(heads: Heads, workgroup_bytes: usize) -> ([Tiles; 3], usize) {
+    let heads_per_key = heads.queries / heads.keys;
+    let tile_sizes = |queries: usize, keys| Tiles {
+        // The heads of a row that share keys are in one tile.
+        queries: queries.max(heads_per_key.next_power_of_two()),
+        keys,
+        dim: heads.dim,
+        units: UNITS,
+    };
+    // A prompt's keys are seen by all its completions: more units share the work of a cube.
+    let units = if workgroup_bytes >= LARGE_WORKGROUP_BYTES { 4 * UNITS } else { UNITS };
+    let forward_counts = TileCounts { num_tiles: 1, num_products: 1, floats_per_query: 3 };
+    let query_counts = TileCounts { num_tiles: 2, num_products: 1, floats_per_query: 0 };
+    let key_counts = TileCounts { num_tiles: 2, num_products: 2, floats_per_query: 0 };
+    let preferred = [
+        (tile_sizes(16, 32), heads_per_key, forward_counts),
+        (tile_sizes(16, 32), heads_per_key, query_counts),
+        (Tiles { units, ..tile_sizes(32, 16) }, 1, key_counts),
+    ];
+    let mut bytes = 0;
+    let tiles = preferred.map(|(tiles, min_queries, counts)| {
+        let tiles = tiles.shrink_to_fit(min_queries, counts, workgroup_bytes);
+        bytes = bytes.max(tiles.bytes(counts));
+        tiles
+    });
+    (tiles, bytes)
 }
 
 /// The workgroup memory without which kernels cannot compute the attention of a decoder, bytes.
 pub(crate) fn attention_bytes(shape: &DecoderShape) -> usize {
-    AttentionTiles::fit(Heads::from_shape(shape), 0).bytes
+    fit_tiles(Heads::from_shape(shape), 0).1
 }
 
 /// The bytes of a row in the largest buffer of a forward pass: of products that one launch makes, or of the stream.
@@ -264,6 +245,11 @@ impl<'a> PackedPass<'a> {
         self.layout.tokens.len()
     }
 
+    /// Allocates a tensor with a row of this size for each row of the pass: `[1, rows, size]`.
+    pub(super) fn allocate_rows(&self, size: usize, dtype: DType) -> CubeTensor {
+        uninit(&self.table, &[1, self.rows(), size], dtype)
+    }
+
     pub(super) fn segments(&self) -> SegmentsLaunch {
         SegmentsLaunch::new(argument(&self.table), self.rows())
     }
@@ -363,10 +349,9 @@ impl<'a> PackedPass<'a> {
 
     /// Norms and rotates queries and keys.
     fn rotate_heads(&self, layer: usize, [queries, keys]: &[CubeTensor; 2]) -> [CubeTensor; 2] {
-        let rows = self.rows();
-        let rotated_queries = uninit(queries, &[1, rows, self.heads.query_size()], DType::F32);
-        let rotated_keys = uninit(queries, &[1, rows, self.heads.key_size()], self.operand_type);
-        let shape = self.shape();
+        let (rows, shape) = (self.rows(), self.shape());
+        let rotated_queries = self.allocate_rows(self.heads.query_size(), DType::F32);
+        let rotated_keys = self.allocate_rows(self.heads.key_size(), self.operand_type);
         // SAFETY: accesses stay below the rows and the heads; all units of a cube reach its barriers.
         unsafe {
             norm_rotate_kernel::launch_unchecked(
@@ -396,7 +381,7 @@ impl<'a> PackedPass<'a> {
         [queries, keys, values]: [&CubeTensor; 3],
     ) -> (CubeTensor, CubeTensor) {
         let (rows, heads) = (self.rows(), self.heads);
-        let attended = uninit(queries, &[1, rows, heads.query_size()], self.operand_type);
+        let attended = self.allocate_rows(heads.query_size(), self.operand_type);
         let lse_and_delta = uninit(queries, &[rows, heads.queries, 2], DType::F32);
         let RowBlocks { tiles, start, count } = self.blocks.attention;
         // SAFETY: accesses stay below the rows and the heads; all units of a cube reach its barriers.
@@ -482,13 +467,9 @@ mod tests {
         assert_eq!(attention_bytes(&shape(128, 32)), 4 * (2 * 36 * 132 + 32 * 5));
         for shape in [shape(64, 1), shape(128, 8), shape(256, 4), shape(510, 1), shape(128, 32)] {
             for workgroup_bytes in [16 << 10, 32 << 10, 48 << 10, 96 << 10] {
-                let fits = AttentionTiles::fit(Heads::from_shape(&shape), workgroup_bytes).bytes
-                    <= workgroup_bytes;
-                assert_eq!(
-                    fits,
-                    attention_bytes(&shape) <= workgroup_bytes,
-                    "{shape:?} in {workgroup_bytes}"
-                );
+                let (_, bytes) = fit_tiles(Heads::from_shape(&shape), workgroup_bytes);
+                let fits = attention_bytes(&shape) <= workgroup_bytes;
+                assert_eq!(bytes <= workgroup_bytes, fits, "{shape:?} in {workgroup_bytes}");
             }
         }
     }

@@ -19,13 +19,6 @@ pub(crate) struct Gradients {
     indices: ParameterIndices,
 }
 
-/// The two matrices of a low-rank adapter, in the order of their gradients.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum AdapterMatrix {
-    A,
-    B,
-}
-
 /// Indices of the trainable parameters.
 enum ParameterIndices {
     /// All weights, by name.
@@ -78,16 +71,17 @@ impl Gradients {
         self.add_to(parameters, make);
     }
 
-    /// Adds the gradient of a matrix of the adapter of a layer's matrix, as [`Gradients::add`] does.
+    /// Adds the gradients of the matrices `a` and `b` of the adapter of a layer's matrix, as [`Gradients::add`] does.
     pub fn add_adapter(
         &mut self,
         (layer, projection): (usize, Projection),
-        matrix: AdapterMatrix,
-        make: impl FnOnce(&mut Option<Tensor<1>>) -> [Tensor<2>; 1],
+        make_a: impl FnOnce(&mut Option<Tensor<1>>) -> [Tensor<2>; 1],
+        make_b: impl FnOnce(&mut Option<Tensor<1>>) -> [Tensor<2>; 1],
     ) {
         let ParameterIndices::Adapters(indices) = &self.indices else { return };
         let Some(index) = indices[projection.index_in(layer)] else { return };
-        self.add_to([index + matrix as usize], make);
+        self.add_to([index], make_a);
+        self.add_to([index + 1], make_b);
     }
 
     /// Returns the memory of the gradient of a weight, `[count]`, to which the caller must add; `None` if adapters are
@@ -112,11 +106,8 @@ impl Gradients {
         for (index, gradient) in parameters.into_iter().zip(gradients) {
             let had_gradient = std::mem::replace(&mut self.has_gradient[index], true);
             if !is_filled {
-                copy_or_add(
-                    &cube_tensor(gradient),
-                    &cube_tensor(self.arenas.view(index)),
-                    had_gradient,
-                );
+                let to = cube_tensor(self.arenas.view(index));
+                copy_or_add(&cube_tensor(gradient), &to, had_gradient);
             }
         }
     }

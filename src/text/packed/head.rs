@@ -1,7 +1,7 @@
 //! The head over some rows at a time: log-probabilities and entropies of tokens, and a loss's gradient.
 
 use super::gradients::Gradients;
-use super::layout::ScatterPlan;
+use super::layout::group_sources;
 use crate::device::buffers::{argument, cube_ints, cube_tensor, grid, uninit};
 use crate::device::upload_indices;
 use crate::text::kernels::UNITS;
@@ -128,20 +128,20 @@ impl<'a> Targets<'a> {
 
 /// Adds up the rows of `from`, `[rows, size]`, by destination, multiplies the sums by `scale`, and adds them to the
 /// destinations' rows of `to` in place.
-pub(super) fn scatter_add(plan: &ScatterPlan, from: Tensor<2>, to: &CubeTensor, scale: f32) {
-    let (size, device) = (from.dims()[1], from.device());
-    let table = cube_ints(upload_indices(&plan.table, &device));
+pub(super) fn scatter_add(destinations: &[i32], from: Tensor<2>, to: &CubeTensor, scale: f32) {
+    let (size, (count, table)) = (from.dims()[1], group_sources(destinations));
+    let table = cube_ints(upload_indices(&table, &from.device()));
     // SAFETY: accesses stay below the number of destinations, whose rows are rows of both tensors, as the caller
     // ensures; others read the changed memory only later.
     unsafe {
         scatter_kernel::launch_unchecked(
             &to.client,
-            grid(to, plan.num_destinations * size.div_ceil(UNITS)),
+            grid(to, count * size.div_ceil(UNITS)),
             CubeDim::new_1d(UNITS as u32),
             argument(&table),
             argument(&cube_tensor(from)),
             argument(to),
-            plan.num_destinations,
+            count,
             size,
             scale,
         );
@@ -155,7 +155,7 @@ pub(crate) fn scatter_add_parts<'a>(
 ) -> Tensor<2> {
     let to = cube_tensor(to);
     for (from, destinations) in parts {
-        scatter_add(&ScatterPlan::new(destinations), from, &to, 1.0);
+        scatter_add(destinations, from, &to, 1.0);
     }
     Tensor::<2>::from_primitive::<Cube>(to)
 }

@@ -48,12 +48,8 @@ impl Layout {
             }
         }
         let completions_of = |text: usize| {
-            let range = first_segments[text]..first_segments[text] + texts[text].completions.len();
-            if range.is_empty() {
-                0..0
-            } else {
-                segments[range.start].start..segments[range.end - 1].end
-            }
+            let own = &segments[first_segments[text]..][..texts[text].completions.len()];
+            own.first().zip(own.last()).map_or(0..0, |(first, last)| first.start..last.end)
         };
         let mut table = row_segments;
         for (index, (own, prompt)) in segments.iter().zip(&prompts).enumerate() {
@@ -136,33 +132,21 @@ pub(super) struct KeyParts {
     pub rows: usize,
 }
 
-/// Sources grouped by destination, as [`scatter_kernel`] reads them.
+/// Groups sources by destination, as [`scatter_kernel`] reads them: source `i` is added to `destinations[i]`, in
+/// ascending order of `i`. Returns the number of destinations, `count`, and a table: the start of each destination's
+/// sources and the end of the last, `[count + 1]`; the destinations, `[count]`; the sources.
 ///
 /// [`scatter_kernel`]: crate::text::kernels::rows::scatter_kernel
-pub(super) struct ScatterPlan {
-    /// Start of each destination's sources and the end of the last, `[count + 1]`; destinations, `[count]`; sources.
-    pub table: Vec<i32>,
-    /// Number of destinations.
-    pub num_destinations: usize,
-}
-
-impl ScatterPlan {
-    /// Groups the sources: source `i` is added to `destinations[i]`, in ascending order of `i`.
-    pub fn new(destinations: &[i32]) -> Self {
-        let mut order: Vec<usize> = (0..destinations.len()).collect();
-        order.sort_by_key(|source| destinations[*source]);
-        let (mut begins, mut found) = (Vec::new(), Vec::new());
-        for (at, source) in order.iter().enumerate() {
-            if found.last() != Some(&destinations[*source]) {
-                begins.push(at as i32);
-                found.push(destinations[*source]);
-            }
-        }
-        begins.push(order.len() as i32);
-        let num_destinations = found.len();
-        let sources = order.into_iter().map(|source| source as i32);
-        Self { table: begins.into_iter().chain(found).chain(sources).collect(), num_destinations }
+pub(super) fn group_sources(destinations: &[i32]) -> (usize, Vec<i32>) {
+    let mut order: Vec<usize> = (0..destinations.len()).collect();
+    order.sort_by_key(|source| destinations[*source]);
+    let (mut begins, mut found) = (vec![0], Vec::new());
+    for sources in order.chunk_by(|a, b| destinations[*a] == destinations[*b]) {
+        begins.push(begins[begins.len() - 1] + sources.len() as i32);
+        found.push(destinations[sources[0]]);
     }
+    let sources = order.iter().map(|source| *source as i32);
+    (found.len(), begins.iter().chain(&found).copied().chain(sources).collect())
 }
 
 #[cfg(test)]
@@ -223,8 +207,7 @@ mod tests {
 
     #[test]
     fn sources_are_grouped_by_destination() {
-        let plan = ScatterPlan::new(&[7, 2, 7, 0]);
-        assert_eq!(plan.num_destinations, 3);
-        assert_eq!(plan.table, [0, 1, 2, 4, 0, 2, 7, 3, 1, 0, 2]);
+        let (count, table) = group_sources(&[7, 2, 7, 0]);
+        assert_eq!((count, &table[..]), (3, &[0, 1, 2, 4, 0, 2, 7, 3, 1, 0, 2][..]));
     }
 }

@@ -203,7 +203,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nn::arch::DecoderShape;
     use crate::task::{RewardPart, Split};
     use crate::text::LanguageModel;
     use crate::text::generate::Sampling;
@@ -295,16 +294,7 @@ mod tests {
         let task = CountedTask { parts, threads, result, calls: Mutex::default() };
         let prompts: Vec<Prompt> =
             (0..8).map(|index| task.prompt(Split::Train, index)).collect::<Result<_, _>>()?;
-        let sizes = DecoderShape {
-            hidden_size: 8,
-            num_layers: 1,
-            num_heads: 1,
-            num_kv_heads: 1,
-            head_dim: 8,
-            intermediate_size: 8,
-            ..DecoderShape::default()
-        };
-        let model = LanguageModel::tiny(&sizes, "01", 0);
+        let model = LanguageModel::smallest("01");
         let num_completions = completions_per_prompt;
         let request = |key| generate::CompletionRequest { tokens: vec![1], num_completions, key };
         let requests: Vec<_> = (0..8).map(request).collect();

@@ -39,11 +39,15 @@ fn conversations_with_tools_are_rendered_by_the_template_for_tools() {
     let [plain, with_tools] = ["a", "{% if tools %}b{% endif %}"];
     let list = json!([{ "name": "default", "template": plain }, { "name": "tool_use", "template": with_tools }]);
     let load = |about: Value| folder(2, &tokenizer, about);
-    let separate = load(json!({ "chat_template": "unused" }));
-    fs::write(separate.join("chat_template.jinja"), plain).unwrap();
-    fs::create_dir(separate.join("additional_chat_templates")).unwrap();
-    fs::write(separate.join("additional_chat_templates/tool_use.jinja"), with_tools).unwrap();
-    for folder in [load(json!({ "chat_template": list })), separate] {
+    // A configuration that is no object counts as none.
+    let separate = [json!({ "chat_template": "unused" }), json!([])].map(|about| {
+        let separate = load(about);
+        fs::write(separate.join("chat_template.jinja"), plain).unwrap();
+        fs::create_dir(separate.join("additional_chat_templates")).unwrap();
+        fs::write(separate.join("additional_chat_templates/tool_use.jinja"), with_tools).unwrap();
+        separate
+    });
+    for folder in separate.into_iter().chain([load(json!({ "chat_template": list }))]) {
         let model = LanguageModel::load(&folder).unwrap();
         let copy = Scratch::new();
         model.save(&copy).unwrap();

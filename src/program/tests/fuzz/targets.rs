@@ -156,13 +156,8 @@ fn chat_template() {
     seeds.push(generation.as_bytes().to_vec());
     fuzz(&seeds, |bytes| {
         let source = String::from_utf8_lossy(bytes).into_owned();
-        let template = ChatTemplate {
-            source,
-            tool_source: None,
-            special_tokens: [("bos_token".to_string(), "<s>".to_string())].into(),
-            turn_end: None,
-            exceeded: Default::default(),
-        };
+        let special_tokens = [("bos_token".to_string(), "<s>".to_string())].into();
+        let template = ChatTemplate { source, special_tokens, ..ChatTemplate::default() };
         let message =
             |role: &str| json!({ "role": role, "content": "a\nb", "tool_calls": [1, null] });
         let _ = template.render(&[message("system"), message("user"), message("assistant")]);

@@ -1,35 +1,40 @@
 //! The token step of generation in dedicated kernels: nine launches per layer where tensors take about seventy.
 //!
-//! It computes the same formulas as [`DeviceDecoder::step`], for one token of each row:
-//! norms with the addition before them, rotation with the write into the caches, attention over the filled part of
-//! the caches with the prompt of a group read in place, the gate, and the choice of a token. Products are computed by
-//! [`ProductPrecision`](crate::nn::tensors::products::ProductPrecision).
+//! Everything that a step changes is in buffers on the device, so that its launches can be recorded once as a graph
+//! (CUDA graphs, or a list of dispatches in wgpu) and replayed for each token: the host then issues one call a token in
+//! place of hundreds.
 
-mod batch;
+mod layers;
 
-pub(super) use batch::KernelBatch;
-
-use crate::device::buffers::{argument, cube_tensor, element_type_of, grid, uninit, vector_size};
-use crate::device::has_kernels;
-use crate::nn::arch::{DecoderShape, Projection};
+use crate::device;
+use crate::device::buffers::{argument, cube_ints, cube_tensor, grid, uninit};
 use crate::nn::tensors::attention::KeysValues;
-use crate::nn::tensors::rope::Rope;
-use crate::text::DeviceDecoder;
+use crate::text::generate::decode::{Decode, READ_BACK_STEPS};
+use crate::text::generate::{SampledToken, Sampling};
 use crate::text::kernels::UNITS;
-use crate::text::kernels::attend::{CachedKeysValuesLaunch, attend_kernel};
-use crate::text::kernels::heads::{Heads, rotation_kernel, store_kernel};
-use crate::text::kernels::launch::{add_norm, apply_gate, head_norm_weights};
-use crate::text::kernels::progress::{NUM_INDICES, ProgressLaunch};
-use crate::text::kernels::rows;
+use crate::text::kernels::choose::{ChoicesLaunch, choose_kernel};
+use crate::text::kernels::heads::Heads;
+use crate::text::kernels::launch::head_norm_weights;
+use crate::text::kernels::narrow::{
+    NarrowScratchLaunch, NarrowingLaunch, TOKENS_PER_FLOAT_WORD, narrow_kernel,
+};
+use crate::text::kernels::progress::ProgressLaunch;
+use crate::text::{DeviceDecoder, PromptCaches, inverse_temperature};
 use burn::backend::{Cube, DType};
+use burn::cubecl::client::Graph;
 use burn::cubecl::prelude::CubeDim;
-use burn::tensor::{Int, Tensor};
+use burn::cubecl::server::ServerError;
+use burn::tensor::Tensor;
 use burn_cubecl::tensor::CubeTensor;
+use rayon::prelude::*;
 
-/// The token step of a decoder: its heads, and the weights of their norms in the layout of the kernels.
+/// Number of remaining steps above which recording a graph is worthwhile.
+const MIN_REPLAYS: usize = 4;
+
+/// The parts of a decoder that all of its token steps share.
 #[derive(Clone, Debug)]
 pub(super) struct TokenStep {
-    /// Weights of the norms of queries and keys of each layer.
+    /// Weights of the norms of queries and keys of each layer, in the layout of the kernels.
     head_norms: Vec<CubeTensor>,
     heads: Heads,
 }
@@ -37,193 +42,269 @@ pub(super) struct TokenStep {
 impl TokenStep {
     /// Collects the weights of a decoder; `None` if its device runs no kernels.
     pub(super) fn new(decoder: &DeviceDecoder) -> Option<Self> {
-        if !has_kernels(decoder.device()) {
+        if !device::has_kernels(decoder.device()) {
             return None;
         }
         let module = &decoder.module;
         let head_norms = (0..module.layers.len()).map(|layer| head_norm_weights(module, layer));
         Some(Self { head_norms: head_norms.collect(), heads: Heads::from_shape(module.shape()) })
     }
-
-    /// Passes a token of each completion, `[rows]`, through all layers, as [`DeviceDecoder::step`] does. Returns the
-    /// normed hidden states, `[rows, hidden_size]`. The index of the token is in `progress`, the counts of a
-    /// [`Progress`](crate::text::kernels::progress::Progress). `key_bound` is the number of keys, rounded up to a
-    /// multiple of [`UNITS`].
-    fn run(
-        &self,
-        decoder: &DeviceDecoder,
-        [prompts, completions]: [&[KeysValues]; 2],
-        progress: &CubeTensor,
-        tokens: Tensor<1, Int>,
-        key_bound: usize,
-    ) -> Tensor<2> {
-        let (module, adapters) = (&decoder.module, decoder.adapter_tensors());
-        let rows = tokens.dims()[0];
-        let shape = module.shape();
-        let launch = StepLaunch {
-            token_step: self,
-            shape,
-            prompts,
-            completions,
-            progress,
-            key_bound,
-            rows,
-            completions_per_prompt: rows / (progress.meta.num_elements() - NUM_INDICES),
-            operand_type: module.products.dtype(),
-        };
-        let rotations: Vec<_> =
-            module.rope.iter().map(|table| launch.advance_and_rotate(table)).collect();
-        let mut stream = cube_tensor(module.embed(tokens.reshape([rows, 1])));
-        let mut output = None;
-        for (i, layer) in module.layers.iter().enumerate() {
-            let tensor = |x: &CubeTensor| Tensor::<3>::from_primitive::<Cube>(x.clone());
-            let apply = |projection: Projection, x: &CubeTensor| {
-                cube_tensor(module.apply(adapters, i, projection, tensor(x)))
-            };
-            let norms = layer.norms(shape.norm_placement);
-            let norm = norms.before_attention;
-            let (input, sum) = add_norm(shape, stream, output, norm, launch.operand_type);
-            let [queries, keys, values] = module
-                .apply_all(adapters, i, Projection::ATTENTION_INPUTS, tensor(&input))
-                .map(cube_tensor);
-            launch.store(i, [&queries, &keys, &values], &rotations[shape.rope_table_index(i)]);
-            let attended = apply(Projection::Output, &launch.attend(i, &queries));
-            let attended = Some((attended, norms.after_attention));
-            let (input, sum) =
-                add_norm(shape, sum, attended, norms.before_mlp, launch.operand_type);
-            let [gate, up] = module
-                .apply_all(adapters, i, Projection::MLP_INPUTS, tensor(&input))
-                .map(cube_tensor);
-            let inner = apply_gate(&gate, &up, shape.activation, launch.operand_type);
-            output = Some((apply(Projection::Down, &inner), norms.after_mlp));
-            stream = sum;
-        }
-        let (hidden, _) = add_norm(shape, stream, output, Some(&module.norm), DType::F32);
-        Tensor::<3>::from_primitive::<Cube>(hidden).reshape([rows, shape.hidden_size])
-    }
 }
 
-/// Launches of the kernels of one step.
-struct StepLaunch<'a> {
+/// A batch of prompts with equally many completions each, which decode together.
+pub(super) struct KernelBatch<'a> {
     token_step: &'a TokenStep,
-    shape: &'a DecoderShape,
-    /// Keys and values of prompts and of completions, layer by layer.
-    prompts: &'a [KeysValues],
-    completions: &'a [KeysValues],
-    progress: &'a CubeTensor,
-    /// The number of keys, rounded up to a multiple of [`UNITS`].
-    key_bound: usize,
-    rows: usize,
-    /// Completions of a prompt.
-    completions_per_prompt: usize,
-    /// The type of the operands of products, and of the caches.
-    operand_type: DType,
+    decoder: &'a DeviceDecoder,
+    sampling: &'a Sampling,
+    prompts: PromptCaches,
+    /// The draws of all tokens: `[max_new_tokens, rows]`.
+    draws: CubeTensor,
+    state: StepState,
+    /// Number of tokens chosen so far.
+    num_chosen: usize,
+    graph: Option<RecordedStep>,
+    may_record: bool,
 }
 
-impl StepLaunch<'_> {
+/// The buffers that a step reads and changes.
+struct StepState {
+    /// Keys and values of completions, layer by layer: `[rows, max_new_tokens, num_kv_heads, head_dim]`.
+    keys_values: Vec<KeysValues>,
+    /// The counts of [`Progress`](crate::text::kernels::progress::Progress).
+    progress: CubeTensor,
+    /// The tokens chosen last: `[rows]`.
+    tokens: CubeTensor,
+    /// The last choices: `[READ_BACK_STEPS, size]`, as [`Choices`](crate::text::kernels::choose::Choices) has them.
+    choices: CubeTensor,
+}
+
+/// The recorded launches of a step.
+struct RecordedStep {
+    graph: Graph,
+    /// Maximum number of keys of the steps that it can replay.
+    key_bound: usize,
+}
+
+impl StepState {
+    fn new(
+        decoder: &DeviceDecoder,
+        prompts: &PromptCaches,
+        draws: &CubeTensor,
+        sampling: &Sampling,
+    ) -> Self {
+        let shape = decoder.module.shape();
+        let [max_tokens, rows] = [draws.meta.shape()[0], draws.meta.shape()[1]];
+        let dtype = decoder.module.products.dtype();
+        let cache = || {
+            let sizes = [rows, max_tokens, shape.num_kv_heads, shape.head_dim];
+            Tensor::<4>::from_primitive::<Cube>(uninit(draws, &sizes, dtype))
+        };
+        let lengths = prompts.lengths.clone();
+        let groups = lengths.dims()[0];
+        let counts = Tensor::from_ints([0, -1], decoder.device());
+        Self {
+            keys_values: (0..shape.num_layers).map(|_| [cache(), cache()]).collect(),
+            progress: cube_ints(Tensor::cat(vec![counts, lengths.reshape([groups])], 0)),
+            tokens: uninit(draws, &[rows], DType::I32),
+            choices: uninit(
+                draws,
+                &[READ_BACK_STEPS, (3 + num_mask_words(decoder, sampling)) * rows],
+                DType::F32,
+            ),
+        }
+    }
+}
+
+impl Decode for KernelBatch<'_> {
+    fn advance(&mut self) {
+        if self.num_chosen == 0 {
+            self.choose(self.prompts.last_hidden_for(self.rows()));
+        } else {
+            self.run_step();
+        }
+        self.num_chosen += 1;
+    }
+
+    fn read(&mut self, steps: usize) -> Vec<Vec<SampledToken>> {
+        let (rows, vocabulary) = (self.rows(), self.decoder.vocabulary());
+        let choices = Tensor::<2>::from_primitive::<Cube>(self.state.choices.clone());
+        let size = choices.dims()[1];
+        let numbers = device::fetch(choices.reshape([READ_BACK_STEPS * size]));
+        let step = |index: usize| {
+            let (values, masks) =
+                numbers[index % READ_BACK_STEPS * size..][..size].split_at(3 * rows);
+            let words = masks.len() / rows;
+            let chosen = |row: usize| SampledToken {
+                token: values[row] as u32,
+                logprob: values[rows + row],
+                entropy: values[2 * rows + row],
+                candidates: unpack_candidates(&masks[row * words..][..words], vocabulary),
+            };
+            (0..rows).into_par_iter().map(chosen).collect()
+        };
+        (self.num_chosen - steps..self.num_chosen).map(step).collect()
+    }
+}
+
+impl<'a> KernelBatch<'a> {
+    /// Creates a batch that follows prompts with `draws` of all tokens, `[max_new_tokens, rows]`.
+    pub fn new(
+        token_step: &'a TokenStep,
+        decoder: &'a DeviceDecoder,
+        sampling: &'a Sampling,
+        prompts: PromptCaches,
+        draws: Tensor<2>,
+    ) -> Self {
+        let draws = cube_tensor(draws);
+        let state = StepState::new(decoder, &prompts, &draws, sampling);
+        Self {
+            token_step,
+            decoder,
+            sampling,
+            prompts,
+            draws,
+            state,
+            num_chosen: 0,
+            graph: None,
+            may_record: device::may_record_graphs(),
+        }
+    }
+
+    fn rows(&self) -> usize {
+        self.draws.meta.shape()[1]
+    }
+
+    /// Passes the last tokens through all layers and chooses the next ones: by the graph of such a step, if there is
+    /// one or recording it is worthwhile.
+    fn run_step(&mut self) {
+        // The keys that the tokens attend to: those of prompts, of the tokens before them, and their own.
+        let longest = self.prompts.longest();
+        let key_bound = (longest + self.num_chosen).next_multiple_of(UNITS);
+        if self.graph.as_ref().is_some_and(|recorded| recorded.key_bound < key_bound) {
+            self.graph = None;
+        }
+        let num_left = (self.sampling.max_new_tokens - self.num_chosen)
+            .min(key_bound + 1 - longest - self.num_chosen);
+        let result = match &self.graph {
+            // SAFETY: the graph keeps the buffers of its launches alive: this batch's, and those of a decoder that it
+            // borrows; all work on them is issued from here.
+            Some(recorded) => unsafe { recorded.graph.replay() },
+            None if self.may_record && num_left > MIN_REPLAYS => self.record(key_bound),
+            None => {
+                self.launch(key_bound);
+                Ok(())
+            }
+        };
+        if result.is_err() {
+            self.restart_without_graph();
+        }
+    }
+
+    /// Executes a step and records its launches.
+    fn record(&mut self, key_bound: usize) -> Result<(), ServerError> {
+        let client = self.draws.client.clone();
+        if client.graph_prepare().is_err() {
+            // The device cannot record.
+            self.may_record = false;
+            self.launch(key_bound);
+            return Ok(());
+        }
+        // The first launch allocates the memory that the recorded one uses.
+        self.launch(key_bound);
+        client.start_capture()?;
+        self.launch(key_bound);
+        self.graph = Some(RecordedStep { graph: client.stop_capture()?, key_bound });
+        Ok(())
+    }
+
+    /// Repeats all steps, this one included, without a graph, after a recording or a replay has failed: its results are
+    /// lost.
+    fn restart_without_graph(&mut self) {
+        (self.graph, self.may_record) = (None, false);
+        self.state = StepState::new(self.decoder, &self.prompts, &self.draws, self.sampling);
+        let count = std::mem::take(&mut self.num_chosen);
+        for _ in 0..=count {
+            self.advance();
+        }
+        self.num_chosen = count;
+    }
+
+    /// Launches the kernels of a step.
+    fn launch(&self, key_bound: usize) {
+        self.choose(self.run_layers(key_bound));
+    }
+
     fn progress(&self) -> ProgressLaunch {
-        ProgressLaunch::new(argument(self.progress), self.completions_per_prompt)
+        let completions_per_prompt = self.rows() / self.prompts.lengths.dims()[0];
+        ProgressLaunch::new(argument(&self.state.progress), completions_per_prompt)
     }
 
-    /// Advances `progress` to the last token chosen, and computes the rotations of each row's position,
-    /// `[rows, half, 2]`. Several tables of a step advance it to the same token.
-    fn advance_and_rotate(&self, table: &Rope) -> CubeTensor {
-        let half = self.token_step.heads.half;
-        let [low, high] = table.parts;
-        let rotations = uninit(self.progress, &[self.rows, half, 2], DType::F32);
-        let cubes = (self.rows * half).div_ceil(UNITS);
-        // SAFETY: accesses stay below the rows and the parts of the table.
-        unsafe {
-            rotation_kernel::launch_unchecked(
-                &self.progress.client,
-                grid(self.progress, cubes),
-                CubeDim::new_1d(UNITS as u32),
-                self.progress(),
-                argument(&cube_tensor(table.rotations.clone())),
-                argument(&rotations),
-                self.rows,
-                low,
-                high,
-                half,
-            );
+    /// Chooses a token for each row from normed hidden states, `[rows, hidden_size]`.
+    fn choose(&self, hidden: Tensor<2>) {
+        let logits = cube_tensor(self.decoder.logits(hidden));
+        let [rows, vocabulary] = [logits.meta.shape()[0], logits.meta.shape()[1]];
+        let StepState { tokens, choices, .. } = &self.state;
+        let (client, cubes) = (logits.client.clone(), grid(&logits, rows));
+        let units = CubeDim::new_1d(UNITS as u32);
+        let progress = self.progress();
+        let choices =
+            ChoicesLaunch::new(argument(choices), READ_BACK_STEPS, choices.meta.shape()[1]);
+        let Sampling { temperature, top_k, top_p, min_p, .. } = *self.sampling;
+        if !self.sampling.narrows() {
+            // SAFETY: accesses stay below `rows`, `vocabulary` and the steps of draws and records; all units of a cube
+            // reach its barriers.
+            unsafe {
+                choose_kernel::launch_unchecked(
+                    &client,
+                    cubes,
+                    units,
+                    argument(&logits),
+                    argument(&self.draws),
+                    progress,
+                    argument(tokens),
+                    choices,
+                    rows,
+                    vocabulary,
+                    if temperature > 0.0 { inverse_temperature(temperature) } else { 1.0 },
+                    temperature == 0.0,
+                );
+            }
+            return;
         }
-        rotations
-    }
-
-    /// Norms and rotates queries and keys in place, and stores keys and values.
-    fn store(
-        &self,
-        layer: usize,
-        [queries, keys, values]: [&CubeTensor; 3],
-        rotations: &CubeTensor,
-    ) {
-        let caches = self.completions[layer].each_ref().map(|x| cube_tensor(x.clone()));
-        let max_tokens = self.completions[layer][0].dims()[1];
-        let units = rows::RowLayout::new(self.token_step.heads.query_size()).units;
-        // SAFETY: accesses stay below the rows, the heads and the room of the caches, which nothing else reads or
-        // writes meanwhile; all units of a cube reach its barriers.
+        let scratch = |dtype| uninit(&logits, &[rows, vocabulary], dtype);
+        let [weights, lists] = [DType::F32, DType::U32].map(scratch);
+        // SAFETY: as above.
         unsafe {
-            store_kernel::launch_unchecked(
-                &queries.client,
-                grid(queries, self.rows),
-                CubeDim::new_1d(units as u32),
-                argument(queries),
-                argument(keys),
-                argument(values),
-                argument(rotations),
-                argument(&self.token_step.head_norms[layer]),
-                argument(&caches[0]),
-                argument(&caches[1]),
-                self.progress(),
-                self.rows,
-                max_tokens,
-                self.shape.head_shape().scale,
-                self.shape.rms_norm_eps,
-                self.token_step.heads,
+            narrow_kernel::launch_unchecked(
+                &client,
+                cubes,
                 units,
-                element_type_of(&caches[0]),
+                argument(&logits),
+                argument(&self.draws),
+                NarrowScratchLaunch::new(argument(&weights), argument(&lists)),
+                progress,
+                argument(tokens),
+                choices,
+                NarrowingLaunch::new(top_k, top_p, min_p, inverse_temperature(temperature)),
+                rows,
+                vocabulary,
             );
         }
     }
+}
 
-    /// Computes the result of attention: `[rows, 1, query_size]`.
-    fn attend(&self, layer: usize, queries: &CubeTensor) -> CubeTensor {
-        let [completions, prompts] = [&self.completions[layer], &self.prompts[layer]];
-        let (max_tokens, longest) = (completions[0].dims()[1], prompts[0].dims()[1]);
-        let [keys, values] = completions.each_ref().map(|x| cube_tensor(x.clone()));
-        let [prompt_keys, prompt_values] = prompts.each_ref().map(|x| cube_tensor(x.clone()));
-        let heads = self.token_step.heads;
-        let attended = uninit(queries, &[self.rows, 1, heads.query_size()], self.operand_type);
-        let window = self.shape.window(layer);
-        let operands = [&keys, &values, &prompt_keys, &prompt_values, queries];
-        let vector = vector_size(&operands, |vector| heads.dim.is_multiple_of(vector));
-        // SAFETY: accesses stay below the rows, the heads and the room of the caches; all units of a cube reach its
-        // barriers.
-        unsafe {
-            attend_kernel::launch_unchecked(
-                &queries.client,
-                grid(queries, self.rows * heads.queries),
-                CubeDim::new_1d(UNITS as u32),
-                argument(queries),
-                CachedKeysValuesLaunch::new(
-                    argument(&keys),
-                    argument(&values),
-                    argument(&prompt_keys),
-                    argument(&prompt_values),
-                    max_tokens,
-                    longest,
-                ),
-                self.progress(),
-                argument(&attended),
-                self.rows,
-                window,
-                self.key_bound,
-                heads,
-                vector,
-                element_type_of(&keys),
-                vector,
-            );
-        }
-        attended
-    }
+/// Words of a row's mask of candidates; 0 if every token can be drawn.
+fn num_mask_words(decoder: &DeviceDecoder, sampling: &Sampling) -> usize {
+    if sampling.narrows() { decoder.vocabulary().div_ceil(TOKENS_PER_FLOAT_WORD) } else { 0 }
+}
+
+/// Unpacks the tokens of a row's mask; none if it has all tokens.
+fn unpack_candidates(masks: &[f32], vocabulary: usize) -> Vec<u32> {
+    let words = masks.iter().map(|mask| *mask as u32).enumerate();
+    let tokens_of_word = |(index, mask): (usize, u32)| {
+        let bits = (0..TOKENS_PER_FLOAT_WORD as u32).filter(move |bit| mask >> bit & 1 == 1);
+        bits.map(move |bit| (index * TOKENS_PER_FLOAT_WORD) as u32 + bit)
+    };
+    let candidates: Vec<u32> = words.flat_map(tokens_of_word).collect();
+    if candidates.len() == vocabulary { Vec::new() } else { candidates }
 }
