@@ -32,7 +32,7 @@ pub struct Counters {
     best_score: Option<f64>,
     best_iteration: Option<u32>,
     /// Number of steps played, where it does not follow from the number of iterations.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub played_steps: Option<u64>,
     /// Counters of a language model's run.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]

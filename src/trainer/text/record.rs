@@ -27,21 +27,20 @@ pub struct CompletionRecord {
     /// Log-probability of each token.
     pub logprobs: Vec<f32>,
     /// Weighted sum of its reward parts; `None` if the verifier could not judge it.
-    #[serde(default)]
     pub score: Option<f64>,
     /// Reward that is learnt from: the score minus the length penalty; `None` if the verifier could not judge it.
     pub reward: Option<f64>,
     /// Each reward part, unweighted, without those that do not apply; empty if the verifier could not judge it.
     pub rewards: BTreeMap<String, f64>,
     /// Highest possible score; left out if all parts apply, since it is the same for all completions then.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub highest_score: Option<f64>,
     /// Advantage of its reward within the group; with `reward.baseline=prefix` its tokens have others.
     pub advantage: f32,
     /// Whether it was cut off by the limit on its tokens.
     pub is_truncated: bool,
     /// Reason why the verifier could not judge it; `None` if it could.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
 
