@@ -4,7 +4,6 @@ mod backends;
 #[cfg(feature = "kernels")]
 pub(crate) mod buffers;
 mod cgroup_memory;
-mod gpu_utilization;
 #[cfg(feature = "wgpu")]
 #[cfg_attr(target_family = "wasm", path = "browser.rs")]
 mod graphics;
