@@ -24,9 +24,6 @@ pub const CSV: &str = "metrics.csv";
 
 /// A file that receives the record of every iteration.
 trait Tracker: std::fmt::Debug + Send {
-    /// Iteration of the last record in the file; 0 without one.
-    fn last_iteration(&self) -> u32;
-
     /// Appends the record of an iteration.
     fn write(&mut self, record: &IterationRecord) -> io::Result<()>;
 
@@ -71,30 +68,29 @@ impl Trackers {
         let mut trackers = Self::default();
         if config.tensorboard {
             let tracker = TensorBoardTracker::open(&folder.join(TENSORBOARD), settings, records);
-            trackers.add("TensorBoard", tracker.map(|tracker| Box::new(tracker) as _), records);
+            trackers.add("TensorBoard", tracker, records);
         }
         if config.csv {
             let tracker = CsvTracker::open(&folder.join(CSV), last_iteration);
-            trackers.add("CSV", tracker.map(|tracker| Box::new(tracker) as _), records);
+            trackers.add("CSV", tracker, records);
         }
         trackers
     }
 
-    /// Adds a tracker and appends the records that it lacks.
+    /// Adds a tracker, opened with the iteration of its last record, and appends the records that it lacks.
     fn add(
         &mut self,
         name: &'static str,
-        tracker: io::Result<Box<dyn Tracker>>,
+        opened: io::Result<(impl Tracker + 'static, u32)>,
         records: &[IterationRecord],
     ) {
-        let updated = tracker.and_then(|mut tracker| {
-            let last_iteration = tracker.last_iteration();
-            let missing = records.iter().filter(|record| record.iteration > last_iteration);
-            missing.into_iter().try_for_each(|record| tracker.write(record))?;
+        let updated = opened.and_then(|(mut tracker, last_iteration)| {
+            let mut missing = records.iter().filter(|record| record.iteration > last_iteration);
+            missing.try_for_each(|record| tracker.write(record))?;
             Ok(tracker)
         });
         match updated {
-            Ok(tracker) => self.trackers.push((name, tracker)),
+            Ok(tracker) => self.trackers.push((name, Box::new(tracker))),
             Err(error) => self.warnings.push(failure_warning(name, &error)),
         }
     }

@@ -29,16 +29,19 @@ const FRAME_BYTES: usize = 8 + 4 + 4;
 #[derive(Debug)]
 pub(super) struct TensorBoardTracker {
     file: File,
-    last_iteration: u32,
 }
 
 impl TensorBoardTracker {
     /// Opens or creates the event file in a folder. Events after the last of the run's `records` are cut off, and so is
-    /// a torn last one; without records a new file begins.
+    /// a torn last one; without records a new file begins. Also returns the iteration of the last event; 0 without one.
     ///
     /// # Errors
     /// If the folder or the file cannot be read or written.
-    pub fn open(folder: &Path, settings: &Table, records: &[IterationRecord]) -> io::Result<Self> {
+    pub fn open(
+        folder: &Path,
+        settings: &Table,
+        records: &[IterationRecord],
+    ) -> io::Result<(Self, u32)> {
         disk::create_folders(folder)?;
         let path = folder.join(FILE_NAME);
         let bytes =
@@ -54,15 +57,14 @@ impl TensorBoardTracker {
         {
             disk::truncate(&path, *end as u64)?;
             let last = records.iter().rfind(|record| record.env_steps <= *step);
-            let last_iteration = last.map_or(0, |record| record.iteration);
-            return Ok(Self { file, last_iteration });
+            return Ok((Self { file }, last.map_or(0, |record| record.iteration)));
         }
         disk::truncate(&path, 0)?;
-        let mut tracker = Self { file, last_iteration: 0 };
+        let mut tracker = Self { file };
         tracker.append(new_event(0).bytes(3, "brain.Event:2"))?;
         let values = [encode_settings_text(settings), encode_hyper_parameters(settings)];
         tracker.append(new_event(0).message(5, Message::default().messages(1, values)))?;
-        Ok(tracker)
+        Ok((tracker, 0))
     }
 
     /// Appends an event by a single write, so that readers rarely see a part of it.
@@ -76,14 +78,8 @@ impl TensorBoardTracker {
 }
 
 impl Tracker for TensorBoardTracker {
-    fn last_iteration(&self) -> u32 {
-        self.last_iteration
-    }
-
     fn write(&mut self, record: &IterationRecord) -> io::Result<()> {
-        self.append(new_event(record.env_steps as i64).message(5, encode_record(record)))?;
-        self.last_iteration = record.iteration;
-        Ok(())
+        self.append(new_event(record.env_steps as i64).message(5, encode_record(record)))
     }
 
     fn takes_animations(&self) -> bool {
@@ -242,12 +238,12 @@ pub(super) mod tests {
             IterationRecord { iteration, env_steps, ..IterationRecord::default() }
         };
         let records = [1, 2, 4, 5, 6].map(record);
-        let mut tracker = TensorBoardTracker::open(folder.path(), &Table::new(), &[]).unwrap();
+        let (mut tracker, _) = TensorBoardTracker::open(folder.path(), &Table::new(), &[]).unwrap();
         records.iter().for_each(|record| tracker.write(record).unwrap());
         for done in [3, 5, 4] {
-            let mut tracker =
+            let (mut tracker, last_iteration) =
                 TensorBoardTracker::open(folder.path(), &Table::new(), &records[..done]).unwrap();
-            assert_eq!(tracker.last_iteration(), records[done - 1].iteration);
+            assert_eq!(last_iteration, records[done - 1].iteration);
             records[done..].iter().for_each(|record| tracker.write(record).unwrap());
             assert_has_records(&fs::read(folder.path().join(FILE_NAME)).unwrap(), &records);
         }
@@ -259,7 +255,7 @@ pub(super) mod tests {
     #[test]
     fn records_after_a_damaged_one_are_left_out() {
         let folder = tempfile::TempDir::new().unwrap();
-        let mut tracker = TensorBoardTracker::open(folder.path(), &Table::new(), &[]).unwrap();
+        let (mut tracker, _) = TensorBoardTracker::open(folder.path(), &Table::new(), &[]).unwrap();
         tracker.write(&IterationRecord { iteration: 1, ..IterationRecord::default() }).unwrap();
         let mut bytes = fs::read(folder.path().join(FILE_NAME)).unwrap();
         assert_eq!(find_messages(&bytes).len(), HEADER_EVENTS + 1);
