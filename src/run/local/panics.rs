@@ -138,8 +138,7 @@ pub fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, Panic> {
 /// # Errors
 /// If there was a panic.
 pub fn catch_device_panics<T>(work: impl FnOnce() -> T) -> Result<T, Panic> {
-    let outcome = catch_panic(work);
-    lock(&DEVICE_PANICS).report(u64::MAX).map_or(outcome, Err)
+    DeviceWatch { num_earlier: u64::MAX }.catch_panic(work)
 }
 
 /// A watch over the threads of devices for a run, so that it does not go on with the results of a device that has
