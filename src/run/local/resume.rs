@@ -159,16 +159,13 @@ impl RunFiles {
 mod tests {
     use super::*;
     use crate::run::local::RunFolder;
-    use crate::run::local::events::tests::new_run;
+    use crate::run::local::events::tests::{create_files, new_run};
     use std::fs;
-    use tempfile::TempDir;
 
     #[test]
     fn a_damaged_best_policy_is_recovered_on_resume() {
-        let root = TempDir::new().unwrap();
-        let path = root.path().join("run");
         let mut run = new_run(2);
-        let (mut files, lock) = RunFiles::create(Some(path.clone()), "run", &run, "").unwrap();
+        let (_root, _, mut files, lock) = create_files(&run);
         let _ = run.events(Some(&mut files)).last();
         let folder = files.folder().clone();
         drop((files, lock));
@@ -188,10 +185,8 @@ mod tests {
 
     #[test]
     fn missing_records_give_a_warning_on_resume() {
-        let root = TempDir::new().unwrap();
-        let path = root.path().join("run");
         let mut run = new_run(4);
-        let (mut files, lock) = RunFiles::create(Some(path.clone()), "run", &run, "").unwrap();
+        let (_root, path, mut files, lock) = create_files(&run);
         let _ = run.events(Some(&mut files)).last();
         drop((files, lock));
         let metrics = path.join(METRICS);
