@@ -31,9 +31,7 @@ pub use snapshot::{Counters, EngineState, LanguageCounters, Persistent, Snapshot
 
 use crate::device::{self, TransferCount};
 use crate::env::HostEnvError;
-use crate::metrics::{
-    Communication, EvaluationRecord, IterationRecord, IterationSeconds, PhaseSeconds,
-};
+use crate::metrics::{EvaluationRecord, IterationRecord, IterationSeconds, PhaseSeconds};
 use crate::parallel::{Shards, Team, TeamError};
 use burn::cubecl::future::block_on;
 use burn::tensor::Device;
@@ -184,7 +182,7 @@ impl<E: Engine> Trainer<E> {
         self.iteration += 1;
         let total = started.elapsed().as_secs_f64();
         record.iteration = self.iteration;
-        record.communication = self.measure_communication(total).await?;
+        record.communication = communication::measure(&self.engine, self.iteration, total).await?;
         check_finite(&record)?;
         record.seconds = IterationSeconds { total, ..record.seconds };
         record.steps_per_second = env_steps as f64 / total.max(1e-9);
@@ -195,22 +193,6 @@ impl<E: Engine> Trainer<E> {
         record.downloaded_bytes = transfers.downloaded_bytes;
         record.uploaded_bytes = transfers.uploaded_bytes;
         Ok(record)
-    }
-
-    /// Measures the communication cost of an iteration that took `seconds`; `None` for one rank. Also checks that all
-    /// ranks have the same parameters, where that is due.
-    async fn measure_communication(
-        &self,
-        seconds: f64,
-    ) -> Result<Option<Communication>, TeamError> {
-        let team = self.engine.team();
-        let cost = communication::measure(team, seconds)?;
-        if cost.is_some()
-            && communication::is_comparison_due(self.iteration, self.engine.iterations())
-        {
-            communication::compare_policies(team, &self.engine.params().await)?;
-        }
-        Ok(cost)
     }
 
     /// Evaluates the greedy policy on the episodes, prompts or demonstrations that select the best one: by mean score,
