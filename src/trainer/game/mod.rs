@@ -139,16 +139,13 @@ impl<G: Rules> GameTrainer<G> {
         let (game, host) = (inputs.game, inputs.host.clone());
         let transfers = TransferCount::start();
         let (policy_engine, part) = AnyEngine::new(inputs, config, device, team)?;
-        let uploaded_bytes = transfers.stop().uploaded_bytes;
-        let device = device.clone();
-        let env_steps = 0;
         Ok(Self::from_engine(GameEngine {
             game,
-            device,
+            device: device.clone(),
             part,
             policy_engine,
-            env_steps,
-            uploaded_bytes,
+            env_steps: 0,
+            uploaded_bytes: transfers.stop().uploaded_bytes,
             held_out,
             host,
         }))

@@ -69,7 +69,9 @@ pub fn read_policy_params<G: Rules>(
     game: G,
     config: &TrainConfig,
 ) -> Result<(Vec<Parameter>, Vec<f32>), SnapshotError> {
-    check_builtin(config)?;
+    if let ModelKind::UserDefined(name) = &config.policy.kind {
+        return Err(SnapshotError::OtherModel { name: name.clone() });
+    }
     let layout = config.policy.parameters(game.num_features(), game.num_actions());
     let values = read_params(checkpoint, WEIGHTS, &layout)?;
     Ok((layout, values))
@@ -96,14 +98,6 @@ pub fn load_policy<G: Rules>(
 pub fn load_weights(network: Network, checkpoint: &Checkpoint) -> Result<Network, SnapshotError> {
     let weights = read_params(checkpoint, WEIGHTS, &network.parameters())?;
     Ok(network.unflatten(&device::upload(weights, &network.device())))
-}
-
-/// Rejects settings that name a user-defined model.
-fn check_builtin(config: &TrainConfig) -> Result<(), SnapshotError> {
-    match &config.policy.kind {
-        ModelKind::UserDefined(name) => Err(SnapshotError::OtherModel { name: name.clone() }),
-        _ => Ok(()),
-    }
 }
 
 /// Reads a policy file ([`crate::model::policy_file`]), which has a policy with its settings, as a checkpoint.
