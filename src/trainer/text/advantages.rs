@@ -42,10 +42,15 @@ fn drop_unjudged(rewards: &[f64]) -> Vec<f64> {
     rewards.iter().copied().filter(|reward| !reward.is_nan()).collect()
 }
 
+/// Mean of some values; `None` if there are none.
+pub fn mean_if_any(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (count, sum) = values.fold((0.0, 0.0), |(count, sum), x| (count + 1.0, sum + x));
+    (count > 0.0).then(|| sum / count)
+}
+
 /// Mean of some values; 0 if there are none.
 pub fn mean(values: impl Iterator<Item = f64>) -> f64 {
-    let (count, sum) = values.fold((0.0, 0.0), |(count, sum), x| (count + 1.0, sum + x));
-    if count == 0.0 { 0.0 } else { sum / count }
+    mean_if_any(values).unwrap_or(0.0)
 }
 
 /// Computes the advantages of the completions `members` of a group over their mean, divided by `divisor`.
