@@ -10,11 +10,9 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 #[error("the records in {path} cannot be {action}: {cause}")]
 pub struct RecordsError {
-    /// Path of the file.
     pub path: PathBuf,
     /// Failed action: `read` or `written`.
     pub action: &'static str,
-    /// The system's error.
     pub cause: std::io::Error,
 }
 
