@@ -120,7 +120,6 @@ pub enum TrainError {
         non_finite_advice(quantity)
     )]
     NotFinite {
-        /// Name of the quantity that is not finite.
         quantity: &'static str,
         /// Iteration, counted from 1.
         iteration: u32,

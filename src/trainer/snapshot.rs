@@ -102,7 +102,6 @@ pub enum SnapshotError {
          `grove train --resume`)"
     )]
     OtherBase {
-        /// Path of the model.
         path: PathBuf,
         /// SHA-256 of its weights, hexadecimal.
         found: String,
@@ -131,36 +130,18 @@ pub enum SnapshotError {
     Games(#[from] EnvStatesError),
     /// The checkpoint is of another game.
     #[error("the checkpoint is of the game `{found}`, not `{expected}`")]
-    OtherGame {
-        /// Name of the requested game.
-        expected: String,
-        /// Name of the game in the checkpoint.
-        found: String,
-    },
+    OtherGame { expected: String, found: String },
     /// The checkpoint is of a model that this program does not have.
     #[error(
         "the checkpoint is of the model `{name}`, which this program does not have; use the program that adds it"
     )]
-    OtherModel {
-        /// Name of the model in the settings.
-        name: String,
-    },
+    OtherModel { name: String },
     /// The parameters are of another network, or cannot be read.
     #[error("the checkpoint's {section}: {cause}")]
-    Params {
-        /// Name of the section.
-        section: String,
-        /// Underlying error.
-        cause: PolicyFileError,
-    },
+    Params { section: String, cause: PolicyFileError },
     /// A section has an invalid format.
     #[error("the checkpoint's {section} cannot be read: {reason}")]
-    Unreadable {
-        /// Name of the section.
-        section: String,
-        /// Message of the parser.
-        reason: String,
-    },
+    Unreadable { section: String, reason: String },
 }
 
 impl From<ConfigError> for SnapshotError {

@@ -120,11 +120,8 @@ pub enum LanguageTrainError {
     TooLong {
         /// Beginning of the prompt.
         start: String,
-        /// Number of tokens of the prompt.
         prompt: usize,
-        /// Maximum number of tokens of a completion.
         completion: usize,
-        /// Length of the model's context in tokens.
         context: usize,
     },
     /// A prompt leaves no room for its solution.
@@ -135,11 +132,8 @@ pub enum LanguageTrainError {
     LongSolution {
         /// Beginning of the prompt.
         start: String,
-        /// Number of tokens of the prompt.
         prompt: usize,
-        /// Number of tokens of the solution.
         solution: usize,
-        /// Length of the model's context in tokens.
         context: usize,
     },
     /// A new model needs a task that lists its characters.
