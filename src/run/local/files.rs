@@ -75,7 +75,7 @@ impl RunFiles {
         let completions = has_language_model
             .then(|| JsonLines::resume(&folder.path().join(COMPLETIONS), iteration))
             .transpose()?;
-        model_folder::recover_replacement(&folder.model_path())?;
+        disk::recover_replacement(&folder.model_path(), disk::remove_tree)?;
         if has_language_model {
             // Describes a model other than the one that training will export.
             let card = folder.path().join(MODEL_CARD);
