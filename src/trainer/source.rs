@@ -126,23 +126,28 @@ fn is_resident(window_set: &WindowSet, shards: &Shards, config: &TrainConfig) ->
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::data::{EpisodeStatus, StepColumns, Steps, WindowOptions};
     use std::sync::Arc;
 
-    /// A dataset of more than a MiB, cut into windows of one step.
-    fn window_set() -> WindowSet {
-        let steps = 40_000;
+    /// A dataset of `steps` steps in episodes of ten, cut into windows of `window` steps. Its observations differ.
+    pub fn window_set(steps: usize, window: usize, sizes: [usize; 2]) -> WindowSet {
+        let [num_features, num_actions] = sizes;
         let columns = StepColumns {
-            num_features: 8,
-            obs: vec![0.0; 8 * steps],
-            actions: vec![0; steps],
+            num_features,
+            obs: (0..steps * num_features).map(|i| (i as f32).sin()).collect(),
+            actions: (0..steps).map(|step| (step % num_actions) as i32).collect(),
             weights: vec![1.0; steps],
-            statuses: (0..steps).map(|step| EpisodeStatus::new(step % 100 == 99, false)).collect(),
+            statuses: (0..steps).map(|step| EpisodeStatus::new(step % 10 == 9, false)).collect(),
         };
         let episodes = columns.episodes();
-        WindowSet::new(Arc::new(columns), &episodes, WindowOptions::new(1, 1))
+        WindowSet::new(Arc::new(columns), &episodes, WindowOptions::new(window, num_actions))
+    }
+
+    /// A dataset of more than a MiB, cut into windows of one step.
+    fn large_window_set() -> WindowSet {
+        window_set(40_000, 1, [8, 1])
     }
 
     /// Whether the dataset of some shards is streamed first, where `resident_mb` may be kept in memory and a part
@@ -162,7 +167,7 @@ mod tests {
 
     #[test]
     fn data_in_several_buffers_are_resident_from_the_first_iteration() {
-        let data = window_set();
+        let data = large_window_set();
         let shards = Shards::new(data.len(), 1);
         assert!(is_streamed(&data, &shards, 64, u64::MAX));
         assert!(!is_streamed(&data, &shards, 64, MAX_EAGER_LOAD_BYTES));
@@ -171,7 +176,7 @@ mod tests {
 
     #[test]
     fn ranks_keep_data_in_memory_only_if_all_of_them_fit() {
-        let data = window_set();
+        let data = large_window_set();
         let (too_little, enough) = (data.bytes() >> 20, (data.bytes() >> 20) + 1);
         for (count, own) in [(1, 0..1), (2, 0..1), (2, 1..2), (3, 1..2)] {
             let shards = Shards::new(data.len(), count).with_own_shards(own);
