@@ -184,13 +184,7 @@ impl<G: Rules> GameTrainer<G> {
         block_on(self.evaluate_async(episodes, selection))
     }
 
-    /// The asynchronous form of [`Trainer::evaluate`], for a browser.
-    ///
-    /// # Errors
-    /// If an environment on the host fails.
-    ///
-    /// # Panics
-    /// If `episodes` is 0.
+    /// Asynchronous form of [`Trainer::evaluate`], for threads that must not block.
     pub async fn evaluate_async(
         &self,
         episodes: usize,
