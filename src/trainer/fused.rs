@@ -4,7 +4,7 @@
 use super::TrainError;
 use super::engine::{GameTotals, Grpo, PolicyEngine, PolicyState};
 use super::rank_part::{EngineInputs, RankPart};
-use super::source::{IterationInput, Source};
+use super::source::Source;
 use super::transfer::{download, upload};
 use crate::advantage::kernels::compute_shared_recording_advantages;
 use crate::data::summary::{
@@ -81,20 +81,19 @@ impl<G: Rules> Grpo for FusedEngine<G> {
     type Error = TrainError;
 
     fn roll_out(&mut self, iteration: u32) -> Result<Self::Trajectory, TrainError> {
-        let (device, batches) = (&self.device, &mut self.learner.context.batches);
+        let Self { device, source, learner, next_rollout, .. } = self;
+        let policy = learner.policy();
         let upload = |windows: &WindowBatch| upload_windows(windows, device);
-        let games = match self.source.take(iteration, batches, upload) {
-            IterationInput::Games(games) => games,
-            IterationInput::Data((recording, weights)) => return Ok((recording, Some(weights))),
-        };
-        let (recording, branches) = match self.next_rollout.take() {
-            Some(started) if started.iteration == iteration => {
-                (started.recording, started.branches)
-            }
-            _ => games.play(&self.learner.policy(), iteration),
-        };
-        games.continue_from(branches);
-        Ok((recording, None))
+        source.take(iteration, &mut learner.context.batches, upload, |games| {
+            let (recording, branches) = match next_rollout.take() {
+                Some(started) if started.iteration == iteration => {
+                    (started.recording, started.branches)
+                }
+                _ => games.play(&policy, iteration),
+            };
+            games.continue_from(branches);
+            Ok(recording)
+        })
     }
 
     fn compute_advantages(

@@ -3,7 +3,7 @@
 use super::TrainError;
 use super::engine::{GameTotals, Grpo, PolicyEngine, PolicyState};
 use super::rank_part::{EngineInputs, RankPart};
-use super::source::{IterationInput, Source};
+use super::source::Source;
 use super::transfer::{download, upload};
 use crate::advantage::{Advantages, compute_advantages, compute_shared_advantages};
 use crate::data::host::upload_time_major;
@@ -79,18 +79,15 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
     type Error = TrainError;
 
     fn roll_out(&mut self, iteration: u32) -> Result<Self::Trajectory, TrainError> {
-        let (device, batches) = (&self.device, &mut self.learner.context.batches);
+        let Self { device, source, host, learner, .. } = self;
         let upload = |windows: &WindowBatch| upload_windows(windows, device);
-        let games = match self.source.take(iteration, batches, upload) {
-            IterationInput::Games(games) => games,
-            IterationInput::Data((trajectory, weights)) => return Ok((trajectory, Some(weights))),
-        };
-        let policy = self.learner.state.policy();
-        let trajectory = match &mut self.host {
-            Some(host) => host.collect(&policy, iteration, device)?,
-            None => games.collect(&policy, iteration),
-        };
-        Ok((trajectory, None))
+        source.take(iteration, &mut learner.context.batches, upload, |games| {
+            let policy = learner.state.policy();
+            Ok(match host {
+                Some(host) => host.collect(&policy, iteration, device)?,
+                None => games.collect(&policy, iteration),
+            })
+        })
     }
 
     fn compute_advantages(

@@ -81,35 +81,29 @@ impl<R, D> Source<R, D> {
     }
 }
 
-/// Experience that an iteration learns from.
-pub(super) enum IterationInput<'a, R, D> {
-    /// Games that are yet to be played.
-    Games(&'a mut R),
-    /// Windows of a dataset.
-    Data(D),
-}
-
-impl<R, D: Clone> Source<R, Box<D>> {
-    /// Returns the games, or the windows of an iteration, converted by `convert`. The `batches` are in order if the
-    /// windows are.
-    pub fn take(
+impl<R, T: Clone, A: Clone> Source<R, Box<(T, A)>> {
+    /// Returns the steps of an iteration: of games, which `play` plays, or of a dataset with the weights of its windows,
+    /// converted by `convert`. The `batches` are in order if the windows are.
+    pub fn take<E>(
         &mut self,
         iteration: u32,
         batches: &mut Batches,
-        convert: impl Fn(&WindowBatch) -> D,
-    ) -> IterationInput<'_, R, D> {
+        convert: impl Fn(&WindowBatch) -> (T, A),
+        play: impl FnOnce(&mut R) -> Result<T, E>,
+    ) -> Result<(T, Option<A>), E> {
         self.become_resident(|windows| Box::new(convert(&windows)));
         batches.set_in_order(self.is_streamed());
-        match self {
-            Self::Games(games) => IterationInput::Games(games),
-            Self::Resident(data) => IterationInput::Data((**data).clone()),
+        let (steps, weights) = match self {
+            Self::Games(games) => return Ok((play(games)?, None)),
+            Self::Resident(data) => (**data).clone(),
             Self::Streamed(stream) => {
                 let windows = stream.take(iteration);
                 let converted = convert(&windows);
                 stream.give_back(windows);
-                IterationInput::Data(converted)
+                converted
             }
-        }
+        };
+        Ok((steps, Some(weights)))
     }
 }
 
