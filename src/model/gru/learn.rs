@@ -36,12 +36,6 @@ pub struct Tape {
     /// The memory before and after each step.
     before: Vec<f32>,
     after: Vec<f32>,
-    scratch: Scratch,
-}
-
-/// Scratch buffers of the backward pass.
-#[derive(Debug, Default)]
-struct Scratch {
     /// Gradient of the memory after each step: `[num_steps, games, memory_size]`.
     d_after: Vec<f32>,
     /// Gradient of the memory before a step: `[games, memory_size]`.
@@ -174,20 +168,16 @@ impl SequenceModel for GruSequenceModel {
         sequences.copy_rows(&sequences.obs, games.clone(), &mut tape.obs);
         sequences.copy_rows(&sequences.starts, games.clone(), &mut tape.starts);
         self.encode(tape);
-        let memory = if sequences.memory.is_empty() {
-            &[][..]
-        } else {
-            &sequences.memory[games.start * size..games.end * size]
-        };
+        let memory = sequences.memory.get(games.start * size..games.end * size).unwrap_or_default();
         (0..sequences.num_steps()).for_each(|t| self.step(t, memory, tape));
         self.head.forward(&self.params, &tape.after, logits);
     }
 
     fn backward(&self, tape: &mut Tape, d_logits: &[f32], gradient: &mut [f32]) {
         let size = self.head.inputs;
-        let Tape { num_games, obs, starts, hidden, gates, memory_products, before, after, scratch } =
+        let Tape { num_games, obs, starts, hidden, gates, memory_products, before, after, .. } =
             tape;
-        let Scratch { d_after, d_before } = scratch;
+        let (d_after, d_before) = (&mut tape.d_after, &mut tape.d_before);
         d_after.resize(after.len(), 0.0);
         self.head.compute_input_grad(d_logits, d_after, WriteMode::Overwrite);
         self.head.add_param_grads(after, d_logits, gradient);
