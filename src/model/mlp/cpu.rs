@@ -1,7 +1,4 @@
 //! The multi-layer perceptron on the CPU's vector units.
-//!
-//! The network processes [`LANES`](crate::model::LANES) games side by side, one in each lane. A lane's result depends
-//! on its own observation alone.
 
 use super::Mlp;
 use crate::math::Activation;
