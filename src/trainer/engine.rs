@@ -118,8 +118,10 @@ pub(super) trait Grpo {
         next: Option<u32>,
     ) -> Result<Self::Totals, Self::Error>;
 
-    /// Waits for the device if that is cheap enough to time the phases separately. Returns whether it waited.
-    fn finish_phase(&self) -> bool;
+    /// Waits for the device if that is cheap enough to time the phases separately. Returns false if it does not wait.
+    fn finish_phase(&self) -> bool {
+        true
+    }
 }
 
 /// An engine for policies of games: rollouts, advantages and updates in matching formats.

@@ -163,10 +163,6 @@ impl Grpo for LanguageEngine {
         self.completions = completions;
         Ok(LanguageTotals { record, learnt_tokens: rollout.num_tokens() as u64, seconds })
     }
-
-    fn finish_phase(&self) -> bool {
-        true
-    }
 }
 
 impl Engine for LanguageEngine {
