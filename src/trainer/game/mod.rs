@@ -236,20 +236,18 @@ impl<G: Rules> GameTrainer<G> {
             return Some(format!("{reason}, or use another device, such as the CPU"));
         }
         let TrainConfig { engine, precision, .. } = &part.config;
-        let (wanted, reason) = match (engine, precision) {
-            (EngineChoice::Fused, _) => ("engine `fused`".to_string(), self.fallback_reason()),
-            (_, Precision::F32) => return None,
-            _ => {
-                let precision_reason = |fallback: String| {
-                    fallback_precision_reason(&self.model(), &part.config, device, &fallback)
-                };
-                (
-                    format!("precision {precision}"),
-                    self.fallback_reason().and_then(precision_reason),
-                )
-            }
+        if *engine != EngineChoice::Fused && *precision == Precision::F32 {
+            return None;
+        }
+        let fallback = self.fallback_reason()?;
+        let (wanted, reason) = match engine {
+            EngineChoice::Fused => ("engine `fused`".to_string(), fallback),
+            _ => (
+                format!("precision {precision}"),
+                fallback_precision_reason(&self.model(), &part.config, device, &fallback)?,
+            ),
         };
-        Some(format!("the {wanted} is not available for this run: {}", reason?))
+        Some(format!("the {wanted} is not available for this run: {reason}"))
     }
 
     /// The game.
