@@ -53,7 +53,7 @@ impl<G: Rules> FusedEngine<G> {
     /// Creates the engine of this rank's part of a run that trains `mlp`, the model of `inputs`.
     pub fn new(inputs: EngineInputs<G>, mlp: Mlp, part: RankPart, device: &Device) -> Self {
         let EngineInputs { game, model, data, .. } = inputs;
-        let RankPart { config, team, shards, game_shards, rollout } = &part;
+        let RankPart { config, team, game_shards, rollout, .. } = &part;
         let mut learner = FusedLearner::new(mlp, config);
         learner.context.assign(game_shards.clone(), team.clone());
         let source = match data {
@@ -63,7 +63,7 @@ impl<G: Rules> FusedEngine<G> {
                 Source::Games(games.with_precision(config.precision))
             }
             Some(window_set) => {
-                Source::from_data(window_set, config, shards, max_part_bytes(device), |windows| {
+                Source::from_data(window_set, &part, max_part_bytes(device), |windows| {
                     Box::new(upload_windows(&windows, device))
                 })
             }

@@ -31,17 +31,15 @@ impl<G: Rules> GeneralEngine<G> {
     /// Creates the engine of this rank's part of a run.
     pub fn new(inputs: EngineInputs<G>, part: RankPart, device: &Device) -> Self {
         let EngineInputs { game, model, data, host } = inputs;
-        let RankPart { config, team, shards, game_shards, rollout } = &part;
+        let RankPart { config, team, game_shards, rollout, .. } = &part;
         let mut learner = AutodiffLearner::new(model, config);
         learner.context.assign(game_shards.clone(), team.clone());
         let host = host.map(|envs| HostRollout::new(envs, game.max_steps(), rollout, part.keys()));
         let source = match data {
             None => Source::Games(StepwiseRollout::new(game, rollout, part.keys(), device)),
-            Some(window_set) => {
-                Source::from_data(window_set, config, shards, u64::MAX, |windows| {
-                    Box::new(upload_windows(&windows, device))
-                })
-            }
+            Some(window_set) => Source::from_data(window_set, &part, u64::MAX, |windows| {
+                Box::new(upload_windows(&windows, device))
+            }),
         };
         Self { source, host, learner, device: device.clone(), part }
     }

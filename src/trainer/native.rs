@@ -47,14 +47,12 @@ impl<G: Rules> NativeEngine<G> {
         let EngineInputs { game, model, data, host } = inputs;
         learner.context_mut().assign(part.game_shards.clone(), part.team.clone());
         let mut buffers = IterationBuffers::default();
-        let RankPart { rollout, config, shards, .. } = &part;
+        let rollout = &part.rollout;
         let host = host.map(|envs| HostRollout::new(envs, game.max_steps(), rollout, part.keys()));
         let source = match data {
             None => Source::Games(NativeRollout::new(game, rollout, part.keys())),
             Some(window_set) => {
-                Source::from_data(window_set, config, shards, u64::MAX, |windows| {
-                    buffers = windows.into()
-                })
+                Source::from_data(window_set, &part, u64::MAX, |windows| buffers = windows.into())
             }
         };
         Self { source, host, learner, model, part, buffers }
@@ -163,10 +161,6 @@ impl<G: Rules> Grpo for NativeEngine<G> {
             zero_variance_fraction,
             update: stats,
         })
-    }
-
-    fn finish_phase(&self) -> bool {
-        true
     }
 }
 

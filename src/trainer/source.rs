@@ -1,11 +1,10 @@
 //! The source of the steps that an engine learns from: games, or a dataset.
 
 use super::prefetch::WindowPrefetcher;
+use super::rank_part::RankPart;
 use crate::data::{WindowBatch, WindowSet};
 use crate::device;
 use crate::learner::Batches;
-use crate::parallel::Shards;
-use crate::settings::TrainConfig;
 
 /// Maximum bytes of a resident dataset that is loaded before the run begins; larger ones are streamed until they have
 /// been loaded in the background.
@@ -23,24 +22,23 @@ pub(super) enum Source<R, D> {
 }
 
 impl<R, D> Source<R, D> {
-    /// Opens the dataset of these shards: resident and converted by `convert` if it fits in memory, otherwise streamed.
+    /// Opens the dataset of a rank's part of a run: resident and converted by `convert` if it fits in memory, otherwise streamed.
     /// A resident dataset of more than `max_part_bytes` is loaded at once rather than streamed first: it is summed in
     /// another order, and results must not depend on when loading finishes.
     pub fn from_data(
         window_set: WindowSet,
-        config: &TrainConfig,
-        shards: &Shards,
+        part: &RankPart,
         max_part_bytes: u64,
         convert: impl FnOnce(WindowBatch) -> D,
     ) -> Self {
-        let is_resident = is_resident(&window_set, shards, config);
+        let is_resident = is_resident(&window_set, part);
         let bytes = window_set.bytes();
         let is_loaded_at_once =
             cfg!(target_family = "wasm") || bytes <= MAX_EAGER_LOAD_BYTES || bytes > max_part_bytes;
         if is_resident && is_loaded_at_once {
             return Self::make_resident(window_set.copy_all(), convert);
         }
-        let batches = Batches::with_shards(config, shards.clone());
+        let batches = Batches::with_shards(&part.config, part.shards.clone());
         let stream = WindowPrefetcher::new(window_set, batches);
         Self::Streamed(Box::new(if is_resident { stream.read_all_in_background() } else { stream }))
     }
@@ -109,13 +107,14 @@ impl<R, T: Clone, A: Clone> Source<R, Box<(T, A)>> {
 
 /// Whether a dataset is kept in memory: if the windows of all ranks, which may share a machine, need at most
 /// `data.resident_mb`, or, if that is 0, half of the free memory.
-fn is_resident(window_set: &WindowSet, shards: &Shards, config: &TrainConfig) -> bool {
-    let max_bytes = match config.data.resident_mb {
+fn is_resident(window_set: &WindowSet, part: &RankPart) -> bool {
+    let max_bytes = match part.config.data.resident_mb {
         0 => device::data_budget(),
         megabytes => Some(megabytes << 20),
     };
     // The set has the windows of this rank.
-    let bytes = window_set.bytes() / window_set.len().max(1) as u64 * shards.num_items() as u64;
+    let num_windows = part.shards.num_items() as u64;
+    let bytes = window_set.bytes() / window_set.len().max(1) as u64 * num_windows;
     max_bytes.is_none_or(|max| bytes <= max)
 }
 
@@ -123,6 +122,8 @@ fn is_resident(window_set: &WindowSet, shards: &Shards, config: &TrainConfig) ->
 pub(super) mod tests {
     use super::*;
     use crate::data::{EpisodeStatus, StepColumns, Steps, WindowOptions};
+    use crate::parallel::{Shards, Team};
+    use crate::settings::TrainConfig;
     use std::sync::Arc;
 
     /// A dataset of `steps` steps in episodes of ten, cut into windows of `window` steps. Its observations differ.
@@ -155,8 +156,9 @@ pub(super) mod tests {
         let mut config = TrainConfig::for_game("any");
         (config.data.path, config.data.resident_mb) = ("somewhere".to_string(), resident_mb);
         let own = window_set.clone().select(shards.own_items());
-        Source::<(), usize>::from_data(own, &config, shards, max_part_bytes, |all| all.len())
-            .is_streamed()
+        let (rollout, shards, team) = (config.rollout.clone(), shards.clone(), Team::alone());
+        let part = RankPart { config, team, game_shards: shards.clone(), shards, rollout };
+        Source::<(), usize>::from_data(own, &part, max_part_bytes, |all| all.len()).is_streamed()
     }
 
     #[test]
