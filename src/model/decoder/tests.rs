@@ -1,8 +1,8 @@
 //! The decoder in all its forms against a slow one in f64, written number by number.
 
 use super::{Decoder, DecoderConfig};
-use crate::model::{Model, PolicyConfig, reset};
-use crate::nn::ops::check::doubles;
+use crate::model::{Model, PolicyConfig, floats, reset};
+use crate::nn::ops::check::{doubles, wave};
 use crate::nn::ops::linear::Arithmetic;
 use crate::nn::rows::{DecoderSequenceModel, DynSequenceModel, PooledSequenceModel, Sequences};
 use crate::nn::{DecoderShape, flatten, named_parameters, unflatten};
@@ -45,8 +45,8 @@ fn decoder(shape: &DecoderShape, device: &Device) -> Decoder {
     let decoder = Decoder::from_shape(shape.clone(), 1, device);
     let params = flatten(&decoder);
     let count = params.dims()[0];
-    let waves: Vec<f32> = (0..count).map(|i| (i as f32 * 0.77).sin() * 0.3).collect();
-    unflatten(decoder, &(params + Tensor::from_data(TensorData::new(waves, [count]), device)))
+    let waves = Tensor::<1>::from_data(TensorData::new(wave(count, 0.77), [count]), device);
+    unflatten(decoder, &(params + waves * 0.3))
 }
 
 /// The formulas of a decoder, one game and one step at a time.
@@ -302,14 +302,13 @@ fn differentiate_by_hand_and_autodiff(
     let (_, memory) = games.compute_logits(&decoder, before, &device);
     let during = before..before + steps;
     let (obs, starts) = (games.obs(during.clone(), &device), games.starts(during, &device));
-    let weights: Vec<f32> = (0..steps * GAMES * 4).map(|i| (i as f32 * 0.37).sin()).collect();
-    let params: Vec<f32> = flatten(&decoder).into_data().iter::<f32>().collect();
-    let floats = |data: TensorData| data.iter::<f32>().collect::<Vec<f32>>();
+    let weights = wave(steps * GAMES * 4, 0.37);
+    let params = floats(flatten(&decoder));
     let sequences = Sequences {
         num_games: GAMES,
-        obs: floats(obs.clone().into_data()),
-        starts: floats(starts.clone().into_data()),
-        memory: floats(memory.clone().into_data()),
+        obs: games.obs[before * GAMES * 3..].to_vec(),
+        starts: games.starts[before * GAMES..].to_vec(),
+        memory: floats(memory.clone()),
     };
     let [keeping, recomputing] = [false, true].map(|checkpointing| {
         let model =
