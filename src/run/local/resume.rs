@@ -132,26 +132,25 @@ impl RunFiles {
         let recorded: Vec<u32> = lines.filter_map(|line| parse_iteration(&line)).collect();
         let (path, last) = (path.display(), recorded.last().copied().unwrap_or(0));
         let missing = (iteration as usize).saturating_sub(recorded.len());
-        let lost = if last < iteration {
-            Some(format!(
-                "{path} ends at iteration {last}, so that the records up to {iteration} are lost"
-            ))
-        } else {
-            (missing > 0).then(|| {
-                format!(
-                    "{path} has no records of {missing} of the {iteration} iterations so far, which are lost"
-                )
-            })
-        };
         let unreadable = recorded.len().saturating_sub(num_readable);
-        let unreadable = (unreadable > 0).then(|| {
-            format!(
+        let mut warnings = Vec::new();
+        if last < iteration {
+            warnings.push(format!(
+                "{path} ends at iteration {last}, so that the records up to {iteration} are lost"
+            ));
+        } else if missing > 0 {
+            warnings.push(format!(
+                "{path} has no records of {missing} of the {iteration} iterations so far, which are lost"
+            ));
+        }
+        if unreadable > 0 {
+            warnings.push(format!(
                 "{path} has {} of another version of Grove, which this one cannot read: they stay in the file, but tables, \
                  curves, metrics.csv and TensorBoard leave them out",
                 pluralize(unreadable, "record")
-            )
-        });
-        Ok(lost.into_iter().chain(unreadable).collect())
+            ));
+        }
+        Ok(warnings)
     }
 }
 
