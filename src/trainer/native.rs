@@ -93,14 +93,13 @@ impl<G: Rules> Grpo for NativeEngine<G> {
     type Error = TrainError;
 
     fn roll_out(&mut self, iteration: u32) -> Result<Self::Trajectory, TrainError> {
-        let Self { source, learner, buffers, .. } = self;
+        let Self { source, learner, buffers, host, .. } = self;
         source.become_resident(|windows| *buffers = windows.into());
         learner.context_mut().batches.set_in_order(source.is_streamed());
-        let mut trajectory = std::mem::take(&mut self.buffers.trajectory);
-        let sums = match &mut self.source {
+        let sums = match source {
             Source::Games(games) => {
-                let (host, trajectory) = (self.host.as_mut(), &mut trajectory);
-                match self.learner.policy() {
+                let (host, trajectory) = (host.as_mut(), &mut buffers.trajectory);
+                match learner.policy() {
                     HostPolicy::Perceptron(policy) => {
                         play(&policy, iteration, games, host, trajectory)?
                     }
@@ -109,12 +108,11 @@ impl<G: Rules> Grpo for NativeEngine<G> {
             }
             Source::Resident(()) => Vec::new(),
             Source::Streamed(stream) => {
-                let buffers = IterationBuffers::from(stream.take(iteration));
-                (trajectory, self.buffers.advantages) = (buffers.trajectory, buffers.advantages);
+                *buffers = stream.take(iteration).into();
                 Vec::new()
             }
         };
-        Ok((trajectory, sums))
+        Ok((std::mem::take(&mut buffers.trajectory), sums))
     }
 
     fn compute_advantages(
