@@ -44,7 +44,6 @@ struct StartedRollout {
 /// A dataset on a device, with its weights as advantages.
 type DeviceData = (Recording, RecordingAdvantages);
 
-/// Uploads windows.
 fn upload_windows(windows: &WindowBatch, device: &Device) -> DeviceData {
     windows.upload_recording(max_part_bytes(device), device)
 }

@@ -57,7 +57,6 @@ fn collect_game_sums(rows: &[f32], games: usize) -> Vec<GameSums> {
 /// A dataset on a device, with its weights as advantages.
 type DeviceData = (Trajectory, Advantages);
 
-/// Uploads windows.
 fn upload_windows(windows: &WindowBatch, device: &Device) -> DeviceData {
     let upload = |values: &[f32]| upload_time_major(values, windows.trajectory.num_envs, device);
     let advantages = Advantages {

@@ -49,7 +49,6 @@ pub struct GameEngine<G: Rules> {
     env_steps: u64,
     /// Bytes uploaded to the device before the first iteration.
     uploaded_bytes: u64,
-    /// Held-out demonstrations.
     held_out: Option<WindowSet>,
     /// Environments on the host, instead of the game.
     host: Option<HostEnvs>,

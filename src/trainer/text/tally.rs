@@ -6,7 +6,6 @@ use crate::rollout::std_error;
 use crate::task::{RewardPart, SCORE_TOLERANCE};
 use std::ops::RangeInclusive;
 
-/// A running mean.
 #[derive(Clone, Copy, Default)]
 struct RunningMean {
     sum: f64,
