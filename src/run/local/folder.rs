@@ -25,7 +25,6 @@ pub struct RunFolder {
 /// A checkpoint found in a run, with warnings about damaged ones that were skipped.
 #[derive(Debug)]
 pub struct SavedPolicy {
-    /// The checkpoint.
     pub checkpoint: Checkpoint,
     /// Warnings for the user.
     pub warnings: Vec<String>,

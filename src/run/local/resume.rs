@@ -13,7 +13,6 @@ use toml::Table;
 /// The open files of a run that continues from a checkpoint.
 #[derive(Debug)]
 pub struct ResumedRun {
-    /// The files.
     pub files: RunFiles,
     /// Warnings for the user: what of the iterations so far is missing.
     pub warnings: Vec<String>,
