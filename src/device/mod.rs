@@ -64,7 +64,6 @@ pub struct DeviceInfo {
     pub description: String,
     /// The API through which it is used, for instance `Vulkan`.
     pub api: String,
-    /// The kind of device.
     pub kind: DeviceKind,
     /// Whether it is a software renderer that runs on the CPU.
     #[serde(rename = "software")]
