@@ -32,7 +32,6 @@ pub struct Line {
 /// A chart of lines over one axis.
 #[derive(Clone, Debug)]
 pub struct Chart {
-    /// The title.
     pub title: String,
     /// The name of the horizontal axis.
     pub x_label: String,

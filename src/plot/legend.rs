@@ -31,7 +31,6 @@ pub fn list_entries(curve_names: &[&str]) -> Vec<String> {
     entries
 }
 
-/// Shortens a long name.
 fn shorten(name: &str) -> String {
     match name.char_indices().nth(MAX_NAME_LENGTH) {
         Some((end, _)) => format!("{}...", &name[..end]),
