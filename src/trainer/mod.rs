@@ -27,7 +27,7 @@ pub use game::{
     read_game_name, read_policy_file, read_policy_params,
 };
 pub(crate) use snapshot::replace_settings;
-pub use snapshot::{Counters, EngineState, LanguageCounters, Persistent, SnapshotError};
+pub use snapshot::{Counters, LanguageCounters, Persistent, SnapshotError};
 
 use crate::device::{self, TransferCount};
 use crate::env::HostEnvError;

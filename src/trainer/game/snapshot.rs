@@ -16,8 +16,8 @@ use crate::trainer::rank_part::{
     gather_game_states, gather_parts, select_game_states, select_memory,
 };
 use crate::trainer::snapshot::{
-    CONFIG, Counters, EngineState, FIRST_MOMENT, Persistent, REFERENCE, SECOND_MOMENT,
-    SnapshotError, VERSION, WEIGHTS, new_section, read_params, read_settings, unreadable_error,
+    CONFIG, Counters, FIRST_MOMENT, Persistent, REFERENCE, SECOND_MOMENT, SnapshotError, VERSION,
+    WEIGHTS, new_section, read_params, read_settings, unreadable_error,
 };
 use burn::tensor::Device;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
@@ -119,7 +119,7 @@ pub fn policy_bytes(checkpoint: &Checkpoint) -> Result<&[u8], SnapshotError> {
 }
 
 impl<G: Rules + Serialize> Persistent for GameEngine<G> {
-    async fn export_state(&self, iteration: u32) -> Result<EngineState, TeamError> {
+    async fn export_state(&self, iteration: u32) -> Result<(Vec<Section>, Counters), TeamError> {
         let layout = self.policy_engine.model().parameters();
         let mut state = with_engine!(&self.policy_engine, engine => engine.export_state().await);
         let num_groups = self.part.config.rollout.num_groups;
@@ -144,7 +144,8 @@ impl<G: Rules + Serialize> Persistent for GameEngine<G> {
             sections.push(new_section(MEMORY, write_params(&[memory], &state.memory, None)));
         }
         let played_steps = (!self.part.config.plays_all_steps()).then_some(self.env_steps);
-        Ok(EngineState { sections, optimizer_steps: state.moments.steps, played_steps, text: None })
+        let optimizer_steps = state.moments.steps;
+        Ok((sections, Counters { iteration, optimizer_steps, played_steps, ..Counters::default() }))
     }
 
     fn import_state(
