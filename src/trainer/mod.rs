@@ -17,7 +17,7 @@ mod source;
 pub mod text;
 mod transfer;
 
-pub use engine::{Engine, IterationResult};
+pub use engine::Engine;
 pub use finite::is_finite;
 #[cfg(feature = "general")]
 pub use game::held_out::ConfusionMatrix;
@@ -176,15 +176,16 @@ impl<E: Engine> Trainer<E> {
         let started = Instant::now();
         let next = self.iteration + 1;
         let next = (next < self.engine.iterations()).then_some(next);
-        let IterationResult { mut record, env_steps } =
-            self.engine.iterate(self.iteration, next).await?;
+        let earlier_steps = self.engine.env_steps();
+        let mut record = self.engine.iterate(self.iteration, next).await?;
         self.iteration += 1;
         let total = started.elapsed().as_secs_f64();
         record.iteration = self.iteration;
         record.communication = communication::measure(&self.engine, self.iteration, total).await?;
         check_finite(&record)?;
         record.seconds = IterationSeconds { total, ..record.seconds };
-        record.steps_per_second = env_steps as f64 / total.max(1e-9);
+        record.env_steps = self.engine.env_steps();
+        record.steps_per_second = (record.env_steps - earlier_steps) as f64 / total.max(1e-9);
         record.memory = device::measure_memory(self.engine.device());
         record.utilization = device::measure_utilization(self.engine.device());
         let transfers = transfers.stop();

@@ -16,7 +16,7 @@ pub use snapshot::{
 use super::choose::{
     AnyEngine, fallback_precision_reason, fallback_reason, new_network, with_engine,
 };
-use super::engine::{Engine, GameTotals, IterationResult, PolicyEngine, write_means};
+use super::engine::{Engine, GameTotals, PolicyEngine, write_means};
 use super::rank_part::{EngineInputs, RankPart};
 use super::{TrainError, Trainer, iterate, may_enter_pool};
 use crate::data::{GameSums, WindowSet};
@@ -337,7 +337,7 @@ impl<G: Rules> Engine for GameEngine<G> {
         &mut self,
         iteration: u32,
         next: Option<u32>,
-    ) -> Result<IterationResult, TrainError> {
+    ) -> Result<IterationRecord, TrainError> {
         device::count_upload(std::mem::take(&mut self.uploaded_bytes));
         let (totals, phases) = with_engine!(&mut self.policy_engine, engine => {
             iterate(engine.as_mut(), iteration, next).await
@@ -349,7 +349,6 @@ impl<G: Rules> Engine for GameEngine<G> {
         let optimizer_steps = first_optimizer_step(&self.part.config, iteration + 1);
         let total_steps = total_optimizer_steps(&self.part.config);
         let mut record = IterationRecord {
-            env_steps: self.env_steps,
             score: (episodes > 0.0).then(|| scores / episodes),
             episodes: episodes as u64,
             mean_length: (episodes > 0.0).then(|| ended_steps / episodes),
@@ -371,7 +370,7 @@ impl<G: Rules> Engine for GameEngine<G> {
             None => write_means(&mut record, update),
             Some(_) => write_means(&mut record, update.without_approx_kl()),
         }
-        Ok(IterationResult { record, env_steps: steps })
+        Ok(record)
     }
 
     async fn evaluate_greedy(&self) -> Result<EvaluationRecord, TrainError> {

@@ -10,7 +10,7 @@ use crate::learner::text::{Group, LanguageMeans};
 use crate::metrics::{EvaluationRecord, IterationRecord, PhaseSeconds};
 use crate::parallel::{Shards, Team, TeamError};
 use crate::text::Arithmetic;
-use crate::trainer::engine::{Engine, Grpo, IterationResult};
+use crate::trainer::engine::{Engine, Grpo};
 use crate::trainer::{iterate, may_enter_pool, run_in_pool_if};
 use burn::tensor::Device;
 use std::borrow::Cow;
@@ -219,7 +219,7 @@ impl Engine for LanguageEngine {
         &mut self,
         iteration: u32,
         next: Option<u32>,
-    ) -> Result<IterationResult, LanguageTrainError> {
+    ) -> Result<IterationRecord, LanguageTrainError> {
         let (totals, phases) = iterate(self, iteration, next).await?;
         let LanguageTotals { mut record, learnt_tokens, seconds } = totals;
         let text = record.text.get_or_insert_default();
@@ -233,11 +233,10 @@ impl Engine for LanguageEngine {
         record.seconds.phases =
             Some(PhaseSeconds { rollout: generation, advantage, update, verify });
         self.env_steps += steps;
-        record.env_steps = self.env_steps;
         let steps_per_iteration = self.config.optimizer_steps_per_iteration() as u64;
         record.learning_rate =
             self.learning_rate(u64::from(iteration + 1) * steps_per_iteration - 1);
-        Ok(IterationResult { record, env_steps: steps })
+        Ok(record)
     }
 
     async fn evaluate_greedy(&self) -> Result<EvaluationRecord, LanguageTrainError> {
