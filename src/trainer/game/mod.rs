@@ -17,7 +17,7 @@ use super::choose::{
     AnyEngine, fallback_precision_reason, fallback_reason, new_network, with_engine,
 };
 use super::engine::{Engine, GameTotals, PolicyEngine, write_means};
-use super::rank_part::{EngineInputs, RankPart};
+use super::rank_part::{EngineInputs, RankPart, gather_parts};
 use super::{TrainError, Trainer, iterate, may_enter_pool};
 use crate::data::{GameSums, WindowSet};
 use crate::device::{self, TransferCount};
@@ -288,8 +288,7 @@ impl<G: Rules> GameEngine<G> {
             self.play(own_episodes, self.validation_keys(), ActionSelection::Greedy).await?;
         let pair = |result: &EpisodeResult| [result.score, result.length.into()];
         let local: Vec<[f64; 2]> = results.iter().map(pair).collect();
-        let gathered = team.all_gather(bytemuck::cast_slice(&local))?.concat();
-        let pairs: Vec<[f64; 2]> = bytemuck::pod_collect_to_vec(&gathered);
+        let pairs = gather_parts(&local, team)?.concat();
         let result = |&[score, length]: &[f64; 2]| EpisodeResult { score, length: length as u32 };
         Ok(Evaluation::from_results(&pairs.iter().map(result).collect::<Vec<_>>()))
     }
