@@ -50,7 +50,7 @@ impl Actor for NativeMlp {
     }
 
     fn active_features<'a>(&self, scratch: &'a Scratch) -> Option<&'a [usize]> {
-        scratch.active_features()
+        scratch.active_features.as_deref()
     }
 
     fn compute_logits<'a>(
