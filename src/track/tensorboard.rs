@@ -14,6 +14,7 @@ use crate::protobuf::Message;
 use crate::settings::overlay;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 use toml::{Table, Value};
@@ -156,18 +157,13 @@ fn parse_step(event: &[u8]) -> Option<u64> {
 }
 
 /// Finds the byte ranges of the messages in a file's records, up to the first damaged one.
-fn find_messages(bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
-    let mut at = 0;
-    let next = || {
-        let range = find_message(bytes, at)?;
-        at = range.end + 4;
-        Some(range)
-    };
-    std::iter::from_fn(next).collect()
+fn find_messages(bytes: &[u8]) -> Vec<Range<usize>> {
+    let next = |last: &Range<usize>| find_message(bytes, last.end + 4);
+    std::iter::successors(find_message(bytes, 0), next).collect()
 }
 
 /// Finds the byte range of the message in the record at offset `at`; `None` if the record is damaged.
-fn find_message(bytes: &[u8], at: usize) -> Option<std::ops::Range<usize>> {
+fn find_message(bytes: &[u8], at: usize) -> Option<Range<usize>> {
     let rest = &bytes[at..];
     let word = |at: usize| Some(u32::from_le_bytes(rest.get(at..at + 4)?.try_into().ok()?));
     let length = rest.get(..8)?;
