@@ -131,7 +131,7 @@ pub fn write_output(path: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>)
 /// A file that grows at its end. It is closed while it is replaced, since not every file system replaces an open file.
 #[derive(Debug)]
 pub struct AppendFile {
-    path: PathBuf,
+    pub path: PathBuf,
     /// `None` if it could not be opened again after a replacement; the next write tries it again.
     file: Option<File>,
 }
@@ -140,11 +140,6 @@ impl AppendFile {
     /// Opens a file, and creates it if it is missing.
     pub fn open(path: &Path) -> io::Result<Self> {
         Ok(Self { path: path.to_path_buf(), file: Some(open_append(path)?) })
-    }
-
-    /// The file's path.
-    pub fn path(&self) -> &Path {
-        &self.path
     }
 
     /// Appends some bytes.

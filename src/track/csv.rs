@@ -47,7 +47,7 @@ impl CsvTracker {
         self.columns.extend(names);
         let columns = FIRST_COLUMNS.iter().copied().chain(self.columns.iter().map(String::as_str));
         let header = columns.map(quote).collect::<Vec<_>>().join(",") + "\n";
-        let text = input::read_text(self.file.path(), input::MAX_DATA_BYTES)?;
+        let text = input::read_text(&self.file.path, input::MAX_DATA_BYTES)?;
         let rows = &text[header_len(&text)..];
         let commas = FIRST_COLUMNS.len() + self.columns.len() - 1;
         let padded = rows.lines().map(|row| {
