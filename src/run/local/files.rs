@@ -129,8 +129,7 @@ impl RunFiles {
             file.write_all(completions)?;
         }
         self.metrics.write(record)?;
-        self.trackers.write(record);
-        Ok(self.trackers.take_warnings())
+        Ok(self.trackers.write(record))
     }
 
     /// Whether a tracker of the run takes animations.
@@ -141,8 +140,7 @@ impl RunFiles {
     /// Gives the trackers an animation of the best policy after `env_steps` steps of the run.
     /// Returns the warnings of trackers that have failed.
     pub fn write_animation(&mut self, env_steps: u64, animation: &Animation) -> Vec<String> {
-        self.trackers.write_animation(env_steps, animation);
-        self.trackers.take_warnings()
+        self.trackers.write_animation(env_steps, animation)
     }
 
     /// Waits until all records are on disk, and checks that the directory still exists in its place.
