@@ -193,8 +193,8 @@ impl PendingFile {
     /// where links lead to it, and its permissions are kept.
     pub fn create_output(target: &Path) -> io::Result<Self> {
         if !target.exists() {
-            let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty());
-            return match folder.filter(|folder| !folder.exists()) {
+            let is_missing = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.exists();
+            return match target.parent().filter(is_missing) {
                 Some(folder) => Err(io::Error::new(
                     ErrorKind::NotFound,
                     format!("the folder {} does not exist", folder.display()),
