@@ -48,10 +48,9 @@ impl<G: Rules> GeneralEngine<G> {
 /// Collects the sums of each game from rows of one sum per game, in the order of the fields of [`GameSums`]; missing
 /// rows are zeros.
 fn collect_game_sums(rows: &[f32], games: usize) -> Vec<GameSums> {
-    let rows: Vec<&[f32]> = rows.chunks_exact(games).collect();
-    let sum = |i: usize, game: usize| rows.get(i).map_or(0.0, |row| f64::from(row[game]));
+    let sum = |i: usize, game: usize| rows.get(i * games + game).map_or(0.0, |sum| f64::from(*sum));
     let sums = |game| GameSums::from(std::array::from_fn(|i| sum(i, game)));
-    (0..rows.first().map_or(0, |row| row.len())).map(sums).collect()
+    (0..games.min(rows.len())).map(sums).collect()
 }
 
 /// A dataset on a device, with its weights as advantages.

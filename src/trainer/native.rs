@@ -73,18 +73,6 @@ fn play<G: Rules, A: Actor>(
     }
 }
 
-impl<G: Rules> NativeEngine<G> {
-    /// Returns the buffers of an iteration for reuse by the next.
-    fn give_back(&mut self, trajectory: HostTrajectory, advantages: HostAdvantages) {
-        if let Source::Streamed(stream) = &self.source {
-            let HostAdvantages { values: weights, counts, .. } = advantages;
-            stream.give_back(WindowBatch { trajectory, counts, weights });
-        } else {
-            self.buffers = IterationBuffers { trajectory, advantages };
-        }
-    }
-}
-
 impl<G: Rules> Grpo for NativeEngine<G> {
     type Trajectory = (HostTrajectory, Vec<GameSums>);
     type Advantages = HostAdvantages;
@@ -152,7 +140,13 @@ impl<G: Rules> Grpo for NativeEngine<G> {
         _next: Option<u32>,
     ) -> Result<GameTotals, TrainError> {
         let zero_variance_fraction = advantages.zero_variance_fraction;
-        self.give_back(trajectory, advantages);
+        // The next iteration reuses the buffers.
+        if let Source::Streamed(stream) = &self.source {
+            let HostAdvantages { values: weights, counts, .. } = advantages;
+            stream.give_back(WindowBatch { trajectory, counts, weights });
+        } else {
+            self.buffers = IterationBuffers { trajectory, advantages };
+        }
         Ok(GameTotals {
             games: self.part.sum_games(&sums)?,
             waiting_seconds: self.source.take_waiting_seconds(),

@@ -44,7 +44,7 @@ impl ConfusionMatrix {
             let logits = model.sequence(tensors.obs.clone(), tensors.starts(), memory);
             let rows = steps * trajectory.num_envs;
             let logits = logits.reshape([rows, num_actions]);
-            let distribution = Categorical::with_mask(logits.clone(), None);
+            let distribution = Categorical::new(logits.clone());
             let logprobs = distribution.logprob(tensors.actions.reshape([rows]));
             let likeliest = logits.argmax(1).reshape([rows]).float();
             let values = device::read_async(Tensor::cat(vec![logprobs, likeliest], 0)).await;

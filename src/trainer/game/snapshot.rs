@@ -230,13 +230,10 @@ fn read_games(checkpoint: &Checkpoint, shape: [usize; 2]) -> Result<Vec<u32>, Sn
     let tensors =
         SafeTensors::deserialize(&section.bytes).map_err(|e| unreadable_error(GAMES, e))?;
     let view = tensors.tensor("games").map_err(|e| unreadable_error(GAMES, e))?;
-    let has_shape = view.shape() == shape || view.data().is_empty();
-    if view.dtype() != Dtype::U32 || !has_shape {
-        let found = format!("{:?} of {:?}", view.shape(), view.dtype());
-        return Err(unreadable_error(
-            GAMES,
-            format!("it has the shape {found} instead of {shape:?} of U32"),
-        ));
+    let (found, dtype) = (view.shape(), view.dtype());
+    if dtype != Dtype::U32 || found != shape && !view.data().is_empty() {
+        let reason = format!("it has the shape {found:?} of {dtype:?} instead of {shape:?} of U32");
+        return Err(unreadable_error(GAMES, reason));
     }
     Ok(view.data().as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect())
 }
