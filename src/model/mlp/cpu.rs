@@ -3,7 +3,7 @@
 use super::Mlp;
 use crate::math::Activation;
 use crate::model::dense::{Dense, Scratch, forward_stack};
-use crate::model::{Actor, BuiltIn, Lanes, PolicySizes};
+use crate::model::{Actor, Lanes, PolicySizes};
 use crate::nn::parameters::{flatten, read};
 use burn::cubecl::future::block_on;
 
@@ -17,7 +17,8 @@ pub struct NativeMlp {
 impl NativeMlp {
     /// Copies the weights. On a device this reads them back and waits for them.
     pub fn new(mlp: &Mlp) -> Self {
-        mlp.to_native(&block_on(read(flatten(mlp))))
+        let params = block_on(read(flatten(mlp)));
+        Self::from_params(&mlp.widths(), mlp.activation(), &params)
     }
 
     /// The network of these widths, features and actions included, with parameters in the order of
