@@ -103,8 +103,8 @@ impl Session {
         let place = std::path::absolute(&folder).map_err(value_error)?;
         let (mut files, lock) = RunFiles::create(Some(place), name, run, settings)
             .map_err(|error| not_created(error, &folder))?;
-        let metadata =
-            RunMetadata::new(run, &self.chosen.info).with_environment(self.environment.as_deref());
+        let mut metadata = RunMetadata::new(run, &self.chosen.info);
+        metadata.environment = self.environment.as_deref();
         files.write_metadata(&metadata).map_err(value_error)?;
         if let Some(spaces) = &self.spaces {
             files.write_spaces(spaces).map_err(value_error)?;

@@ -19,7 +19,6 @@ pub enum CheckpointError {
     /// A file of the checkpoint is missing, or is not what the others say.
     #[error("the checkpoint {path} is damaged: {reason}")]
     Damaged {
-        /// The checkpoint's directory.
         path: PathBuf,
         /// The defect: a clause, such as `weights is missing`.
         reason: String,
@@ -30,51 +29,28 @@ pub enum CheckpointError {
         "the checkpoint {path} has format {found}, but this version of Grove reads formats up to \
          {supported}; load it with a newer version of Grove"
     )]
-    NewerFormat {
-        /// The checkpoint's directory.
-        path: PathBuf,
-        /// The format of the checkpoint.
-        found: u32,
-        /// The newest format that this build reads.
-        supported: u32,
-    },
+    NewerFormat { path: PathBuf, found: u32, supported: u32 },
 
     /// The checkpoint lacks a section.
     #[error(
         "the checkpoint at iteration {iteration} has no section {name}; load one that was saved \
          with it"
     )]
-    MissingSection {
-        /// The checkpoint's iteration.
-        iteration: u64,
-        /// Name of the requested section.
-        name: String,
-    },
+    MissingSection { iteration: u64, name: String },
 
     /// A section has a different version from the one that its reader supports.
     #[error(
         "section {name} of the checkpoint at iteration {iteration} has version {found}, but this \
          version of Grove reads version {expected}; load it with the version of Grove that saved it"
     )]
-    OtherSectionVersion {
-        /// The checkpoint's iteration.
-        iteration: u64,
-        /// The section's name.
-        name: String,
-        /// The version of the section.
-        found: u32,
-        /// The version that its reader supports.
-        expected: u32,
-    },
+    OtherSectionVersion { iteration: u64, name: String, found: u32, expected: u32 },
 
     /// A section's name is not a portable, unique file name.
     #[error(
         "cannot save a checkpoint to {path}: section name {name:?} {reason}; rename the section"
     )]
     BadSectionName {
-        /// The path to save to.
         path: PathBuf,
-        /// The rejected section name.
         name: String,
         /// The fault, in words that follow the name in a sentence.
         reason: &'static str,
@@ -102,21 +78,11 @@ pub enum CheckpointError {
         "cannot save a checkpoint to {path}: the disk is full; free at least {needed_bytes} bytes there, \
          or save to another disk"
     )]
-    DiskFull {
-        /// The path to save to.
-        path: PathBuf,
-        /// The checkpoint's size, in bytes.
-        needed_bytes: u64,
-    },
+    DiskFull { path: PathBuf, needed_bytes: u64 },
 
     /// The checkpoint is intact, but the caller cannot use it.
     #[error("the checkpoint {path} cannot be used: {reason}")]
-    Unusable {
-        /// The checkpoint's directory.
-        path: PathBuf,
-        /// The reason.
-        reason: String,
-    },
+    Unusable { path: PathBuf, reason: String },
 
     /// The store is empty.
     #[error("there is no checkpoint in {0} yet; restart the run or give another path")]
@@ -125,7 +91,6 @@ pub enum CheckpointError {
     /// All checkpoints in the store are damaged.
     #[error("no checkpoint in {path} is intact{}", newest_error(damaged_checkpoints))]
     NoneIntact {
-        /// The store's directory.
         path: PathBuf,
         /// The checkpoints with their errors, newest first.
         damaged_checkpoints: Vec<(PathBuf, CheckpointError)>,
@@ -136,9 +101,7 @@ pub enum CheckpointError {
     Io {
         /// The operation, as a verb.
         action: &'static str,
-        /// The file or directory concerned.
         path: PathBuf,
-        /// The system's error.
         cause: io::Error,
     },
 }

@@ -17,7 +17,6 @@ pub struct Store {
 /// The newest usable checkpoint of a [`Store`].
 #[derive(Debug)]
 pub struct LatestCheckpoint {
-    /// The checkpoint.
     pub checkpoint: Checkpoint,
     /// The checkpoint's directory.
     pub path: PathBuf,

@@ -1,7 +1,6 @@
 //! Properties of a device that decide which kernels it runs.
 
 use super::buffers;
-use super::gpu_utilization::GpuUtilization;
 pub use crate::nn::buffers::has_kernels;
 use crate::settings::Precision;
 use burn::backend::DispatchDevice;
@@ -54,14 +53,13 @@ pub(super) fn driver_identity(device: &Device) -> Option<(String, Option<u64>)> 
     }
 }
 
-/// Reads the utilization of a GPU from its driver's counter.
-pub(super) fn read_gpu_utilization(device: &Device) -> GpuUtilization {
+/// Reads the utilization of a GPU, 0 to 1, from its driver's counter; `None` if the driver does not report it.
+pub(super) fn read_gpu_utilization(device: &Device) -> Option<f64> {
     match device.clone().without_autodiff().as_dispatch() {
-        DispatchDevice::Cube(device) => match device.utilization() {
-            Ok(usage) => GpuUtilization::Fraction(f64::from(usage.busy_percent) / 100.0),
-            Err(_) => GpuUtilization::Unreported,
-        },
-        _ => GpuUtilization::NotAGpu,
+        DispatchDevice::Cube(device) => {
+            Some(f64::from(device.utilization().ok()?.busy_percent) / 100.0)
+        }
+        _ => None,
     }
 }
 

@@ -29,7 +29,6 @@ fn too_large_reason(what: &str, bytes: u64, max_bytes: u64) -> Option<String> {
 /// A tenth of a megabyte in bytes.
 const TENTH_MEGABYTE: u64 = 100_000;
 
-/// Formats tenths of a megabyte.
 fn format_megabytes(tenths: u64) -> String {
     format!("{}.{} MB", tenths / 10, tenths % 10)
 }

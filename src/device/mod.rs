@@ -4,7 +4,6 @@ mod backends;
 #[cfg(feature = "kernels")]
 pub(crate) mod buffers;
 mod cgroup_memory;
-mod gpu_utilization;
 #[cfg(feature = "wgpu")]
 #[cfg_attr(target_family = "wasm", path = "browser.rs")]
 mod graphics;
@@ -65,7 +64,6 @@ pub struct DeviceInfo {
     pub description: String,
     /// The API through which it is used, for instance `Vulkan`.
     pub api: String,
-    /// The kind of device.
     pub kind: DeviceKind,
     /// Whether it is a software renderer that runs on the CPU.
     #[serde(rename = "software")]
@@ -100,44 +98,19 @@ impl ChosenDevice {
 pub enum DeviceError {
     /// There is no such backend.
     #[error("unknown device `{name}`; must be one of: auto, {known}")]
-    Unknown {
-        /// The requested name.
-        name: String,
-        /// The backends that this build has.
-        known: String,
-    },
+    Unknown { name: String, known: String },
     /// The backend's name is followed by something other than an index.
     #[error("the number in `{name}` must be a whole number from 0, as in `{backend}:0`")]
-    InvalidIndex {
-        /// The requested name.
-        name: String,
-        /// The backend's name.
-        backend: &'static str,
-    },
+    InvalidIndex { name: String, backend: &'static str },
     /// The backend is not enabled in this build.
     #[error("device `{name}` is not included in this build; rebuild with `--features {feature}`")]
-    NotCompiledIn {
-        /// The requested name.
-        name: String,
-        /// The Cargo feature that enables it.
-        feature: &'static str,
-    },
+    NotCompiledIn { name: String, feature: &'static str },
     /// The machine has no such device.
     #[error("no device `{name}` on this machine; available: {present}")]
-    NotPresent {
-        /// The requested name.
-        name: String,
-        /// The available devices.
-        present: String,
-    },
+    NotPresent { name: String, present: String },
     /// The device is present but fails to start.
     #[error("device `{name}` failed to start: {message}; `grove devices` lists the others")]
-    Failed {
-        /// The requested name.
-        name: String,
-        /// The driver's or runtime's message.
-        message: String,
-    },
+    Failed { name: String, message: String },
 }
 
 impl DeviceInfo {

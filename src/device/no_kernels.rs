@@ -1,6 +1,5 @@
 //! The same properties in a build without kernels, which has no device for them.
 
-use super::gpu_utilization::GpuUtilization;
 use crate::settings::Precision;
 use burn::tensor::Device;
 
@@ -24,9 +23,9 @@ pub(super) fn workgroup_memory(_device: &Device) -> Option<usize> {
     None
 }
 
-/// Reads the utilization of a GPU: this build has none.
-pub(super) fn read_gpu_utilization(_device: &Device) -> GpuUtilization {
-    GpuUtilization::NotAGpu
+/// Reads the utilization of a GPU: always `None`, since this build has none.
+pub(super) fn read_gpu_utilization(_device: &Device) -> Option<f64> {
+    None
 }
 
 /// A started device's name by its driver, and its memory: always `None`, since this build starts none.

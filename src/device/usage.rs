@@ -1,9 +1,8 @@
 //! Memory usage and utilization of a device.
 
 use super::cgroup_memory;
-use super::gpu_utilization::GpuUtilization;
 use super::host;
-use super::kernels::read_gpu_utilization;
+use super::kernels::{has_kernels, read_gpu_utilization};
 use crate::metrics::Memory;
 use burn::tensor::Device;
 use std::sync::{Mutex, PoisonError};
@@ -94,11 +93,9 @@ pub fn measure_utilization<'a>(device: impl Into<Option<&'a Device>>) -> Option<
         if usage.last_measurement.is_some_and(is_recent) {
             return usage.utilization;
         }
-        let gpu = device.map_or(GpuUtilization::NotAGpu, read_gpu_utilization);
-        let (time, utilization) = match gpu {
-            GpuUtilization::Fraction(utilization) => (0.0, Some(utilization)),
-            GpuUtilization::Unreported => (0.0, None),
-            GpuUtilization::NotAGpu => {
+        let (time, utilization) = match device.filter(|device| has_kernels(device)) {
+            Some(gpu) => (0.0, read_gpu_utilization(gpu)),
+            None => {
                 let time = host::cpu_seconds();
                 let share = |time: f64, (before, then): (Instant, f64)| {
                     let cores = available_parallelism().map_or(1, usize::from) as f64;

@@ -10,23 +10,15 @@ const MAX_ROW_BYTES: usize = 1 << 20;
 /// Iterates over the cells of each row, with the number of the row's first line, from 1. A cell in quotes may hold
 /// commas, line breaks and doubled quotes; blank lines are left out.
 pub fn rows(file: impl Read) -> impl Iterator<Item = (usize, io::Result<Vec<String>>)> {
-    let mut lines = input::lines(file);
-    let mut line_number = 0;
-    let mut next = move || {
-        line_number += 1;
-        lines.next().map(|line| (line_number, line.and_then(|line| decode_line(line_number, line))))
-    };
+    let mut lines = (1..)
+        .zip(input::lines(file))
+        .map(|(number, line)| (number, line.and_then(|line| decode_line(number, line))));
     std::iter::from_fn(move || {
-        loop {
-            let (line_number, line) = next()?;
-            if !line.as_ref().is_ok_and(|line| line.trim().is_empty()) {
-                let mut next_line = || next().map(|(_, line)| line);
-                return Some((
-                    line_number,
-                    line.and_then(|line| parse_row(line_number, line, &mut next_line)),
-                ));
-            }
-        }
+        let is_blank =
+            |line: &io::Result<String>| line.as_ref().is_ok_and(|line| line.trim().is_empty());
+        let (line_number, line) = lines.find(|(_, line)| !is_blank(line))?;
+        let mut next_line = || lines.next().map(|(_, line)| line);
+        Some((line_number, line.and_then(|line| parse_row(line_number, line, &mut next_line))))
     })
 }
 

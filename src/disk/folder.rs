@@ -16,9 +16,7 @@ use std::path::{Path, PathBuf};
 pub struct FolderError {
     /// The step, as a verb.
     pub action: &'static str,
-    /// The folder concerned.
     pub path: PathBuf,
-    /// The system's error.
     pub source: io::Error,
 }
 

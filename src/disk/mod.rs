@@ -131,7 +131,7 @@ pub fn write_output(path: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>)
 /// A file that grows at its end. It is closed while it is replaced, since not every file system replaces an open file.
 #[derive(Debug)]
 pub struct AppendFile {
-    path: PathBuf,
+    pub path: PathBuf,
     /// `None` if it could not be opened again after a replacement; the next write tries it again.
     file: Option<File>,
 }
@@ -140,11 +140,6 @@ impl AppendFile {
     /// Opens a file, and creates it if it is missing.
     pub fn open(path: &Path) -> io::Result<Self> {
         Ok(Self { path: path.to_path_buf(), file: Some(open_append(path)?) })
-    }
-
-    /// The file's path.
-    pub fn path(&self) -> &Path {
-        &self.path
     }
 
     /// Appends some bytes.
@@ -198,8 +193,8 @@ impl PendingFile {
     /// where links lead to it, and its permissions are kept.
     pub fn create_output(target: &Path) -> io::Result<Self> {
         if !target.exists() {
-            let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty());
-            return match folder.filter(|folder| !folder.exists()) {
+            let is_missing = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.exists();
+            return match target.parent().filter(is_missing) {
                 Some(folder) => Err(io::Error::new(
                     ErrorKind::NotFound,
                     format!("the folder {} does not exist", folder.display()),

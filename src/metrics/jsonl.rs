@@ -10,11 +10,9 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 #[error("the records in {path} cannot be {action}: {cause}")]
 pub struct RecordsError {
-    /// Path of the file.
     pub path: PathBuf,
     /// Failed action: `read` or `written`.
     pub action: &'static str,
-    /// The system's error.
     pub cause: std::io::Error,
 }
 
@@ -73,7 +71,7 @@ impl JsonLines {
             serde_json::to_writer(&mut lines, record).expect("records are plain data");
             lines.push(b'\n');
         }
-        self.file.append(&lines).map_err(records_error(self.file.path(), "written"))
+        self.file.append(&lines).map_err(records_error(&self.file.path, "written"))
     }
 
     /// Drops the oldest iterations, each as a whole, until the file has at most `bytes`; the newest iteration stays,
@@ -83,7 +81,7 @@ impl JsonLines {
     /// # Errors
     /// If the file cannot be read or written; it is unchanged then.
     pub fn keep_newest(&mut self, bytes: u64) -> Result<(), RecordsError> {
-        let path = self.file.path().to_path_buf();
+        let path = self.file.path.clone();
         let length = path.metadata().map_err(records_error(&path, "read"))?.len();
         if length <= bytes {
             return Ok(());
@@ -104,7 +102,7 @@ impl JsonLines {
     /// # Errors
     /// If the system cannot write them.
     pub fn sync(&self) -> Result<(), RecordsError> {
-        self.file.sync().map_err(records_error(self.file.path(), "written"))
+        self.file.sync().map_err(records_error(&self.file.path, "written"))
     }
 }
 

@@ -26,7 +26,6 @@ pub struct IterationRecord {
     pub episodes: u64,
     /// Mean number of steps of these episodes, from the first step of each; `None` if none ended, and for texts, which
     /// have [`LanguageRecord::completion_length`].
-    #[serde(default)]
     pub mean_length: Option<f64>,
     /// Mean reward per step.
     pub mean_reward: f64,
@@ -64,10 +63,9 @@ pub struct IterationRecord {
     pub uploaded_bytes: u64,
     /// Recent utilization of the device, 0 to 1: the driver's counter for a GPU, this process's share
     /// of all cores for the CPU. `None` if the platform does not report it.
-    #[serde(default)]
     pub utilization: Option<f64>,
     /// Communication between the ranks of the run; `None` for a single rank.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub communication: Option<Communication>,
     /// Metrics that only runs of language models have.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
@@ -116,7 +114,7 @@ pub struct PhaseSeconds {
     /// Updating the policy.
     pub update: f64,
     /// Waiting for the task's verifier after generation; `None` for games.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub verify: Option<f64>,
 }
 
@@ -128,7 +126,6 @@ pub struct Memory {
     /// Memory reserved by the allocator (CPU: peak resident set size).
     pub reserved: Option<u64>,
     /// Peak memory in use, sampled at the end of each iteration (CPU: at any time).
-    #[serde(default)]
     pub peak: Option<u64>,
 }
 
@@ -138,22 +135,22 @@ pub struct EvaluationRecord {
     /// Episodes played, each of its own level or prompt; 0 if nothing was played.
     pub episodes: usize,
     /// Mean score; without a game, the accuracy on the held-out steps.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub mean_score: Option<f64>,
     /// Standard error of the mean over levels or prompts; `None` for a single one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub std_error: Option<f64>,
     /// Lowest score.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub min_score: Option<f64>,
     /// Highest score.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_score: Option<f64>,
     /// Mean number of steps of an episode.
     #[serde(default)]
     pub mean_length: f64,
     /// Metrics on held-out episodes, for runs that learn from data.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub held_out: Option<HeldOutMeans>,
     /// Figures that only evaluations of language models have.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
@@ -204,6 +201,6 @@ pub struct HeldOutMeans {
     /// Mean negative log-likelihood of the demonstrated actions (of texts, tokens), nats.
     pub loss: f64,
     /// Fraction of steps at which the most likely action is the demonstrated one; `None` for texts.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub accuracy: Option<f64>,
 }

@@ -15,7 +15,7 @@ pub struct LanguageRecord {
     #[serde(default)]
     pub num_unjudged: usize,
     /// The reason why it could not judge the first of them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub first_problem: Option<String>,
     /// Mean of the highest scores that the judged completions could have; not saved.
     #[serde(skip)]
@@ -40,7 +40,6 @@ pub struct LanguageRecord {
     pub sampling_entropy: f64,
     /// Largest distance of a token's importance ratio from 1 in the first optimizer step; `None` if no group had
     /// a gradient there. It is 0 on the CPU, which generates and learns with the same arithmetic.
-    #[serde(default)]
     pub first_ratio_distance: Option<f64>,
     /// Tokens generated per second.
     #[serde(default)]
@@ -50,7 +49,7 @@ pub struct LanguageRecord {
     pub learnt_tokens_per_second: f64,
     /// A collapse that begins with this iteration, in words
     /// ([`CollapseMonitor`](crate::trainer::text::CollapseMonitor)).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
 }
 
@@ -61,10 +60,10 @@ pub struct LanguageEvaluation {
     pub completions_per_prompt: usize,
     /// Fraction of the completions with the highest possible score; `None` if a reward is above 1, so that it is not
     /// known, or no completion could be judged.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub pass_at_1: Option<f64>,
     /// Fraction of the prompts with such a completion among their `completions_per_prompt`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub pass_at_k: Option<f64>,
     /// Completions that the verifier could not judge, which all other figures but `truncated_fraction` and
     /// [`mean_length`](super::EvaluationRecord::mean_length) leave out.

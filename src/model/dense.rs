@@ -50,8 +50,8 @@ pub(crate) const MIN_SPARSE_FEATURES: usize = 64;
 pub struct Scratch {
     front: Vec<Lanes>,
     back: Vec<Lanes>,
-    /// Features that were not 0 in some lane, where zeros are skipped.
-    active_features: Option<Vec<usize>>,
+    /// Features of the last observations that were not 0 in some lane; `None` if zeros are not skipped.
+    pub(super) active_features: Option<Vec<usize>>,
 }
 
 impl Scratch {
@@ -61,11 +61,6 @@ impl Scratch {
         let zeros = || vec![[0.0; LANES]; widest];
         let active_features = (layers[0].inputs >= MIN_SPARSE_FEATURES).then(Vec::new);
         Self { front: zeros(), back: zeros(), active_features }
-    }
-
-    /// The features of the last observations that were not 0 in some lane; `None` if zeros are not skipped.
-    pub(super) fn active_features(&self) -> Option<&[usize]> {
-        self.active_features.as_deref()
     }
 }
 

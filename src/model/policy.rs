@@ -6,6 +6,9 @@ use crate::schema::settings;
 
 pub use super::registry::ModelKind;
 
+/// Widths of the layers of a network with hidden layers, features and actions included, and its activation.
+pub(super) type HiddenShape = (Vec<usize>, Activation);
+
 settings! {
     /// A network from features to action logits.
     pub struct PolicyConfig: Eq {

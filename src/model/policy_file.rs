@@ -213,7 +213,6 @@ fn read_blocks<B: BlockCode>(
     Ok(())
 }
 
-/// The tensor of this name.
 fn find_tensor<'a>(
     tensors: &SafeTensors<'a>,
     name: &str,

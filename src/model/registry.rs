@@ -33,29 +33,26 @@ pub trait BuiltIn: Model {
     /// The name in settings: the name of the struct in lower case.
     const NAME: &'static str;
 
+    /// Its sizes, from which the names and shapes of its parameters follow.
+    type Shape;
+
     /// The network on the CPU's vector units.
     type Native: Actor<Scratch: Send + 'static> + Debug + Send + 'static;
 
+    /// The shape by settings.
+    fn shape_from(num_features: usize, num_actions: usize, config: &PolicyConfig) -> Self::Shape;
+
+    /// The shape of this network.
+    fn to_shape(&self) -> Self::Shape;
+
     /// Names and shapes of the parameters, in the order of [`flatten`](super::flatten).
-    fn parameters(num_features: usize, num_actions: usize, config: &PolicyConfig)
-    -> Vec<Parameter>;
+    fn parameters(shape: &Self::Shape) -> Vec<Parameter>;
 
     /// The native form with these parameters.
     ///
     /// # Panics
     /// If the number of parameters differs.
-    fn new_native(
-        num_features: usize,
-        num_actions: usize,
-        config: &PolicyConfig,
-        params: &[f32],
-    ) -> Self::Native;
-
-    /// The native form of a network like this one, with other parameters.
-    ///
-    /// # Panics
-    /// If the number of parameters differs.
-    fn to_native(&self, params: &[f32]) -> Self::Native;
+    fn new_native(shape: Self::Shape, params: &[f32]) -> Self::Native;
 
     /// The constructor of its hand-written backward pass on the CPU; `None` if there is none, and autodiff trains it.
     fn sequence_model_constructor(&self) -> Option<SequenceModelConstructor<'_>> {
@@ -131,7 +128,7 @@ macro_rules! networks {
             pub fn parameters(&self, num_features: usize, num_actions: usize) -> Vec<Parameter> {
                 match &self.kind {
                     $(ModelKind::$Kind => {
-                        <$Kind as BuiltIn>::parameters(num_features, num_actions, self)
+                        $Kind::parameters(&$Kind::shape_from(num_features, num_actions, self))
                     })*
                     ModelKind::UserDefined(name) => panic_not_built_in(name),
                 }
@@ -188,9 +185,10 @@ macro_rules! networks {
                 params: &[f32],
             ) -> Self {
                 match &config.kind {
-                    $(ModelKind::$Kind => Self::from_actor(
-                        <$Kind as BuiltIn>::new_native(num_features, num_actions, config, params)
-                    ),)*
+                    $(ModelKind::$Kind => {
+                        let shape = $Kind::shape_from(num_features, num_actions, config);
+                        Self::from_actor($Kind::new_native(shape, params))
+                    })*
                     ModelKind::UserDefined(name) => panic_not_built_in(name),
                 }
             }
@@ -198,7 +196,7 @@ macro_rules! networks {
             /// A built-in network like this one with other parameters; `None` for a user-defined one.
             pub(crate) fn from_built_in(network: &Network, params: &[f32]) -> Option<Self> {
                 $(if let Some(network) = network.get::<$Kind>() {
-                    return Some(Self::from_actor(network.to_native(params)));
+                    return Some(Self::from_actor($Kind::new_native(network.to_shape(), params)));
                 })*
                 None
             }

@@ -19,13 +19,13 @@ pub fn new_sequence_model(
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::math::Activation;
     use crate::model::{Actor, DecoderConfig, LANES, NativePolicy, PolicyConfig};
-    use crate::nn::ops::check::wave;
+    use crate::nn::ops::check::{doubles, wave};
     use crate::nn::rows::{Sequences, to_lanes, to_rows};
-    use burn::tensor::Device;
+    use burn::tensor::{Device, Tensor, TensorData};
 
     const STEPS: usize = 19;
     /// Steps that are played before a sequence begins.
@@ -68,6 +68,66 @@ mod tests {
             obs: wave(STEPS * LANES * 3, 1.3)[from * LANES * 3..].to_vec(),
             starts: starts.collect(),
             memory,
+        }
+    }
+
+    /// Asserts that the logits of sequences, and the gradient of all parameters of their sum weighted by a wave, are
+    /// those of autodiff, with these numbers of partial gradients. Gradients may differ by `tolerance` times the largest.
+    pub fn assert_agrees_with_autodiff(
+        network: &Network,
+        sequences: &Sequences,
+        partials: &[usize],
+        tolerance: f64,
+    ) {
+        let device = Device::flex();
+        let (steps, games) = (sequences.num_steps(), sequences.num_games);
+        let tensor = |values: &[f32]| {
+            let shape = [steps, games, values.len() / (steps * games)];
+            Tensor::<3>::from_data(TensorData::new(values.to_vec(), shape), &device)
+        };
+        let memory = match sequences.memory.len() / games {
+            0 => network.initial_memory(games, &device),
+            size => {
+                let rows = TensorData::new(sequences.memory.clone(), [games, size]);
+                Some(Tensor::from_data(rows, &device))
+            }
+        };
+        let leaf = network.flatten().autodiff().require_grad();
+        let starts = tensor(&sequences.starts).squeeze_dim::<2>(2);
+        let logits = network.unflatten(&leaf).sequence(tensor(&sequences.obs), starts, memory);
+        let weights = wave(logits.dims().iter().product(), 0.37);
+        let loss = (logits.clone() * tensor(&weights)).sum();
+        let want = doubles(leaf.grad_remove(&mut loss.backward()).expect("a gradient"));
+        let want_logits = doubles(logits.without_autodiff());
+
+        let [keeping, recomputing] = [false, true].map(|checkpointing| {
+            new_sequence_model(network, Precision::F32, checkpointing).expect("a backward pass")
+        });
+        let logits = keeping.logits(sequences);
+        assert_near("logits", &logits, &want_logits, 1e-5 * largest(&want_logits).max(1.0));
+        for partials in partials {
+            let gradient = |model: &dyn DynSequenceModel| {
+                model.gradient(sequences, *partials, &mut |_| weights.clone())
+            };
+            let once = gradient(&*keeping);
+            assert_near("gradient", &once, &want, tolerance * largest(&want));
+            // Nothing is left of a pass that the next could stumble over.
+            assert!(once == gradient(&*keeping));
+            assert!(once == gradient(&*recomputing), "recomputed layers");
+        }
+        assert!(logits == keeping.logits(sequences));
+        assert!(logits == recomputing.logits(sequences));
+    }
+
+    fn largest(values: &[f64]) -> f64 {
+        values.iter().fold(0.0, |largest, x| largest.max(x.abs()))
+    }
+
+    fn assert_near(what: &str, got: &[f32], want: &[f64], bound: f64) {
+        assert_eq!(got.len(), want.len(), "{what}");
+        for (i, (got, want)) in got.iter().zip(want).enumerate() {
+            let off = (f64::from(*got) - want).abs();
+            assert!(off < bound, "{what} {i}: {got} instead of {want}");
         }
     }
 

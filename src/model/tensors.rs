@@ -53,8 +53,7 @@ impl Network {
 #[derive(Clone, Debug)]
 pub struct TensorActor {
     network: Network,
-    num_features: usize,
-    num_actions: usize,
+    sizes: PolicySizes,
     initial_memory: Vec<f32>,
     device: Device,
 }
@@ -68,7 +67,8 @@ impl TensorActor {
         let device = network.device().without_autodiff();
         let network = network.forward_passes().to_device(&device);
         let initial_memory = network.initial_memory(1, &device).map_or_else(Vec::new, floats);
-        Self { network, num_features, num_actions, initial_memory, device }
+        let sizes = PolicySizes { num_features, num_actions, memory_size: initial_memory.len() };
+        Self { network, sizes, initial_memory, device }
     }
 }
 
@@ -76,11 +76,7 @@ impl Actor for TensorActor {
     type Scratch = Vec<Lanes>;
 
     fn sizes(&self) -> PolicySizes {
-        PolicySizes {
-            num_features: self.num_features,
-            num_actions: self.num_actions,
-            memory_size: self.initial_memory.len(),
-        }
+        self.sizes
     }
 
     fn initial_memory(&self) -> Vec<f32> {
@@ -88,7 +84,7 @@ impl Actor for TensorActor {
     }
 
     fn new_scratch(&self) -> Vec<Lanes> {
-        vec![[0.0; LANES]; self.num_actions]
+        vec![[0.0; LANES]; self.sizes.num_actions]
     }
 
     fn compute_logits<'a>(
@@ -103,7 +99,7 @@ impl Actor for TensorActor {
         };
         let memory_before = (!memory.is_empty()).then(|| to_tensor(memory));
         let (logits, memory_after) = self.network.step(to_tensor(obs), memory_before);
-        assert_eq!(logits.dims(), [LANES, self.num_actions], "logits: [batch, num_actions]");
+        assert_eq!(logits.dims(), [LANES, self.sizes.num_actions], "logits: [batch, num_actions]");
         to_lanes(&floats(logits), scratch);
         if let Some(rows) = memory_after {
             to_lanes(&floats(rows), memory);

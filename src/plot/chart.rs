@@ -32,7 +32,6 @@ pub struct Line {
 /// A chart of lines over one axis.
 #[derive(Clone, Debug)]
 pub struct Chart {
-    /// The title.
     pub title: String,
     /// The name of the horizontal axis.
     pub x_label: String,
@@ -65,8 +64,7 @@ impl Chart {
     /// # Errors
     /// If there is nothing to draw.
     pub fn to_svg(&self) -> Result<String, ChartError> {
-        let (mut text, legend) = (String::new(), self.lay_out_legend()?);
-        let size = picture_size(legend.as_ref());
+        let (mut text, (legend, size)) = (String::new(), self.lay_out_legend()?);
         self.draw(legend, SVGBackend::with_string(&mut text, size).into_drawing_area())?;
         Ok(text)
     }
@@ -76,8 +74,7 @@ impl Chart {
     /// # Errors
     /// If there is nothing to draw.
     pub fn to_png(&self) -> Result<Vec<u8>, ChartError> {
-        let legend = self.lay_out_legend()?;
-        let (width, height) = picture_size(legend.as_ref());
+        let (legend, (width, height)) = self.lay_out_legend()?;
         let mut pixels = vec![0; 3 * (width * height) as usize];
         let backend = BitMapBackend::with_buffer(&mut pixels, (width, height));
         self.draw(legend, backend.into_drawing_area())?;
@@ -92,11 +89,14 @@ impl Chart {
         self.lines.iter().map(|line| line.name.as_str()).collect()
     }
 
-    /// Lays out the legend below the plot, if it is there.
-    fn lay_out_legend(&self) -> Result<Option<Legend>, ChartError> {
+    /// Lays out the legend below the plot, if it is there. Also returns the size of the picture in pixels.
+    fn lay_out_legend(&self) -> Result<(Option<Legend>, (u32, u32)), ChartError> {
         register_font(FONT_FAMILY, FontStyle::Normal, FONT)
             .map_err(|_| ChartError::Drawing("the font is damaged".to_string()))?;
-        Legend::lay_out(&self.names(), PICTURE_SIZE.0)
+        let (width, plot_height) = PICTURE_SIZE;
+        let legend = Legend::lay_out(&self.names(), width)?;
+        let height = plot_height + legend.as_ref().map_or(0, Legend::height);
+        Ok((legend, (width, height)))
     }
 
     /// Draws the axes, the reference lines and the curves, with the legend below them or, without one, names in the
@@ -214,11 +214,6 @@ fn draw_legend<'a, B: DrawingBackend + 'a>(
         .label_font((FONT_FAMILY, legend::TEXT_SIZE))
         .draw()
         .map_err(drawing_error)
-}
-
-/// Size of a picture in pixels with this legend below the plot.
-fn picture_size(legend: Option<&Legend>) -> (u32, u32) {
-    (PICTURE_SIZE.0, PICTURE_SIZE.1 + legend.map_or(0, Legend::height))
 }
 
 /// The smallest range with all finite values, widened on each side if they are equal, so that the labels of the axis

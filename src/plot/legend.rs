@@ -31,7 +31,6 @@ pub fn list_entries(curve_names: &[&str]) -> Vec<String> {
     entries
 }
 
-/// Shortens a long name.
 fn shorten(name: &str) -> String {
     match name.char_indices().nth(MAX_NAME_LENGTH) {
         Some((end, _)) => format!("{}...", &name[..end]),
@@ -42,7 +41,8 @@ fn shorten(name: &str) -> String {
 /// A legend below the plot.
 pub struct Legend {
     entries: Vec<String>,
-    num_columns: usize,
+    /// Number of entries per column.
+    num_rows: usize,
     /// Width of a column in pixels.
     column_width: u32,
 }
@@ -62,26 +62,19 @@ impl Legend {
         let column_width =
             text_width + SAMPLE_LENGTH.unsigned_abs() + SAMPLE_GAP.unsigned_abs() + COLUMN_GAP;
         let max_columns = (picture_width - 2 * EDGE_GAP + COLUMN_GAP) / column_width;
-        let num_columns = (max_columns as usize).clamp(1, entries.len());
-        // Columns of the same length, as far as possible.
-        let num_columns = entries.len().div_ceil(entries.len().div_ceil(num_columns));
-        Ok(Some(Self { entries, num_columns, column_width }))
-    }
-
-    /// Number of entries per column.
-    fn num_rows(&self) -> usize {
-        self.entries.len().div_ceil(self.num_columns)
+        let num_rows = entries.len().div_ceil((max_columns as usize).clamp(1, entries.len()));
+        Ok(Some(Self { entries, num_rows, column_width }))
     }
 
     /// Height in pixels.
     pub fn height(&self) -> u32 {
-        self.num_rows() as u32 * LINE_HEIGHT + EDGE_GAP / 2
+        self.num_rows as u32 * LINE_HEIGHT + EDGE_GAP / 2
     }
 
     /// Draws the legend, column by column.
     pub fn draw<B: DrawingBackend>(&self, area: &DrawingArea<B, Shift>) -> Result<(), ChartError> {
         for (i, name) in self.entries.iter().enumerate() {
-            let (column, row) = (i / self.num_rows(), i % self.num_rows());
+            let (column, row) = (i / self.num_rows, i % self.num_rows);
             let x = (EDGE_GAP + column as u32 * self.column_width) as i32;
             let y = (row as u32 * LINE_HEIGHT + LINE_HEIGHT / 2) as i32;
             area.draw(&curve_sample(i, (x, y))).map_err(drawing_error)?;

@@ -87,8 +87,8 @@ impl RunOutputs {
                 (resumed.files, lock)
             }
         };
-        let metadata = RunMetadata::new(run, &chosen.info)
-            .with_iterations_of_epochs(session.iterations_of_epochs);
+        let mut metadata = RunMetadata::new(run, &chosen.info);
+        metadata.iterations_of_epochs = session.iterations_of_epochs;
         files.write_metadata(&metadata)?;
         Ok(Some(Self { files, port, _lock: lock }))
     }

@@ -16,12 +16,12 @@ pub(super) struct CsvTracker {
     file: AppendFile,
     /// Figures that have a column.
     columns: Vec<String>,
-    last_iteration: u32,
 }
 
 impl CsvTracker {
-    /// Opens or creates a file, and drops the rows after iteration `last_iteration`.
-    pub fn open(path: &Path, last_iteration: u32) -> io::Result<Self> {
+    /// Opens or creates a file, and drops the rows after iteration `last_iteration`. Also returns the iteration of the
+    /// last row; 0 without one.
+    pub fn open(path: &Path, last_iteration: u32) -> io::Result<(Self, u32)> {
         let bytes =
             input::allow_missing(input::read(path, input::MAX_DATA_BYTES))?.unwrap_or_default();
         // A damaged file is written anew.
@@ -39,7 +39,7 @@ impl CsvTracker {
         let cells = csv::rows(header.as_bytes()).next().and_then(|(_, cells)| cells.ok());
         let columns = cells.into_iter().flatten().skip(FIRST_COLUMNS.len()).collect();
         disk::replace(path, [header, &rows.concat()].concat().as_bytes())?;
-        Ok(Self { file: AppendFile::open(path)?, columns, last_iteration })
+        Ok((Self { file: AppendFile::open(path)?, columns }, last_iteration))
     }
 
     /// Adds columns, which are empty in existing rows.
@@ -47,7 +47,7 @@ impl CsvTracker {
         self.columns.extend(names);
         let columns = FIRST_COLUMNS.iter().copied().chain(self.columns.iter().map(String::as_str));
         let header = columns.map(quote).collect::<Vec<_>>().join(",") + "\n";
-        let text = input::read_text(self.file.path(), input::MAX_DATA_BYTES)?;
+        let text = input::read_text(&self.file.path, input::MAX_DATA_BYTES)?;
         let rows = &text[header_len(&text)..];
         let commas = FIRST_COLUMNS.len() + self.columns.len() - 1;
         let padded = rows.lines().map(|row| {
@@ -60,10 +60,6 @@ impl CsvTracker {
 }
 
 impl Tracker for CsvTracker {
-    fn last_iteration(&self) -> u32 {
-        self.last_iteration
-    }
-
     fn write(&mut self, record: &IterationRecord) -> io::Result<()> {
         let figures = list_figures(record);
         let is_new = |name: &String| !self.columns.contains(name);
@@ -80,9 +76,7 @@ impl Tracker for CsvTracker {
         let first = [record.iteration.to_string(), record.env_steps.to_string()];
         let cells = first.into_iter().chain(self.columns.iter().map(cell));
         let row = cells.collect::<Vec<_>>().join(",") + "\n";
-        self.file.append(row.as_bytes())?;
-        self.last_iteration = record.iteration;
-        Ok(())
+        self.file.append(row.as_bytes())
     }
 }
 
@@ -125,7 +119,7 @@ mod tests {
         let path = folder.path().join("metrics.csv");
         let parts = [("a, \"b\"", 0.5), ("c\nd", 0.25)];
         for iteration in 1..=2 {
-            let mut tracker = CsvTracker::open(&path, iteration - 1).unwrap();
+            let (mut tracker, _) = CsvTracker::open(&path, iteration - 1).unwrap();
             tracker.write(&record(iteration, &parts)).unwrap();
         }
         let rows: Vec<_> = csv::rows(&fs::read(&path).unwrap()[..]).collect();
@@ -143,7 +137,7 @@ mod tests {
     fn figures_that_appear_later_get_columns_of_their_own() {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("metrics.csv");
-        let mut tracker = CsvTracker::open(&path, 0).unwrap();
+        let (mut tracker, _) = CsvTracker::open(&path, 0).unwrap();
         tracker.write(&record(1, &[])).unwrap();
         tracker.write(&record(2, &[("exact", 0.5)])).unwrap();
         let text = fs::read_to_string(&path).unwrap();
@@ -153,7 +147,7 @@ mod tests {
         assert_eq!(last, ["rewards/exact", "", "0.5"]);
         // A file that was closed is continued as it is.
         drop(tracker);
-        let mut tracker = CsvTracker::open(&path, 2).unwrap();
+        let (mut tracker, _) = CsvTracker::open(&path, 2).unwrap();
         tracker.write(&record(3, &[("exact", 0.75)])).unwrap();
         let text = fs::read_to_string(&path).unwrap();
         assert!(text.lines().count() == 4 && text.ends_with(",0.75\n"), "{text}");
@@ -165,8 +159,8 @@ mod tests {
         let path = folder.path().join("metrics.csv");
         let record = |iteration| IterationRecord { iteration, ..IterationRecord::default() };
         fs::write(&path, format!("a\n1{}\n3,7\n9,8\n", ",".repeat(60))).unwrap();
-        let mut tracker = CsvTracker::open(&path, 4).unwrap();
-        assert_eq!(tracker.last_iteration(), 3);
+        let (mut tracker, last_iteration) = CsvTracker::open(&path, 4).unwrap();
+        assert_eq!(last_iteration, 3);
         tracker.write(&record(4)).unwrap();
         let text = fs::read_to_string(&path).unwrap();
         let first = text.lines().map(|line| line.split(',').next().unwrap());

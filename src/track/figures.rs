@@ -1,6 +1,6 @@
 //! Figures of a record by the names that CleanRL and TRL use.
 
-use crate::metrics::{IterationRecord, PhaseSeconds};
+use crate::metrics::IterationRecord;
 
 /// A figure: its name and value; `None` in iterations without it.
 pub type Figure = (String, Option<f64>);
@@ -10,17 +10,14 @@ pub type Figure = (String, Option<f64>);
 /// Groups before the slash are TensorBoard's sections: `charts` and `losses` as in CleanRL, `completions` and
 /// `rewards` as in TRL, `eval` for the greedy policy.
 pub fn list_figures(record: &IterationRecord) -> Vec<Figure> {
-    let PhaseSeconds { rollout, advantage, update, verify } =
-        record.seconds.phases.unwrap_or_default();
-    let timed = |seconds: f64| record.seconds.phases.map(|_| seconds);
+    let phases = record.seconds.phases;
     let evaluation = record.evaluation.as_ref();
     let played = evaluation.filter(|evaluation| evaluation.episodes > 0);
     let scored = evaluation.filter(|evaluation| evaluation.score().is_some());
     let held_out = evaluation.and_then(|evaluation| evaluation.held_out);
-    let bytes = |bytes: Option<u64>| bytes.map(|bytes| bytes as f64);
     // SFT has no completions, and a verifier may judge none.
     let has_rewards = record.text.is_none() || record.score.is_some();
-    let mut all: Vec<Figure> = [
+    let mut figures = vec![
         ("charts/episodic_return", record.score),
         ("charts/episodic_length", record.mean_length),
         ("charts/episodes", Some(record.episodes as f64)),
@@ -40,32 +37,28 @@ pub fn list_figures(record: &IterationRecord) -> Vec<Figure> {
         ("eval/held_out_loss", held_out.map(|held_out| held_out.loss)),
         ("eval/held_out_accuracy", held_out.and_then(|held_out| held_out.accuracy)),
         ("time/iteration", Some(record.seconds.total)),
-        ("time/rollout", timed(rollout)),
-        ("time/advantage", timed(advantage)),
-        ("time/update", timed(update)),
-        ("time/verify", verify),
-        ("system/memory", bytes(record.memory.in_use)),
+        ("time/rollout", phases.map(|phases| phases.rollout)),
+        ("time/advantage", phases.map(|phases| phases.advantage)),
+        ("time/update", phases.map(|phases| phases.update)),
+        ("time/verify", phases.and_then(|phases| phases.verify)),
+        ("system/memory", record.memory.in_use.map(|bytes| bytes as f64)),
         ("system/utilization", record.utilization),
-    ]
-    .map(|(name, value)| (name.to_string(), value))
-    .into();
+    ];
     if let Some(text) = &record.text {
         let generated = |value: f64| (!text.is_sft).then_some(value);
         let evaluated = evaluation.and_then(|evaluation| evaluation.text.as_ref());
-        let figures = [
+        figures.extend([
             ("completions/mean_length", generated(text.completion_length)),
             ("completions/clipped_ratio", generated(text.truncated_fraction)),
             ("completions/distinct", generated(text.distinct_fraction)),
             ("completions/unverified", generated(text.num_unjudged as f64)),
             ("eval/pass_at_1", evaluated.and_then(|evaluated| evaluated.pass_at_1)),
             ("eval/pass_at_k", evaluated.and_then(|evaluated| evaluated.pass_at_k)),
-        ];
-        all.extend(figures.map(|(name, value)| (name.to_string(), value)));
-        all.extend(
-            text.rewards.iter().map(|(part, mean)| (format!("rewards/{part}"), Some(*mean))),
-        );
+        ]);
     }
-    all
+    let rewards = record.text.iter().flat_map(|text| &text.rewards);
+    let rewards = rewards.map(|(part, mean)| (format!("rewards/{part}"), Some(*mean)));
+    figures.into_iter().map(|(name, value)| (name.to_string(), value)).chain(rewards).collect()
 }
 
 #[cfg(test)]

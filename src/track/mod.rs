@@ -24,9 +24,6 @@ pub const CSV: &str = "metrics.csv";
 
 /// A file that receives the record of every iteration.
 trait Tracker: std::fmt::Debug + Send {
-    /// Iteration of the last record in the file; 0 without one.
-    fn last_iteration(&self) -> u32;
-
     /// Appends the record of an iteration.
     fn write(&mut self, record: &IterationRecord) -> io::Result<()>;
 
@@ -71,37 +68,36 @@ impl Trackers {
         let mut trackers = Self::default();
         if config.tensorboard {
             let tracker = TensorBoardTracker::open(&folder.join(TENSORBOARD), settings, records);
-            trackers.add("TensorBoard", tracker.map(|tracker| Box::new(tracker) as _), records);
+            trackers.add("TensorBoard", tracker, records);
         }
         if config.csv {
             let tracker = CsvTracker::open(&folder.join(CSV), last_iteration);
-            trackers.add("CSV", tracker.map(|tracker| Box::new(tracker) as _), records);
+            trackers.add("CSV", tracker, records);
         }
         trackers
     }
 
-    /// Adds a tracker and appends the records that it lacks.
+    /// Adds a tracker, opened with the iteration of its last record, and appends the records that it lacks.
     fn add(
         &mut self,
         name: &'static str,
-        tracker: io::Result<Box<dyn Tracker>>,
+        opened: io::Result<(impl Tracker + 'static, u32)>,
         records: &[IterationRecord],
     ) {
-        let updated = tracker.and_then(|mut tracker| {
-            let last_iteration = tracker.last_iteration();
-            let missing = records.iter().filter(|record| record.iteration > last_iteration);
-            missing.into_iter().try_for_each(|record| tracker.write(record))?;
+        let updated = opened.and_then(|(mut tracker, last_iteration)| {
+            let mut missing = records.iter().filter(|record| record.iteration > last_iteration);
+            missing.try_for_each(|record| tracker.write(record))?;
             Ok(tracker)
         });
         match updated {
-            Ok(tracker) => self.trackers.push((name, tracker)),
+            Ok(tracker) => self.trackers.push((name, Box::new(tracker))),
             Err(error) => self.warnings.push(failure_warning(name, &error)),
         }
     }
 
-    /// Appends the record of an iteration. A tracker that fails is dropped.
-    pub fn write(&mut self, record: &IterationRecord) {
-        self.for_each_tracker(|tracker| tracker.write(record));
+    /// Appends the record of an iteration. A tracker that fails is dropped. Returns the warnings since the last call.
+    pub fn write(&mut self, record: &IterationRecord) -> Vec<String> {
+        self.for_each_tracker(|tracker| tracker.write(record))
     }
 
     /// Whether a tracker takes animations.
@@ -110,11 +106,15 @@ impl Trackers {
     }
 
     /// Appends an animation of the best policy after `env_steps` steps of the run. A tracker that fails is dropped.
-    pub fn write_animation(&mut self, env_steps: u64, animation: &Animation) {
-        self.for_each_tracker(|tracker| tracker.write_animation(env_steps, animation));
+    /// Returns the warnings since the last call.
+    pub fn write_animation(&mut self, env_steps: u64, animation: &Animation) -> Vec<String> {
+        self.for_each_tracker(|tracker| tracker.write_animation(env_steps, animation))
     }
 
-    fn for_each_tracker(&mut self, work: impl Fn(&mut dyn Tracker) -> io::Result<()>) {
+    fn for_each_tracker(
+        &mut self,
+        work: impl Fn(&mut dyn Tracker) -> io::Result<()>,
+    ) -> Vec<String> {
         let warnings = &mut self.warnings;
         self.trackers.retain_mut(|(name, tracker)| match work(&mut **tracker) {
             Ok(()) => true,
@@ -123,10 +123,6 @@ impl Trackers {
                 false
             }
         });
-    }
-
-    /// Returns the warnings since the last call.
-    pub fn take_warnings(&mut self) -> Vec<String> {
         std::mem::take(&mut self.warnings)
     }
 }
@@ -163,15 +159,14 @@ mod tests {
         let folder = TempDir::new().unwrap();
         let records: Vec<_> = (1..=9).map(record).collect();
         let mut trackers = Trackers::open(folder.path(), &settings(BOTH), &[]);
-        records[..7].iter().for_each(|record| trackers.write(record));
+        assert!(records[..7].iter().all(|record| trackers.write(record).is_empty()));
         // The process ended in the middle of a record, and its last checkpoint is of iteration 5.
         let events =
             fs::read_dir(folder.path().join(TENSORBOARD)).unwrap().next().unwrap().unwrap();
         let length = events.metadata().unwrap().len();
         fs::File::options().write(true).open(events.path()).unwrap().set_len(length - 3).unwrap();
         let mut trackers = Trackers::open(folder.path(), &settings(BOTH), &records[..5]);
-        records[5..].iter().for_each(|record| trackers.write(record));
-        assert!(trackers.take_warnings().is_empty());
+        assert!(records[5..].iter().all(|record| trackers.write(record).is_empty()));
 
         let csv = fs::read_to_string(folder.path().join(CSV)).unwrap();
         let rows: Vec<&str> = csv.lines().collect();
@@ -192,21 +187,14 @@ mod tests {
         let records: Vec<_> = (1..=4).map(record).collect();
         Trackers::open(folder.path(), &settings(BOTH), &records);
         let whole = fs::read(&path).unwrap();
+        let lines = whole.iter().filter(|byte| **byte == b'\n').count();
+        assert_eq!(lines, 5, "tracking that is turned on later has the whole run");
         let mut damaged = whole.clone();
         damaged[whole.len() / 2] |= 0x80;
         fs::write(&path, &damaged).unwrap();
-        let mut trackers = Trackers::open(folder.path(), &settings(BOTH), &records);
-        assert!(trackers.take_warnings().is_empty());
+        let trackers = Trackers::open(folder.path(), &settings(BOTH), &records);
+        assert!(trackers.warnings.is_empty());
         assert!(fs::read(&path).unwrap() == whole);
-    }
-
-    #[test]
-    fn tracking_turned_on_later_has_the_whole_run() {
-        let folder = TempDir::new().unwrap();
-        let records: Vec<_> = (1..=4).map(record).collect();
-        Trackers::open(folder.path(), &settings(BOTH), &records);
-        let csv = fs::read_to_string(folder.path().join(CSV)).unwrap();
-        assert_eq!(csv.lines().count(), 5);
     }
 
     #[test]
@@ -214,7 +202,7 @@ mod tests {
         let folder = TempDir::new().unwrap();
         let records: Vec<_> = (1..=3).map(record).collect();
         let mut trackers = Trackers::open(folder.path(), &settings(BOTH), &[]);
-        records[..2].iter().for_each(|record| trackers.write(record));
+        assert!(records[..2].iter().all(|record| trackers.write(record).is_empty()));
         let path = folder.path().join(TENSORBOARD).join("events.out.tfevents.0.grove");
         let length = || fs::metadata(&path).unwrap().len();
         let before = length();
@@ -225,8 +213,7 @@ mod tests {
         assert!(whole > before + 6);
         let mut trackers = Trackers::open(folder.path(), &settings(BOTH), &records[..2]);
         assert_eq!(length(), whole);
-        trackers.write(&records[2]);
-        assert!(length() > whole && trackers.take_warnings().is_empty());
+        assert!(trackers.write(&records[2]).is_empty() && length() > whole);
         // An earlier checkpoint is before it.
         Trackers::open(folder.path(), &settings(BOTH), &records[..1]);
         assert!(length() < before);
@@ -245,8 +232,8 @@ mod tests {
         symlink(&precious, run.join("metrics.csv.tmp")).unwrap();
         symlink(&precious, run.join(CSV)).unwrap();
         symlink(&precious, run.join(TENSORBOARD).join("events.out.tfevents.0.grove")).unwrap();
-        let mut trackers = Trackers::open(&run, &settings(BOTH), &[record(1)]);
-        assert_eq!(trackers.take_warnings().len(), 1, "that of TensorBoard");
+        let trackers = Trackers::open(&run, &settings(BOTH), &[record(1)]);
+        assert_eq!(trackers.warnings.len(), 1, "that of TensorBoard");
         assert_eq!(fs::read_to_string(run.join(CSV)).unwrap().lines().count(), 2);
         assert_eq!(fs::read_to_string(&precious).unwrap(), "precious");
     }
@@ -256,9 +243,7 @@ mod tests {
         let folder = TempDir::new().unwrap();
         fs::write(folder.path().join(TENSORBOARD), "not a folder").unwrap();
         let mut trackers = Trackers::open(folder.path(), &settings(BOTH), &[]);
-        trackers.write(&record(1));
-        trackers.write(&record(2));
-        let warnings = trackers.take_warnings();
+        let warnings = [1, 2].map(|iteration| trackers.write(&record(iteration))).concat();
         assert_eq!(warnings.len(), 1, "{warnings:?}");
         assert!(warnings[0].starts_with("TensorBoard tracking stopped: "), "{warnings:?}");
         assert_eq!(fs::read_to_string(folder.path().join(CSV)).unwrap().lines().count(), 3);

@@ -14,6 +14,7 @@ use crate::protobuf::Message;
 use crate::settings::overlay;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 use toml::{Table, Value};
@@ -29,16 +30,19 @@ const FRAME_BYTES: usize = 8 + 4 + 4;
 #[derive(Debug)]
 pub(super) struct TensorBoardTracker {
     file: File,
-    last_iteration: u32,
 }
 
 impl TensorBoardTracker {
     /// Opens or creates the event file in a folder. Events after the last of the run's `records` are cut off, and so is
-    /// a torn last one; without records a new file begins.
+    /// a torn last one; without records a new file begins. Also returns the iteration of the last event; 0 without one.
     ///
     /// # Errors
     /// If the folder or the file cannot be read or written.
-    pub fn open(folder: &Path, settings: &Table, records: &[IterationRecord]) -> io::Result<Self> {
+    pub fn open(
+        folder: &Path,
+        settings: &Table,
+        records: &[IterationRecord],
+    ) -> io::Result<(Self, u32)> {
         disk::create_folders(folder)?;
         let path = folder.join(FILE_NAME);
         let bytes =
@@ -54,15 +58,14 @@ impl TensorBoardTracker {
         {
             disk::truncate(&path, *end as u64)?;
             let last = records.iter().rfind(|record| record.env_steps <= *step);
-            let last_iteration = last.map_or(0, |record| record.iteration);
-            return Ok(Self { file, last_iteration });
+            return Ok((Self { file }, last.map_or(0, |record| record.iteration)));
         }
         disk::truncate(&path, 0)?;
-        let mut tracker = Self { file, last_iteration: 0 };
+        let mut tracker = Self { file };
         tracker.append(new_event(0).bytes(3, "brain.Event:2"))?;
         let values = [encode_settings_text(settings), encode_hyper_parameters(settings)];
         tracker.append(new_event(0).message(5, Message::default().messages(1, values)))?;
-        Ok(tracker)
+        Ok((tracker, 0))
     }
 
     /// Appends an event by a single write, so that readers rarely see a part of it.
@@ -76,14 +79,8 @@ impl TensorBoardTracker {
 }
 
 impl Tracker for TensorBoardTracker {
-    fn last_iteration(&self) -> u32 {
-        self.last_iteration
-    }
-
     fn write(&mut self, record: &IterationRecord) -> io::Result<()> {
-        self.append(new_event(record.env_steps as i64).message(5, encode_record(record)))?;
-        self.last_iteration = record.iteration;
-        Ok(())
+        self.append(new_event(record.env_steps as i64).message(5, encode_record(record)))
     }
 
     fn takes_animations(&self) -> bool {
@@ -160,18 +157,13 @@ fn parse_step(event: &[u8]) -> Option<u64> {
 }
 
 /// Finds the byte ranges of the messages in a file's records, up to the first damaged one.
-fn find_messages(bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
-    let mut at = 0;
-    let next = || {
-        let range = find_message(bytes, at)?;
-        at = range.end + 4;
-        Some(range)
-    };
-    std::iter::from_fn(next).collect()
+fn find_messages(bytes: &[u8]) -> Vec<Range<usize>> {
+    let next = |last: &Range<usize>| find_message(bytes, last.end + 4);
+    std::iter::successors(find_message(bytes, 0), next).collect()
 }
 
 /// Finds the byte range of the message in the record at offset `at`; `None` if the record is damaged.
-fn find_message(bytes: &[u8], at: usize) -> Option<std::ops::Range<usize>> {
+fn find_message(bytes: &[u8], at: usize) -> Option<Range<usize>> {
     let rest = &bytes[at..];
     let word = |at: usize| Some(u32::from_le_bytes(rest.get(at..at + 4)?.try_into().ok()?));
     let length = rest.get(..8)?;
@@ -242,12 +234,12 @@ pub(super) mod tests {
             IterationRecord { iteration, env_steps, ..IterationRecord::default() }
         };
         let records = [1, 2, 4, 5, 6].map(record);
-        let mut tracker = TensorBoardTracker::open(folder.path(), &Table::new(), &[]).unwrap();
+        let (mut tracker, _) = TensorBoardTracker::open(folder.path(), &Table::new(), &[]).unwrap();
         records.iter().for_each(|record| tracker.write(record).unwrap());
         for done in [3, 5, 4] {
-            let mut tracker =
+            let (mut tracker, last_iteration) =
                 TensorBoardTracker::open(folder.path(), &Table::new(), &records[..done]).unwrap();
-            assert_eq!(tracker.last_iteration(), records[done - 1].iteration);
+            assert_eq!(last_iteration, records[done - 1].iteration);
             records[done..].iter().for_each(|record| tracker.write(record).unwrap());
             assert_has_records(&fs::read(folder.path().join(FILE_NAME)).unwrap(), &records);
         }
@@ -259,7 +251,7 @@ pub(super) mod tests {
     #[test]
     fn records_after_a_damaged_one_are_left_out() {
         let folder = tempfile::TempDir::new().unwrap();
-        let mut tracker = TensorBoardTracker::open(folder.path(), &Table::new(), &[]).unwrap();
+        let (mut tracker, _) = TensorBoardTracker::open(folder.path(), &Table::new(), &[]).unwrap();
         tracker.write(&IterationRecord { iteration: 1, ..IterationRecord::default() }).unwrap();
         let mut bytes = fs::read(folder.path().join(FILE_NAME)).unwrap();
         assert_eq!(find_messages(&bytes).len(), HEADER_EVENTS + 1);

@@ -57,7 +57,7 @@ pub trait Engine: Send {
         &mut self,
         iteration: u32,
         next: Option<u32>,
-    ) -> Result<IterationResult, Self::Error>;
+    ) -> Result<IterationRecord, Self::Error>;
 
     /// Evaluates the greedy policy, including on held-out demonstrations if there are any.
     ///
@@ -67,15 +67,6 @@ pub trait Engine: Send {
 
     /// Learnt parameters, `[num_params]`, by which ranks compare their policies.
     async fn params(&self) -> Cow<'_, [f32]>;
-}
-
-/// Result of one iteration of an engine.
-#[derive(Clone, Debug)]
-pub struct IterationResult {
-    /// Metrics, without those that the trainer measures.
-    pub record: IterationRecord,
-    /// Environment steps of the iteration, or tokens for a language model.
-    pub env_steps: u64,
 }
 
 /// The phases of GRPO, which `iterate` of [`trainer`](super) calls in order. Each fails if an environment or a task
@@ -118,8 +109,10 @@ pub(super) trait Grpo {
         next: Option<u32>,
     ) -> Result<Self::Totals, Self::Error>;
 
-    /// Waits for the device if that is cheap enough to time the phases separately. Returns whether it waited.
-    fn finish_phase(&self) -> bool;
+    /// Waits for the device if that is cheap enough to time the phases separately. Returns false if it does not wait.
+    fn finish_phase(&self) -> bool {
+        true
+    }
 }
 
 /// An engine for policies of games: rollouts, advantages and updates in matching formats.

@@ -4,7 +4,7 @@
 use super::TrainError;
 use super::engine::{GameTotals, Grpo, PolicyEngine, PolicyState};
 use super::rank_part::{EngineInputs, RankPart};
-use super::source::{IterationInput, Source};
+use super::source::Source;
 use super::transfer::{download, upload};
 use crate::advantage::kernels::compute_shared_recording_advantages;
 use crate::data::summary::{
@@ -44,7 +44,6 @@ struct StartedRollout {
 /// A dataset on a device, with its weights as advantages.
 type DeviceData = (Recording, RecordingAdvantages);
 
-/// Uploads windows.
 fn upload_windows(windows: &WindowBatch, device: &Device) -> DeviceData {
     windows.upload_recording(max_part_bytes(device), device)
 }
@@ -53,7 +52,7 @@ impl<G: Rules> FusedEngine<G> {
     /// Creates the engine of this rank's part of a run that trains `mlp`, the model of `inputs`.
     pub fn new(inputs: EngineInputs<G>, mlp: Mlp, part: RankPart, device: &Device) -> Self {
         let EngineInputs { game, model, data, .. } = inputs;
-        let RankPart { config, team, shards, game_shards, rollout } = &part;
+        let RankPart { config, team, game_shards, rollout, .. } = &part;
         let mut learner = FusedLearner::new(mlp, config);
         learner.context.assign(game_shards.clone(), team.clone());
         let source = match data {
@@ -63,7 +62,7 @@ impl<G: Rules> FusedEngine<G> {
                 Source::Games(games.with_precision(config.precision))
             }
             Some(window_set) => {
-                Source::from_data(window_set, config, shards, max_part_bytes(device), |windows| {
+                Source::from_data(window_set, &part, max_part_bytes(device), |windows| {
                     Box::new(upload_windows(&windows, device))
                 })
             }
@@ -81,20 +80,19 @@ impl<G: Rules> Grpo for FusedEngine<G> {
     type Error = TrainError;
 
     fn roll_out(&mut self, iteration: u32) -> Result<Self::Trajectory, TrainError> {
-        let (device, batches) = (&self.device, &mut self.learner.context.batches);
+        let Self { device, source, learner, next_rollout, .. } = self;
+        let policy = learner.policy();
         let upload = |windows: &WindowBatch| upload_windows(windows, device);
-        let games = match self.source.take(iteration, batches, upload) {
-            IterationInput::Games(games) => games,
-            IterationInput::Data((recording, weights)) => return Ok((recording, Some(weights))),
-        };
-        let (recording, branches) = match self.next_rollout.take() {
-            Some(started) if started.iteration == iteration => {
-                (started.recording, started.branches)
-            }
-            _ => games.play(&self.learner.policy(), iteration),
-        };
-        games.continue_from(branches);
-        Ok((recording, None))
+        source.take(iteration, &mut learner.context.batches, upload, |games| {
+            let (recording, branches) = match next_rollout.take() {
+                Some(started) if started.iteration == iteration => {
+                    (started.recording, started.branches)
+                }
+                _ => games.play(&policy, iteration),
+            };
+            games.continue_from(branches);
+            Ok(recording)
+        })
     }
 
     fn compute_advantages(

@@ -3,7 +3,7 @@
 use super::TrainError;
 use super::engine::{GameTotals, Grpo, PolicyEngine, PolicyState};
 use super::rank_part::{EngineInputs, RankPart};
-use super::source::{IterationInput, Source};
+use super::source::Source;
 use super::transfer::{download, upload};
 use crate::advantage::{Advantages, compute_advantages, compute_shared_advantages};
 use crate::data::host::upload_time_major;
@@ -31,17 +31,15 @@ impl<G: Rules> GeneralEngine<G> {
     /// Creates the engine of this rank's part of a run.
     pub fn new(inputs: EngineInputs<G>, part: RankPart, device: &Device) -> Self {
         let EngineInputs { game, model, data, host } = inputs;
-        let RankPart { config, team, shards, game_shards, rollout } = &part;
+        let RankPart { config, team, game_shards, rollout, .. } = &part;
         let mut learner = AutodiffLearner::new(model, config);
         learner.context.assign(game_shards.clone(), team.clone());
         let host = host.map(|envs| HostRollout::new(envs, game.max_steps(), rollout, part.keys()));
         let source = match data {
             None => Source::Games(StepwiseRollout::new(game, rollout, part.keys(), device)),
-            Some(window_set) => {
-                Source::from_data(window_set, config, shards, u64::MAX, |windows| {
-                    Box::new(upload_windows(&windows, device))
-                })
-            }
+            Some(window_set) => Source::from_data(window_set, &part, u64::MAX, |windows| {
+                Box::new(upload_windows(&windows, device))
+            }),
         };
         Self { source, host, learner, device: device.clone(), part }
     }
@@ -50,16 +48,14 @@ impl<G: Rules> GeneralEngine<G> {
 /// Collects the sums of each game from rows of one sum per game, in the order of the fields of [`GameSums`]; missing
 /// rows are zeros.
 fn collect_game_sums(rows: &[f32], games: usize) -> Vec<GameSums> {
-    let rows: Vec<&[f32]> = rows.chunks_exact(games).collect();
-    let sum = |i: usize, game: usize| rows.get(i).map_or(0.0, |row| f64::from(row[game]));
+    let sum = |i: usize, game: usize| rows.get(i * games + game).map_or(0.0, |sum| f64::from(*sum));
     let sums = |game| GameSums::from(std::array::from_fn(|i| sum(i, game)));
-    (0..rows.first().map_or(0, |row| row.len())).map(sums).collect()
+    (0..games.min(rows.len())).map(sums).collect()
 }
 
 /// A dataset on a device, with its weights as advantages.
 type DeviceData = (Trajectory, Advantages);
 
-/// Uploads windows.
 fn upload_windows(windows: &WindowBatch, device: &Device) -> DeviceData {
     let upload = |values: &[f32]| upload_time_major(values, windows.trajectory.num_envs, device);
     let advantages = Advantages {
@@ -79,18 +75,15 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
     type Error = TrainError;
 
     fn roll_out(&mut self, iteration: u32) -> Result<Self::Trajectory, TrainError> {
-        let (device, batches) = (&self.device, &mut self.learner.context.batches);
+        let Self { device, source, host, learner, .. } = self;
         let upload = |windows: &WindowBatch| upload_windows(windows, device);
-        let games = match self.source.take(iteration, batches, upload) {
-            IterationInput::Games(games) => games,
-            IterationInput::Data((trajectory, weights)) => return Ok((trajectory, Some(weights))),
-        };
-        let policy = self.learner.state.policy();
-        let trajectory = match &mut self.host {
-            Some(host) => host.collect(&policy, iteration, device)?,
-            None => games.collect(&policy, iteration),
-        };
-        Ok((trajectory, None))
+        source.take(iteration, &mut learner.context.batches, upload, |games| {
+            let policy = learner.state.policy();
+            Ok(match host {
+                Some(host) => host.collect(&policy, iteration, device)?,
+                None => games.collect(&policy, iteration),
+            })
+        })
     }
 
     fn compute_advantages(

@@ -17,7 +17,7 @@ mod source;
 pub mod text;
 mod transfer;
 
-pub use engine::{Engine, IterationResult};
+pub use engine::Engine;
 pub use finite::is_finite;
 #[cfg(feature = "general")]
 pub use game::held_out::ConfusionMatrix;
@@ -27,13 +27,11 @@ pub use game::{
     read_game_name, read_policy_file, read_policy_params,
 };
 pub(crate) use snapshot::replace_settings;
-pub use snapshot::{Counters, EngineState, LanguageCounters, Persistent, SnapshotError};
+pub use snapshot::{Counters, LanguageCounters, Persistent, SnapshotError};
 
 use crate::device::{self, TransferCount};
 use crate::env::{HostEnvError, MAX_REWARD};
-use crate::metrics::{
-    Communication, EvaluationRecord, IterationRecord, IterationSeconds, PhaseSeconds,
-};
+use crate::metrics::{EvaluationRecord, IterationRecord, IterationSeconds, PhaseSeconds};
 use crate::parallel::{Shards, Team, TeamError};
 use burn::cubecl::future::block_on;
 use burn::tensor::Device;
@@ -125,7 +123,6 @@ pub enum TrainError {
         non_finite_advice(quantity)
     )]
     NotFinite {
-        /// Name of the quantity that is not finite.
         quantity: &'static str,
         /// Iteration, counted from 1.
         iteration: u32,
@@ -189,15 +186,16 @@ impl<E: Engine> Trainer<E> {
         let started = Instant::now();
         let next = self.iteration + 1;
         let next = (next < self.engine.iterations()).then_some(next);
-        let IterationResult { mut record, env_steps } =
-            self.engine.iterate(self.iteration, next).await?;
+        let earlier_steps = self.engine.env_steps();
+        let mut record = self.engine.iterate(self.iteration, next).await?;
         self.iteration += 1;
         let total = started.elapsed().as_secs_f64();
         record.iteration = self.iteration;
-        record.communication = self.measure_communication(total).await?;
+        record.communication = communication::measure(&self.engine, self.iteration, total).await?;
         check_finite(&record)?;
         record.seconds = IterationSeconds { total, ..record.seconds };
-        record.steps_per_second = env_steps as f64 / total.max(1e-9);
+        record.env_steps = self.engine.env_steps();
+        record.steps_per_second = (record.env_steps - earlier_steps) as f64 / total.max(1e-9);
         record.memory = device::measure_memory(self.engine.device());
         record.utilization = device::measure_utilization(self.engine.device());
         let transfers = transfers.stop();
@@ -205,22 +203,6 @@ impl<E: Engine> Trainer<E> {
         record.downloaded_bytes = transfers.downloaded_bytes;
         record.uploaded_bytes = transfers.uploaded_bytes;
         Ok(record)
-    }
-
-    /// Measures the communication cost of an iteration that took `seconds`; `None` for one rank. Also checks that all
-    /// ranks have the same parameters, where that is due.
-    async fn measure_communication(
-        &self,
-        seconds: f64,
-    ) -> Result<Option<Communication>, TeamError> {
-        let team = self.engine.team();
-        let cost = communication::measure(team, seconds)?;
-        if cost.is_some()
-            && communication::is_comparison_due(self.iteration, self.engine.iterations())
-        {
-            communication::compare_policies(team, &self.engine.params().await)?;
-        }
-        Ok(cost)
     }
 
     /// Evaluates the greedy policy on the episodes, prompts or demonstrations that select the best one: by mean score,

@@ -47,14 +47,12 @@ impl<G: Rules> NativeEngine<G> {
         let EngineInputs { game, model, data, host } = inputs;
         learner.context_mut().assign(part.game_shards.clone(), part.team.clone());
         let mut buffers = IterationBuffers::default();
-        let RankPart { rollout, config, shards, .. } = &part;
+        let rollout = &part.rollout;
         let host = host.map(|envs| HostRollout::new(envs, game.max_steps(), rollout, part.keys()));
         let source = match data {
             None => Source::Games(NativeRollout::new(game, rollout, part.keys())),
             Some(window_set) => {
-                Source::from_data(window_set, config, shards, u64::MAX, |windows| {
-                    buffers = windows.into()
-                })
+                Source::from_data(window_set, &part, u64::MAX, |windows| buffers = windows.into())
             }
         };
         Self { source, host, learner, model, part, buffers }
@@ -75,18 +73,6 @@ fn play<G: Rules, A: Actor>(
     }
 }
 
-impl<G: Rules> NativeEngine<G> {
-    /// Returns the buffers of an iteration for reuse by the next.
-    fn give_back(&mut self, trajectory: HostTrajectory, advantages: HostAdvantages) {
-        if let Source::Streamed(stream) = &self.source {
-            let HostAdvantages { values: weights, counts, .. } = advantages;
-            stream.give_back(WindowBatch { trajectory, counts, weights });
-        } else {
-            self.buffers = IterationBuffers { trajectory, advantages };
-        }
-    }
-}
-
 impl<G: Rules> Grpo for NativeEngine<G> {
     type Trajectory = (HostTrajectory, Vec<GameSums>);
     type Advantages = HostAdvantages;
@@ -95,14 +81,13 @@ impl<G: Rules> Grpo for NativeEngine<G> {
     type Error = TrainError;
 
     fn roll_out(&mut self, iteration: u32) -> Result<Self::Trajectory, TrainError> {
-        let Self { source, learner, buffers, .. } = self;
+        let Self { source, learner, buffers, host, .. } = self;
         source.become_resident(|windows| *buffers = windows.into());
         learner.context_mut().batches.set_in_order(source.is_streamed());
-        let mut trajectory = std::mem::take(&mut self.buffers.trajectory);
-        let sums = match &mut self.source {
+        let sums = match source {
             Source::Games(games) => {
-                let (host, trajectory) = (self.host.as_mut(), &mut trajectory);
-                match self.learner.policy() {
+                let (host, trajectory) = (host.as_mut(), &mut buffers.trajectory);
+                match learner.policy() {
                     HostPolicy::Perceptron(policy) => {
                         play(&policy, iteration, games, host, trajectory)?
                     }
@@ -111,12 +96,11 @@ impl<G: Rules> Grpo for NativeEngine<G> {
             }
             Source::Resident(()) => Vec::new(),
             Source::Streamed(stream) => {
-                let buffers = IterationBuffers::from(stream.take(iteration));
-                (trajectory, self.buffers.advantages) = (buffers.trajectory, buffers.advantages);
+                *buffers = stream.take(iteration).into();
                 Vec::new()
             }
         };
-        Ok((trajectory, sums))
+        Ok((std::mem::take(&mut buffers.trajectory), sums))
     }
 
     fn compute_advantages(
@@ -156,17 +140,19 @@ impl<G: Rules> Grpo for NativeEngine<G> {
         _next: Option<u32>,
     ) -> Result<GameTotals, TrainError> {
         let zero_variance_fraction = advantages.zero_variance_fraction;
-        self.give_back(trajectory, advantages);
+        // The next iteration reuses the buffers.
+        if let Source::Streamed(stream) = &self.source {
+            let HostAdvantages { values: weights, counts, .. } = advantages;
+            stream.give_back(WindowBatch { trajectory, counts, weights });
+        } else {
+            self.buffers = IterationBuffers { trajectory, advantages };
+        }
         Ok(GameTotals {
             games: self.part.sum_games(&sums)?,
             waiting_seconds: self.source.take_waiting_seconds(),
             zero_variance_fraction,
             update: stats,
         })
-    }
-
-    fn finish_phase(&self) -> bool {
-        true
     }
 }
 

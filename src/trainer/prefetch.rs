@@ -128,22 +128,14 @@ impl Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::{EpisodeStatus, StepColumns, Steps, WindowOptions};
     use crate::parallel::Shards;
     use crate::settings::TrainConfig;
+    use crate::trainer::source::tests::window_set;
     use std::time::Duration;
 
     #[test]
     fn a_stream_gives_each_iteration_its_windows_from_wherever_it_is_asked() {
-        let columns = StepColumns {
-            num_features: 1,
-            obs: (0..40).map(|i| i as f32).collect(),
-            actions: vec![0; 40],
-            weights: vec![1.0; 40],
-            statuses: (0..40).map(|i| EpisodeStatus::new(i % 10 == 9, false)).collect(),
-        };
-        let episodes = columns.episodes();
-        let window_set = WindowSet::new(Arc::new(columns), &episodes, WindowOptions::new(3, 1));
+        let window_set = window_set(40, 3, [1, 1]);
         let mut config = TrainConfig::for_game("any");
         config.data.path = "somewhere".to_string();
         (config.data.batch_size, config.update.num_minibatches) = (5, 2);

@@ -21,13 +21,32 @@ pub(super) struct EngineInputs<G> {
 impl<G> EngineInputs<G> {
     /// Reduces the inputs to this rank's part of the run, in which the shards of a minibatch have at least
     /// `min_shard_steps` steps.
+    ///
+    /// # Errors
+    /// If there are more ranks than shards.
     pub fn reduce_to_rank(
         self,
         config: &TrainConfig,
         team: &Team,
         min_shard_steps: usize,
     ) -> Result<(Self, RankPart), TeamError> {
-        let (part, data) = RankPart::new(config, self.data, team, min_shard_steps)?;
+        let items = self.data.as_ref().map_or(config.rollout.num_groups, WindowSet::len);
+        // A device sums over all of its shards at once, so they may be small.
+        let min_shard_steps = if team.has_devices() { 1 } else { min_shard_steps };
+        let counts = config.shard_counts(items, min_shard_steps);
+        let shards = team.cut_into_shards(items, counts.shards).with_strata(counts.strata);
+        if team.size() > shards.count() {
+            return Err(TeamError::TooManyRanks { ranks: team.size(), shards: shards.count() });
+        }
+        let own = shards.own_items();
+        let data = self.data.map(|data| data.select(own.clone()));
+        let RolloutConfig { num_groups, group_size, .. } = config.rollout;
+        let (num_groups, games_per_item) =
+            if data.is_some() { (num_groups, 1) } else { (own.len(), group_size) };
+        let rollout = RolloutConfig { num_groups, ..config.rollout.clone() };
+        let game_shards = shards.in_smaller_units(games_per_item);
+        let (config, team) = (config.clone(), team.clone());
+        let part = RankPart { config, team, shards, game_shards, rollout };
         Ok((Self { data, ..self }, part))
     }
 }
@@ -90,36 +109,6 @@ pub(super) struct RankPart {
 }
 
 impl RankPart {
-    /// Creates this rank's part, with its windows of `data` if the run learns from a dataset; the shards of a minibatch
-    /// have at least `min_shard_steps` steps.
-    ///
-    /// # Errors
-    /// If there are more ranks than shards.
-    pub fn new(
-        config: &TrainConfig,
-        data: Option<WindowSet>,
-        team: &Team,
-        min_shard_steps: usize,
-    ) -> Result<(Self, Option<WindowSet>), TeamError> {
-        let items = data.as_ref().map_or(config.rollout.num_groups, WindowSet::len);
-        // A device sums over all of its shards at once, so they may be small.
-        let min_shard_steps = if team.has_devices() { 1 } else { min_shard_steps };
-        let counts = config.shard_counts(items, min_shard_steps);
-        let shards = team.cut_into_shards(items, counts.shards).with_strata(counts.strata);
-        if team.size() > shards.count() {
-            return Err(TeamError::TooManyRanks { ranks: team.size(), shards: shards.count() });
-        }
-        let own = shards.own_items();
-        let data = data.map(|data| data.select(own.clone()));
-        let RolloutConfig { num_groups, group_size, .. } = config.rollout;
-        let (num_groups, games_per_item) =
-            if data.is_some() { (num_groups, 1) } else { (own.len(), group_size) };
-        let rollout = RolloutConfig { num_groups, ..config.rollout.clone() };
-        let game_shards = shards.in_smaller_units(games_per_item);
-        let (config, team) = (config.clone(), team.clone());
-        Ok((Self { config, team, shards, game_shards, rollout }, data))
-    }
-
     /// Steps that all ranks record in an iteration.
     pub fn recorded_steps(&self) -> u64 {
         self.config.steps_per_iteration(self.shards.num_items())

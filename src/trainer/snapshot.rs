@@ -23,16 +23,16 @@ pub(super) const REFERENCE: &str = "reference.safetensors";
 pub(super) const VERSION: u32 = 1;
 
 /// Counters of a run, saved in `state.json`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Counters {
     /// Number of iterations done.
     pub iteration: u32,
     /// Number of optimizer steps done.
     pub optimizer_steps: u64,
-    best_score: Option<f64>,
-    best_iteration: Option<u32>,
+    pub(super) best_score: Option<f64>,
+    pub(super) best_iteration: Option<u32>,
     /// Number of steps played, where it does not follow from the number of iterations.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub played_steps: Option<u64>,
     /// Counters of a language model's run.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
@@ -53,11 +53,10 @@ pub struct LanguageCounters {
 }
 
 impl Counters {
-    /// Creates the counters of a run with this best evaluation.
-    pub fn new(iteration: u32, best: Option<BestEvaluation>, state: &EngineState) -> Self {
-        let EngineState { optimizer_steps, played_steps, text, .. } = *state;
+    /// The same counters with this best evaluation.
+    fn with_best(self, best: Option<BestEvaluation>) -> Self {
         let (best_score, best_iteration) = best.map(|best| (best.value, best.iteration)).unzip();
-        Self { iteration, optimizer_steps, best_score, best_iteration, played_steps, text }
+        Self { best_score, best_iteration, ..self }
     }
 
     /// Reads the counters of a checkpoint.
@@ -102,7 +101,6 @@ pub enum SnapshotError {
          `grove train --resume`)"
     )]
     OtherBase {
-        /// Path of the model.
         path: PathBuf,
         /// SHA-256 of its weights, hexadecimal.
         found: String,
@@ -131,36 +129,18 @@ pub enum SnapshotError {
     Games(#[from] EnvStatesError),
     /// The checkpoint is of another game.
     #[error("the checkpoint is of the game `{found}`, not `{expected}`")]
-    OtherGame {
-        /// Name of the requested game.
-        expected: String,
-        /// Name of the game in the checkpoint.
-        found: String,
-    },
+    OtherGame { expected: String, found: String },
     /// The checkpoint is of a model that this program does not have.
     #[error(
         "the checkpoint is of the model `{name}`, which this program does not have; use the program that adds it"
     )]
-    OtherModel {
-        /// Name of the model in the settings.
-        name: String,
-    },
+    OtherModel { name: String },
     /// The parameters are of another network, or cannot be read.
     #[error("the checkpoint's {section}: {cause}")]
-    Params {
-        /// Name of the section.
-        section: String,
-        /// Underlying error.
-        cause: PolicyFileError,
-    },
+    Params { section: String, cause: PolicyFileError },
     /// A section has an invalid format.
     #[error("the checkpoint's {section} cannot be read: {reason}")]
-    Unreadable {
-        /// Name of the section.
-        section: String,
-        /// Message of the parser.
-        reason: String,
-    },
+    Unreadable { section: String, reason: String },
 }
 
 impl From<ConfigError> for SnapshotError {
@@ -172,12 +152,12 @@ impl From<ConfigError> for SnapshotError {
 /// An engine whose state can be saved.
 #[allow(async_fn_in_trait, reason = "futures stay on the thread that made them")]
 pub trait Persistent: Engine {
-    /// Exports the sections of a checkpoint after `iteration` iterations, the settings first, and the engine's
-    /// counters. All ranks must call this.
+    /// Exports the sections of a checkpoint after `iteration` iterations, the settings first, and its counters but for
+    /// the best evaluation. All ranks must call this.
     ///
     /// # Errors
     /// If another rank fails or does not respond.
-    async fn export_state(&self, iteration: u32) -> Result<EngineState, TeamError>;
+    async fn export_state(&self, iteration: u32) -> Result<(Vec<Section>, Counters), TeamError>;
 
     /// Restores the state of a checkpoint with these counters.
     ///
@@ -188,19 +168,6 @@ pub trait Persistent: Engine {
         checkpoint: &Checkpoint,
         counters: &Counters,
     ) -> Result<(), SnapshotError>;
-}
-
-/// State of an engine.
-#[derive(Debug)]
-pub struct EngineState {
-    /// The sections, the settings first.
-    pub sections: Vec<Section>,
-    /// Number of optimizer steps done.
-    pub optimizer_steps: u64,
-    /// Number of steps played, where it does not follow from the number of iterations.
-    pub played_steps: Option<u64>,
-    /// Counters of a language model's run.
-    pub text: Option<LanguageCounters>,
 }
 
 impl<E: Persistent> Trainer<E> {
@@ -215,10 +182,8 @@ impl<E: Persistent> Trainer<E> {
 
     /// Asynchronous form of [`Trainer::snapshot`], for threads that must not block.
     pub async fn snapshot_async(&self) -> Result<Checkpoint, TeamError> {
-        let state = self.engine.export_state(self.iteration).await?;
-        let counters = Counters::new(self.iteration, self.best, &state);
-        let mut sections = state.sections;
-        sections.insert(1, new_section(STATE, counters.to_json()));
+        let (mut sections, counters) = self.engine.export_state(self.iteration).await?;
+        sections.insert(1, new_section(STATE, counters.with_best(self.best).to_json()));
         Ok(Checkpoint { iteration: u64::from(self.iteration), sections })
     }
 
@@ -288,15 +253,9 @@ mod tests {
 
     #[test]
     fn the_best_score_is_read_to_the_last_bit() {
-        let state = EngineState {
-            sections: Vec::new(),
-            optimizer_steps: 3,
-            played_steps: None,
-            text: None,
-        };
         for score in [-1.3863341014583905, 0.1 + 0.2, f64::MIN_POSITIVE] {
-            let counters =
-                Counters::new(1, Some(BestEvaluation { value: score, iteration: 1 }), &state);
+            let best = BestEvaluation { value: score, iteration: 1 };
+            let counters = Counters { iteration: 1, ..Counters::default() }.with_best(Some(best));
             let sections = vec![new_section(STATE, counters.to_json())];
             let checkpoint = Checkpoint { iteration: 1, sections };
             assert_eq!(Counters::read(&checkpoint).unwrap(), counters);

@@ -1,11 +1,10 @@
 //! The source of the steps that an engine learns from: games, or a dataset.
 
 use super::prefetch::WindowPrefetcher;
+use super::rank_part::RankPart;
 use crate::data::{WindowBatch, WindowSet};
 use crate::device;
 use crate::learner::Batches;
-use crate::parallel::Shards;
-use crate::settings::TrainConfig;
 
 /// Maximum bytes of a resident dataset that is loaded before the run begins; larger ones are streamed until they have
 /// been loaded in the background.
@@ -23,24 +22,23 @@ pub(super) enum Source<R, D> {
 }
 
 impl<R, D> Source<R, D> {
-    /// Opens the dataset of these shards: resident and converted by `convert` if it fits in memory, otherwise streamed.
+    /// Opens the dataset of a rank's part of a run: resident and converted by `convert` if it fits in memory, otherwise streamed.
     /// A resident dataset of more than `max_part_bytes` is loaded at once rather than streamed first: it is summed in
     /// another order, and results must not depend on when loading finishes.
     pub fn from_data(
         window_set: WindowSet,
-        config: &TrainConfig,
-        shards: &Shards,
+        part: &RankPart,
         max_part_bytes: u64,
         convert: impl FnOnce(WindowBatch) -> D,
     ) -> Self {
-        let is_resident = is_resident(&window_set, shards, config);
+        let is_resident = is_resident(&window_set, part);
         let bytes = window_set.bytes();
         let is_loaded_at_once =
             cfg!(target_family = "wasm") || bytes <= MAX_EAGER_LOAD_BYTES || bytes > max_part_bytes;
         if is_resident && is_loaded_at_once {
             return Self::make_resident(window_set.copy_all(), convert);
         }
-        let batches = Batches::with_shards(config, shards.clone());
+        let batches = Batches::with_shards(&part.config, part.shards.clone());
         let stream = WindowPrefetcher::new(window_set, batches);
         Self::Streamed(Box::new(if is_resident { stream.read_all_in_background() } else { stream }))
     }
@@ -81,68 +79,70 @@ impl<R, D> Source<R, D> {
     }
 }
 
-/// Experience that an iteration learns from.
-pub(super) enum IterationInput<'a, R, D> {
-    /// Games that are yet to be played.
-    Games(&'a mut R),
-    /// Windows of a dataset.
-    Data(D),
-}
-
-impl<R, D: Clone> Source<R, Box<D>> {
-    /// Returns the games, or the windows of an iteration, converted by `convert`. The `batches` are in order if the
-    /// windows are.
-    pub fn take(
+impl<R, T: Clone, A: Clone> Source<R, Box<(T, A)>> {
+    /// Returns the steps of an iteration: of games, which `play` plays, or of a dataset with the weights of its windows,
+    /// converted by `convert`. The `batches` are in order if the windows are.
+    pub fn take<E>(
         &mut self,
         iteration: u32,
         batches: &mut Batches,
-        convert: impl Fn(&WindowBatch) -> D,
-    ) -> IterationInput<'_, R, D> {
+        convert: impl Fn(&WindowBatch) -> (T, A),
+        play: impl FnOnce(&mut R) -> Result<T, E>,
+    ) -> Result<(T, Option<A>), E> {
         self.become_resident(|windows| Box::new(convert(&windows)));
         batches.set_in_order(self.is_streamed());
-        match self {
-            Self::Games(games) => IterationInput::Games(games),
-            Self::Resident(data) => IterationInput::Data((**data).clone()),
+        let (steps, weights) = match self {
+            Self::Games(games) => return Ok((play(games)?, None)),
+            Self::Resident(data) => (**data).clone(),
             Self::Streamed(stream) => {
                 let windows = stream.take(iteration);
                 let converted = convert(&windows);
                 stream.give_back(windows);
-                IterationInput::Data(converted)
+                converted
             }
-        }
+        };
+        Ok((steps, Some(weights)))
     }
 }
 
 /// Whether a dataset is kept in memory: if the windows of all ranks, which may share a machine, need at most
 /// `data.resident_mb`, or, if that is 0, half of the free memory.
-fn is_resident(window_set: &WindowSet, shards: &Shards, config: &TrainConfig) -> bool {
-    let max_bytes = match config.data.resident_mb {
+fn is_resident(window_set: &WindowSet, part: &RankPart) -> bool {
+    let max_bytes = match part.config.data.resident_mb {
         0 => device::data_budget(),
         megabytes => Some(megabytes << 20),
     };
     // The set has the windows of this rank.
-    let bytes = window_set.bytes() / window_set.len().max(1) as u64 * shards.num_items() as u64;
+    let num_windows = part.shards.num_items() as u64;
+    let bytes = window_set.bytes() / window_set.len().max(1) as u64 * num_windows;
     max_bytes.is_none_or(|max| bytes <= max)
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::data::{EpisodeStatus, StepColumns, Steps, WindowOptions};
+    use crate::parallel::{Shards, Team};
+    use crate::settings::TrainConfig;
     use std::sync::Arc;
 
-    /// A dataset of more than a MiB, cut into windows of one step.
-    fn window_set() -> WindowSet {
-        let steps = 40_000;
+    /// A dataset of `steps` steps in episodes of ten, cut into windows of `window` steps. Its observations differ.
+    pub fn window_set(steps: usize, window: usize, sizes: [usize; 2]) -> WindowSet {
+        let [num_features, num_actions] = sizes;
         let columns = StepColumns {
-            num_features: 8,
-            obs: vec![0.0; 8 * steps],
-            actions: vec![0; steps],
+            num_features,
+            obs: (0..steps * num_features).map(|i| (i as f32).sin()).collect(),
+            actions: (0..steps).map(|step| (step % num_actions) as i32).collect(),
             weights: vec![1.0; steps],
-            statuses: (0..steps).map(|step| EpisodeStatus::new(step % 100 == 99, false)).collect(),
+            statuses: (0..steps).map(|step| EpisodeStatus::new(step % 10 == 9, false)).collect(),
         };
         let episodes = columns.episodes();
-        WindowSet::new(Arc::new(columns), &episodes, WindowOptions::new(1, 1))
+        WindowSet::new(Arc::new(columns), &episodes, WindowOptions::new(window, num_actions))
+    }
+
+    /// A dataset of more than a MiB, cut into windows of one step.
+    fn large_window_set() -> WindowSet {
+        window_set(40_000, 1, [8, 1])
     }
 
     /// Whether the dataset of some shards is streamed first, where `resident_mb` may be kept in memory and a part
@@ -156,13 +156,14 @@ mod tests {
         let mut config = TrainConfig::for_game("any");
         (config.data.path, config.data.resident_mb) = ("somewhere".to_string(), resident_mb);
         let own = window_set.clone().select(shards.own_items());
-        Source::<(), usize>::from_data(own, &config, shards, max_part_bytes, |all| all.len())
-            .is_streamed()
+        let (rollout, shards, team) = (config.rollout.clone(), shards.clone(), Team::alone());
+        let part = RankPart { config, team, game_shards: shards.clone(), shards, rollout };
+        Source::<(), usize>::from_data(own, &part, max_part_bytes, |all| all.len()).is_streamed()
     }
 
     #[test]
     fn data_in_several_buffers_are_resident_from_the_first_iteration() {
-        let data = window_set();
+        let data = large_window_set();
         let shards = Shards::new(data.len(), 1);
         assert!(is_streamed(&data, &shards, 64, u64::MAX));
         assert!(!is_streamed(&data, &shards, 64, MAX_EAGER_LOAD_BYTES));
@@ -171,7 +172,7 @@ mod tests {
 
     #[test]
     fn ranks_keep_data_in_memory_only_if_all_of_them_fit() {
-        let data = window_set();
+        let data = large_window_set();
         let (too_little, enough) = (data.bytes() >> 20, (data.bytes() >> 20) + 1);
         for (count, own) in [(1, 0..1), (2, 0..1), (2, 1..2), (3, 1..2)] {
             let shards = Shards::new(data.len(), count).with_own_shards(own);

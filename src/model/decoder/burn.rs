@@ -8,19 +8,8 @@ use burn::tensor::{Device, Int, Tensor};
 impl DecoderShape {
     /// The shape of a decoder with these settings.
     pub fn new(num_features: usize, num_actions: usize, config: &PolicyConfig) -> Self {
-        let decoder = &config.kind_settings.decoder;
-        Self {
-            num_features,
-            num_actions,
-            hidden_size: decoder.hidden_size,
-            num_layers: decoder.num_layers,
-            num_heads: decoder.num_heads,
-            num_kv_heads: decoder.num_kv_heads,
-            head_dim: decoder.hidden_size / decoder.num_heads,
-            intermediate_size: decoder.intermediate_size,
-            context: decoder.context,
-            ..Self::default()
-        }
+        let base = Self { num_features, num_actions, ..Self::default() };
+        config.kind_settings.decoder.to_shape(base)
     }
 }
 

@@ -1,5 +1,6 @@
 //! The sizes of a decoder, by Hugging Face's names.
 
+use crate::nn::DecoderShape;
 use crate::nn::arch::MAX_HEAD_DIM;
 use crate::schema::{OutOfRange, ensure, settings};
 
@@ -29,6 +30,20 @@ impl DecoderConfig {
         format!(
             "{num_layers} layers of {hidden_size}, {num_heads} heads, {context} steps of context"
         )
+    }
+
+    /// The shape of a decoder with these sizes, and all else as in `base`.
+    pub fn to_shape(&self, base: DecoderShape) -> DecoderShape {
+        DecoderShape {
+            hidden_size: self.hidden_size,
+            num_layers: self.num_layers,
+            num_heads: self.num_heads,
+            num_kv_heads: self.num_kv_heads,
+            head_dim: self.hidden_size / self.num_heads.max(1),
+            intermediate_size: self.intermediate_size,
+            context: self.context,
+            ..base
+        }
     }
 
     /// Checks the rules that relate sizes to each other.

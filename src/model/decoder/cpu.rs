@@ -1,7 +1,4 @@
-//! The decoder on the CPU's vector units, for acting.
-//!
-//! The network processes [`LANES`] games side by side, one in each lane. A lane's result depends on its own
-//! observations alone. Keys and values are written into the games' memory in place.
+//! The decoder on the CPU's vector units, for acting. Keys and values are written into the games' memory in place.
 
 use crate::math::{at_least, exp, map_array, mul_add, sigmoid};
 use crate::model::dense::Dense;

@@ -19,27 +19,24 @@ impl PolicyConfig {
 impl BuiltIn for Decoder {
     const NAME: &'static str = "decoder";
 
+    type Shape = DecoderShape;
+
     type Native = NativeDecoder;
 
-    fn parameters(
-        num_features: usize,
-        num_actions: usize,
-        config: &PolicyConfig,
-    ) -> Vec<Parameter> {
-        DecoderShape::new(num_features, num_actions, config).parameters()
+    fn shape_from(num_features: usize, num_actions: usize, config: &PolicyConfig) -> DecoderShape {
+        DecoderShape::new(num_features, num_actions, config)
     }
 
-    fn new_native(
-        num_features: usize,
-        num_actions: usize,
-        config: &PolicyConfig,
-        params: &[f32],
-    ) -> NativeDecoder {
-        NativeDecoder::from_params(DecoderShape::new(num_features, num_actions, config), params)
+    fn to_shape(&self) -> DecoderShape {
+        self.shape().clone()
     }
 
-    fn to_native(&self, params: &[f32]) -> NativeDecoder {
-        NativeDecoder::from_params(self.shape().clone(), params)
+    fn parameters(shape: &DecoderShape) -> Vec<Parameter> {
+        shape.parameters()
+    }
+
+    fn new_native(shape: DecoderShape, params: &[f32]) -> NativeDecoder {
+        NativeDecoder::from_params(shape, params)
     }
 
     fn sequence_model_constructor(&self) -> Option<SequenceModelConstructor<'_>> {

@@ -1,10 +1,10 @@
 //! The decoder in all its forms against a slow one in f64, written number by number.
 
 use super::{Decoder, DecoderConfig};
-use crate::model::{Model, PolicyConfig, reset};
-use crate::nn::ops::check::doubles;
-use crate::nn::ops::linear::Arithmetic;
-use crate::nn::rows::{DecoderSequenceModel, DynSequenceModel, PooledSequenceModel, Sequences};
+use crate::model::sequence_model::tests::assert_agrees_with_autodiff;
+use crate::model::{Model, PolicyConfig, floats, reset};
+use crate::nn::ops::check::{doubles, wave};
+use crate::nn::rows::Sequences;
 use crate::nn::{DecoderShape, flatten, named_parameters, unflatten};
 use burn::tensor::{Device, Tensor, TensorData};
 use std::collections::HashMap;
@@ -45,8 +45,8 @@ fn decoder(shape: &DecoderShape, device: &Device) -> Decoder {
     let decoder = Decoder::from_shape(shape.clone(), 1, device);
     let params = flatten(&decoder);
     let count = params.dims()[0];
-    let waves: Vec<f32> = (0..count).map(|i| (i as f32 * 0.77).sin() * 0.3).collect();
-    unflatten(decoder, &(params + Tensor::from_data(TensorData::new(waves, [count]), device)))
+    let waves = Tensor::<1>::from_data(TensorData::new(wave(count, 0.77), [count]), device);
+    unflatten(decoder, &(params + waves * 0.3))
 }
 
 /// The formulas of a decoder, one game and one step at a time.
@@ -179,9 +179,6 @@ impl<'a> Reference<'a> {
 
 const GAMES: usize = 3;
 
-/// The number of partial gradients.
-const PARTIALS: usize = 16;
-
 /// Observations, `[steps, GAMES, 3]`, and where episodes start, `[steps, GAMES]`.
 struct Games {
     steps: usize,
@@ -289,55 +286,9 @@ fn long_sequences_are_computed_in_parts() {
     assert_near(&whole, &acted[20 * GAMES * 4..], "in parts");
 }
 
-/// Logits of a sequence, and the gradient of all parameters of their sum weighted by a wave: by hand, and by
-/// autodiff.
-fn differentiate_by_hand_and_autodiff(
-    shape: &DecoderShape,
-    steps: usize,
-    before: usize,
-) -> [[Vec<f64>; 2]; 2] {
-    let device = Device::flex();
-    let decoder = decoder(shape, &device);
-    let games = Games::new(before + steps, before);
-    let (_, memory) = games.compute_logits(&decoder, before, &device);
-    let during = before..before + steps;
-    let (obs, starts) = (games.obs(during.clone(), &device), games.starts(during, &device));
-    let weights: Vec<f32> = (0..steps * GAMES * 4).map(|i| (i as f32 * 0.37).sin()).collect();
-    let params: Vec<f32> = flatten(&decoder).into_data().iter::<f32>().collect();
-    let floats = |data: TensorData| data.iter::<f32>().collect::<Vec<f32>>();
-    let sequences = Sequences {
-        num_games: GAMES,
-        obs: floats(obs.clone().into_data()),
-        starts: floats(starts.clone().into_data()),
-        memory: floats(memory.clone().into_data()),
-    };
-    let [keeping, recomputing] = [false, true].map(|checkpointing| {
-        let model =
-            DecoderSequenceModel::new(shape, params.clone(), Arithmetic::F32, checkpointing);
-        PooledSequenceModel::new(model)
-    });
-    let logits = keeping.logits(&sequences);
-    let gradient = |model: &PooledSequenceModel<DecoderSequenceModel>| {
-        model.gradient(&sequences, PARTIALS, &mut |_| weights.clone())
-    };
-    let once = gradient(&keeping);
-    // Nothing is left of a pass that the next could stumble over.
-    assert!(logits == keeping.logits(&sequences));
-    assert!(once == gradient(&keeping));
-    assert!(logits == recomputing.logits(&sequences));
-    assert!(once == gradient(&recomputing), "recomputed layers");
-    let gradient = once;
-    let leaf = flatten(&decoder).autodiff().require_grad();
-    let tensor = unflatten(decoder, &leaf).sequence(obs, starts, memory);
-    let weights = Tensor::from_data(TensorData::new(weights, [steps, GAMES, 4]), &device);
-    let mut gradients = (tensor.clone() * weights).sum().backward();
-    let want = doubles(leaf.grad_remove(&mut gradients).unwrap());
-    let sequence_model = [logits, gradient].map(|v| v.into_iter().map(f64::from).collect());
-    [sequence_model, [doubles(tensor.without_autodiff()), want]]
-}
-
 #[test]
 fn sequences_by_hand_are_those_of_autodiff() {
+    let device = Device::flex();
     let long = DecoderShape {
         hidden_size: 96,
         head_dim: 32,
@@ -346,13 +297,15 @@ fn sequences_by_hand_are_those_of_autodiff() {
     };
     let cases = shapes().into_iter().zip([(7, 0), (9, 6), (7, 3), (8, 2), (20, 5)]);
     for (shape, (steps, before)) in cases.chain([(long, (160, 20))]) {
-        let [[logits, gradient], [want_logits, want]] =
-            differentiate_by_hand_and_autodiff(&shape, steps, before);
-        assert_near(&logits, &want_logits, "logits");
-        let largest = want.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
-        for (i, (got, want)) in gradient.iter().zip(&want).enumerate() {
-            // The order of long sums is that of the processor's vectors.
-            assert!((got - want).abs() < 5e-5 * largest, "{shape:?} {i}: {got} instead of {want}");
-        }
+        let (decoder, games) = (decoder(&shape, &device), Games::new(before + steps, before));
+        let (_, memory) = games.compute_logits(&decoder, before, &device);
+        let sequences = Sequences {
+            num_games: GAMES,
+            obs: games.obs[before * GAMES * 3..].to_vec(),
+            starts: games.starts[before * GAMES..].to_vec(),
+            memory: floats(memory),
+        };
+        // The order of long sums is that of the processor's vectors.
+        assert_agrees_with_autodiff(&decoder.into(), &sequences, &[16], 5e-5);
     }
 }

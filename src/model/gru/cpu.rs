@@ -1,7 +1,4 @@
 //! The gated recurrent network on the CPU's vector units, for acting.
-//!
-//! The network processes [`LANES`] games side by side, one in each lane. A lane's result depends on its own
-//! observations alone.
 
 use super::learn::step_cell;
 use crate::math::Activation;

@@ -3,6 +3,7 @@
 use super::learn::GruSequenceModel;
 use super::{Gru, NativeGru};
 use crate::math::Activation;
+use crate::model::policy::HiddenShape;
 use crate::model::{BuiltIn, ModelKind, Parameter, PolicyConfig, SequenceModelConstructor};
 use crate::nn::rows::PooledSequenceModel;
 
@@ -16,44 +17,40 @@ impl PolicyConfig {
 impl BuiltIn for Gru {
     const NAME: &'static str = "gru";
 
+    type Shape = HiddenShape;
+
     type Native = NativeGru;
 
-    fn parameters(
-        num_features: usize,
-        num_actions: usize,
-        config: &PolicyConfig,
-    ) -> Vec<Parameter> {
-        let widths = config.widths(num_features, num_actions);
-        let num_encoder_layers = widths.len() - 3;
-        let [inputs, size] = [widths[num_encoder_layers], widths[num_encoder_layers + 1]];
-        let layers = widths.windows(2).take(num_encoder_layers).enumerate();
+    fn shape_from(num_features: usize, num_actions: usize, config: &PolicyConfig) -> HiddenShape {
+        (config.widths(num_features, num_actions), config.activation)
+    }
+
+    fn to_shape(&self) -> HiddenShape {
+        (self.widths(), self.activation())
+    }
+
+    fn parameters((widths, _): &HiddenShape) -> Vec<Parameter> {
+        let [.., inputs, size, actions] = widths[..] else {
+            panic!("widths: of a hidden layer or more")
+        };
+        let layers = widths[..widths.len() - 2].windows(2).enumerate();
         let encoder = layers
             .flat_map(|(i, pair)| Parameter::linear(&format!("encoder.{i}"), pair[0], pair[1]));
         let rest = [
             Parameter::linear("input_gates", inputs, 3 * size),
             Parameter::linear("memory_gates", size, 3 * size),
-            Parameter::linear("head", size, num_actions),
+            Parameter::linear("head", size, actions),
         ];
         encoder.chain(rest.into_iter().flatten()).collect()
     }
 
-    fn new_native(
-        num_features: usize,
-        num_actions: usize,
-        config: &PolicyConfig,
-        params: &[f32],
-    ) -> NativeGru {
-        let widths = config.widths(num_features, num_actions);
-        NativeGru::from_params(&widths, config.activation, params)
-    }
-
-    fn to_native(&self, params: &[f32]) -> NativeGru {
-        NativeGru::from_params(&self.widths(), self.activation(), params)
+    fn new_native((widths, activation): HiddenShape, params: &[f32]) -> NativeGru {
+        NativeGru::from_params(&widths, activation, params)
     }
 
     fn sequence_model_constructor(&self) -> Option<SequenceModelConstructor<'_>> {
         Some(Box::new(|params, arithmetic, _| {
-            let (widths, activation) = (self.widths(), self.activation());
+            let (widths, activation) = self.to_shape();
             let model = GruSequenceModel::new(&widths, activation, params, arithmetic);
             Box::new(PooledSequenceModel::new(model))
         }))

@@ -36,12 +36,6 @@ pub struct Tape {
     /// The memory before and after each step.
     before: Vec<f32>,
     after: Vec<f32>,
-    scratch: Scratch,
-}
-
-/// Scratch buffers of the backward pass.
-#[derive(Debug, Default)]
-struct Scratch {
     /// Gradient of the memory after each step: `[num_steps, games, memory_size]`.
     d_after: Vec<f32>,
     /// Gradient of the memory before a step: `[games, memory_size]`.
@@ -174,20 +168,16 @@ impl SequenceModel for GruSequenceModel {
         sequences.copy_rows(&sequences.obs, games.clone(), &mut tape.obs);
         sequences.copy_rows(&sequences.starts, games.clone(), &mut tape.starts);
         self.encode(tape);
-        let memory = if sequences.memory.is_empty() {
-            &[][..]
-        } else {
-            &sequences.memory[games.start * size..games.end * size]
-        };
+        let memory = sequences.memory.get(games.start * size..games.end * size).unwrap_or_default();
         (0..sequences.num_steps()).for_each(|t| self.step(t, memory, tape));
         self.head.forward(&self.params, &tape.after, logits);
     }
 
     fn backward(&self, tape: &mut Tape, d_logits: &[f32], gradient: &mut [f32]) {
         let size = self.head.inputs;
-        let Tape { num_games, obs, starts, hidden, gates, memory_products, before, after, scratch } =
+        let Tape { num_games, obs, starts, hidden, gates, memory_products, before, after, .. } =
             tape;
-        let Scratch { d_after, d_before } = scratch;
+        let (d_after, d_before) = (&mut tape.d_after, &mut tape.d_before);
         d_after.resize(after.len(), 0.0);
         self.head.compute_input_grad(d_logits, d_after, WriteMode::Overwrite);
         self.head.add_param_grads(after, d_logits, gradient);
@@ -353,22 +343,13 @@ fn step_cell_backward([r, z, n]: [f32; 3], memory_new: f32, before: f32, d: f32)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Gru, Model, PolicyConfig, flatten, unflatten};
-    use crate::nn::ops::check::{doubles, wave};
-    use crate::nn::rows::{DynSequenceModel, PooledSequenceModel};
+    use crate::model::sequence_model::tests::assert_agrees_with_autodiff;
+    use crate::model::{Network, PolicyConfig};
+    use crate::nn::ops::check::wave;
     use burn::tensor::{Device, Tensor, TensorData};
 
     const STEPS: usize = 9;
     const GAMES: usize = 7;
-
-    fn assert_near(name: &str, got: &[f32], want: &[f64]) {
-        let largest = want.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
-        assert_eq!(got.len(), want.len(), "{name}");
-        for (i, (got, want)) in got.iter().zip(want).enumerate() {
-            let off = (f64::from(*got) - want).abs();
-            assert!(off < 1e-5 * largest, "{name} {i}: {got} instead of {want}");
-        }
-    }
 
     #[test]
     fn gradients_are_those_of_autodiff() {
@@ -379,48 +360,18 @@ mod tests {
             (&[9, 21, 33][..], Activation::Gelu, 33),
         ];
         for (hidden, activation, remembered) in cases {
-            let config = PolicyConfig::gru(hidden, activation);
-            let gru = Gru::new(3, 4, &config, 1, &device);
-            let count = flatten(&gru).dims()[0];
+            let network = Network::new(3, 4, &PolicyConfig::gru(hidden, activation), 1, &device);
+            let count = network.num_params();
             let params: Vec<f32> = wave(count, 0.731).iter().map(|x| x * 0.7).collect();
-            let flat = Tensor::<1>::from_data(TensorData::new(params.clone(), [count]), &device);
+            let params = Tensor::from_data(TensorData::new(params, [count]), &device);
             let starts = (0..STEPS * GAMES).map(|i| f32::from(u8::from(i % 11 == 0)));
-            let size = hidden[hidden.len() - 1];
             let sequences = Sequences {
                 num_games: GAMES,
                 obs: wave(STEPS * GAMES * 3, 1.3),
                 starts: starts.collect(),
                 memory: wave(GAMES * remembered, 0.9),
             };
-            let derivatives = wave(STEPS * GAMES * 4, 0.37);
-            let model = GruSequenceModel::new(&gru.widths(), activation, params, Arithmetic::F32);
-            let learner = PooledSequenceModel::new(model);
-
-            let leaf = flat.autodiff().require_grad();
-            let memory = match remembered {
-                0 => Tensor::zeros([GAMES, size], &device),
-                _ => Tensor::from_data(
-                    TensorData::new(sequences.memory.clone(), [GAMES, size]),
-                    &device,
-                ),
-            };
-            let tensor = |values: &[f32], shape| {
-                Tensor::<3>::from_data(TensorData::new(values.to_vec(), shape), &device)
-            };
-            let starts = tensor(&sequences.starts, [STEPS, GAMES, 1]).squeeze_dim::<2>(2);
-            let obs = tensor(&sequences.obs, [STEPS, GAMES, 3]);
-            let logits = unflatten(gru, &leaf).sequence(obs, starts, memory);
-            let loss = (logits.clone() * tensor(&derivatives, [STEPS, GAMES, 4])).sum();
-            let want = doubles(leaf.grad_remove(&mut loss.backward()).expect("a gradient"));
-
-            assert_near("logits", &learner.logits(&sequences), &doubles(logits.without_autodiff()));
-            for partials in [1, 3, 16] {
-                // Twice, since buffers are used again.
-                let [once, again] = [(); 2]
-                    .map(|()| learner.gradient(&sequences, partials, &mut |_| derivatives.clone()));
-                assert!(once == again);
-                assert_near("gradient", &once, &want);
-            }
+            assert_agrees_with_autodiff(&network.unflatten(&params), &sequences, &[1, 3, 16], 1e-5);
         }
     }
 }

@@ -1,12 +1,9 @@
 //! The multi-layer perceptron on the CPU's vector units.
-//!
-//! The network processes [`LANES`](crate::model::LANES) games side by side, one in each lane. A lane's result depends
-//! on its own observation alone.
 
 use super::Mlp;
 use crate::math::Activation;
 use crate::model::dense::{Dense, Scratch, forward_stack};
-use crate::model::{Actor, BuiltIn, Lanes, PolicySizes};
+use crate::model::{Actor, Lanes, PolicySizes};
 use crate::nn::parameters::{flatten, read};
 use burn::cubecl::future::block_on;
 
@@ -20,7 +17,8 @@ pub struct NativeMlp {
 impl NativeMlp {
     /// Copies the weights. On a device this reads them back and waits for them.
     pub fn new(mlp: &Mlp) -> Self {
-        mlp.to_native(&block_on(read(flatten(mlp))))
+        let params = block_on(read(flatten(mlp)));
+        Self::from_params(&mlp.widths(), mlp.activation(), &params)
     }
 
     /// The network of these widths, features and actions included, with parameters in the order of
@@ -53,7 +51,7 @@ impl Actor for NativeMlp {
     }
 
     fn active_features<'a>(&self, scratch: &'a Scratch) -> Option<&'a [usize]> {
-        scratch.active_features()
+        scratch.active_features.as_deref()
     }
 
     fn compute_logits<'a>(

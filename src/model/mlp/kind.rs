@@ -3,6 +3,7 @@
 use super::learn::MlpSequenceModel;
 use super::{Mlp, NativeMlp};
 use crate::math::Activation;
+use crate::model::policy::HiddenShape;
 use crate::model::{BuiltIn, ModelKind, Parameter, PolicyConfig, SequenceModelConstructor};
 use crate::nn::rows::PooledSequenceModel;
 
@@ -16,14 +17,19 @@ impl PolicyConfig {
 impl BuiltIn for Mlp {
     const NAME: &'static str = "mlp";
 
+    type Shape = HiddenShape;
+
     type Native = NativeMlp;
 
-    fn parameters(
-        num_features: usize,
-        num_actions: usize,
-        config: &PolicyConfig,
-    ) -> Vec<Parameter> {
-        let widths = config.widths(num_features, num_actions);
+    fn shape_from(num_features: usize, num_actions: usize, config: &PolicyConfig) -> HiddenShape {
+        (config.widths(num_features, num_actions), config.activation)
+    }
+
+    fn to_shape(&self) -> HiddenShape {
+        (self.widths(), self.activation())
+    }
+
+    fn parameters((widths, _): &HiddenShape) -> Vec<Parameter> {
         let layers = widths.windows(2).enumerate();
         let layer = |(i, pair): (usize, &[usize])| {
             Parameter::linear(&format!("layers.{i}"), pair[0], pair[1])
@@ -31,23 +37,13 @@ impl BuiltIn for Mlp {
         layers.flat_map(layer).collect()
     }
 
-    fn new_native(
-        num_features: usize,
-        num_actions: usize,
-        config: &PolicyConfig,
-        params: &[f32],
-    ) -> NativeMlp {
-        let widths = config.widths(num_features, num_actions);
-        NativeMlp::from_params(&widths, config.activation, params)
-    }
-
-    fn to_native(&self, params: &[f32]) -> NativeMlp {
-        NativeMlp::from_params(&self.widths(), self.activation(), params)
+    fn new_native((widths, activation): HiddenShape, params: &[f32]) -> NativeMlp {
+        NativeMlp::from_params(&widths, activation, params)
     }
 
     fn sequence_model_constructor(&self) -> Option<SequenceModelConstructor<'_>> {
         Some(Box::new(|params, arithmetic, _| {
-            let (widths, activation) = (self.widths(), self.activation());
+            let (widths, activation) = self.to_shape();
             let model = MlpSequenceModel::new(&widths, activation, params, arithmetic);
             Box::new(PooledSequenceModel::new(model))
         }))

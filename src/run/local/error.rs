@@ -49,20 +49,13 @@ pub enum RunError {
     },
     /// A file is not a policy file.
     #[error("{path} is not a policy: {cause}")]
-    NotAPolicy {
-        /// Path of the file.
-        path: PathBuf,
-        /// Underlying error.
-        cause: PolicyFileError,
-    },
+    NotAPolicy { path: PathBuf, cause: PolicyFileError },
     /// A file or folder of the run cannot be used.
     #[error("cannot {action} {path}: {cause}")]
     File {
         /// Attempted action, for instance `write`.
         action: &'static str,
-        /// Path of the file or folder.
         path: PathBuf,
-        /// Underlying error.
         cause: io::Error,
     },
     /// A new run would replace another.
@@ -118,19 +111,13 @@ pub enum RunError {
     #[error(
         "the run in {path} has done {iterations} iterations already; a larger --iterations continues it"
     )]
-    BeyondEnd {
-        /// Path of the run directory.
-        path: PathBuf,
-        /// Number of iterations done.
-        iterations: u32,
-    },
+    BeyondEnd { path: PathBuf, iterations: u32 },
     /// The run has done all its iterations.
     #[error(
         "the run in {path} has finished all {iterations} iterations; a larger --iterations continues it, and `grove eval {path}` prints \
          its scores"
     )]
     Done {
-        /// Path of the run directory.
         path: PathBuf,
         /// Number of iterations of the run.
         iterations: u32,
@@ -139,21 +126,14 @@ pub enum RunError {
     #[error(
         "the run in {path} reached a score of {score} (stop.score); `--set stop.score=inf` continues it"
     )]
-    ScoreReached {
-        /// Path of the run directory.
-        path: PathBuf,
-        /// The setting `stop.score`.
-        score: f64,
-    },
+    ScoreReached { path: PathBuf, score: f64 },
     /// The run stopped early for lack of improvement.
     #[error(
         "the run in {path} stopped early at iteration {iteration}: no improvement in {patience} evaluations; raise \
          data.patience (fit.patience) to continue"
     )]
     OutOfPatience {
-        /// Path of the run directory.
         path: PathBuf,
-        /// Last iteration.
         iteration: u32,
         /// The setting `data.patience` or `fit.patience`.
         patience: u32,
@@ -163,7 +143,6 @@ pub enum RunError {
 /// State of a run directory after a failure.
 #[derive(Debug)]
 pub struct SavedState {
-    /// Path of the run directory.
     pub path: PathBuf,
     /// Iteration of the newest checkpoint; `None` without one.
     pub iteration: Option<u64>,

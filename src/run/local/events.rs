@@ -137,14 +137,11 @@ impl<'a> Events<'a> {
 
     /// Saves a checkpoint of the last iteration, for which none was due.
     fn save_last_iteration(&mut self) -> Result<(), RunError> {
-        let Some(files) = &mut self.files else { return Ok(()) };
-        let iteration = self.run.trainer().iteration();
-        let work = format!("reading the state of iteration {iteration}");
-        let (snapshot, model) = run_guarded(self.watch, work, || {
-            Ok((take_finite_snapshot(&*self.run)?, self.run.language_model()))
-        })?;
-        files.save_checkpoint(&snapshot, self.schedule.keep)?;
-        model.map_or(Ok(()), |model| files.save_model(&model))
+        if self.files.is_none() {
+            return Ok(());
+        }
+        let state = self.read_state(self.run.trainer().iteration(), false, true)?;
+        self.save_state(&state)
     }
 
     /// Polls the user. The time does not count, since the run may have been paused.
@@ -168,7 +165,8 @@ impl<'a> Events<'a> {
         let (mut due, is_stopped) = self.decide_due_work(iteration, seconds, requests)?;
         let is_best = due.evaluate && self.evaluate(&mut record, &mut due)?;
         let state = self.read_state(iteration, is_best, due.save)?;
-        self.write_files(&record, &completions, &state)?;
+        self.write_records(&record, &completions)?;
+        self.save_state(&state)?;
         self.is_saved = Some(due.save);
         self.warn(&record);
         let seconds = self.started.elapsed().as_secs_f64();
@@ -196,16 +194,21 @@ impl<'a> Events<'a> {
         })
     }
 
-    /// Writes the records of an iteration, and after them its checkpoints and its language model.
-    fn write_files(
+    /// Writes the records of an iteration.
+    fn write_records(
         &mut self,
         record: &IterationRecord,
         completions: &[CompletionRecord],
-        state: &StateToSave,
     ) -> Result<(), RunError> {
         let Some(files) = &mut self.files else { return Ok(()) };
-        let warnings = files.write_records(record, completions)?.into_iter();
-        self.pending_events.extend(warnings.map(|warning| Ok(Event::Warning(warning))));
+        let warnings = files.write_records(record, completions)?;
+        self.queue_warnings(warnings);
+        Ok(())
+    }
+
+    /// Writes the checkpoints of an iteration, and its language model.
+    fn save_state(&mut self, state: &StateToSave) -> Result<(), RunError> {
+        let Some(files) = &mut self.files else { return Ok(()) };
         if let Some(snapshot) = state.snapshot.as_ref().filter(|_| state.is_best) {
             files.save_best(snapshot)?;
         }
@@ -249,7 +252,7 @@ impl<'a> Events<'a> {
         let has_warned = self.evaluation.as_ref().and_then(EvaluationRecord::warning).is_some();
         let warning = evaluation.warning().filter(|_| !has_warned);
         let warning = warning.map(|warning| format!("iteration {}: {warning}", record.iteration));
-        self.pending_events.extend(warning.map(|warning| Ok(Event::Warning(warning))));
+        self.queue_warnings(warning);
         self.evaluation = Some(evaluation.clone());
         record.evaluation = Some(evaluation);
         due.save |= self.schedule.end_reason(record.iteration, self.run.trainer().best()).is_some();
@@ -264,8 +267,11 @@ impl<'a> Events<'a> {
         let is_epoch = iteration.is_multiple_of(self.run.iterations_per_epoch().max(1));
         let in_use = memory.in_use.filter(|_| is_epoch);
         let leak = in_use.and_then(|in_use| self.leak_detector.record_epoch(in_use));
-        let warnings = collapse.into_iter().chain(leak);
-        self.pending_events.extend(warnings.map(|warning| Ok(Event::Warning(warning))));
+        self.queue_warnings(collapse.into_iter().chain(leak));
+    }
+
+    fn queue_warnings(&mut self, warnings: impl IntoIterator<Item = String>) {
+        self.pending_events.extend(warnings.into_iter().map(|text| Ok(Event::Warning(text))));
     }
 
     /// Sums up the time and the steps spent so far.
@@ -305,11 +311,13 @@ fn take_finite_snapshot(run: &dyn Run) -> Result<Checkpoint, RunError> {
 pub(super) mod tests {
     use super::*;
     use crate::env::Catch;
-    use crate::run::{GameRun, RunFolder};
+    use crate::run::{GameRun, RunFolder, RunLock};
     use crate::settings::TrainConfig;
     use crate::trainer::GameTrainer;
     use burn::tensor::Device;
     use std::cell::Cell;
+    use std::path::PathBuf;
+    use tempfile::TempDir;
 
     /// A small run that is evaluated every second iteration.
     pub fn new_run(iterations: u32) -> GameRun<Catch> {
@@ -319,6 +327,14 @@ pub(super) mod tests {
         config.checkpoint.eval_episodes = 10;
         let trainer = GameTrainer::new(Catch::default(), &config, &Device::flex());
         GameRun::new(trainer, 1, Vec::new())
+    }
+
+    /// The files of a run in a new folder, and its path there.
+    pub fn create_files(run: &dyn Run) -> (TempDir, PathBuf, RunFiles, RunLock) {
+        let root = TempDir::new().unwrap();
+        let path = root.path().join("run");
+        let (files, lock) = RunFiles::create(Some(path.clone()), "run", run, "").unwrap();
+        (root, path, files, lock)
     }
 
     #[test]
@@ -366,10 +382,8 @@ pub(super) mod tests {
 
     #[test]
     fn a_run_stops_at_the_iteration_in_which_its_observer_asks() {
-        let root = tempfile::tempdir().unwrap();
         let mut run = new_run(5);
-        let path = root.path().join("run");
-        let (mut files, _lock) = RunFiles::create(Some(path), "run", &run, "").unwrap();
+        let (_root, _, mut files, _lock) = create_files(&run);
         let stop = Cell::new(false);
         let mut poll = || Requests { stop: stop.get(), save: false };
         let mut events = run.events(Some(&mut files));
@@ -392,10 +406,8 @@ pub(super) mod tests {
 
     #[test]
     fn two_requests_to_save_before_an_iteration_ends_are_one() {
-        let root = tempfile::tempdir().unwrap();
         let mut run = new_run(5);
-        let path = root.path().join("run");
-        let (mut files, _lock) = RunFiles::create(Some(path), "run", &run, "").unwrap();
+        let (_root, _, mut files, _lock) = create_files(&run);
         let mut events = run.events(Some(&mut files));
         for save in [false, true, false] {
             if save {
@@ -423,10 +435,9 @@ pub(super) mod tests {
 
     #[test]
     fn moving_the_run_directory_ends_the_run() {
-        let root = tempfile::tempdir().unwrap();
-        let (path, moved) = (root.path().join("run"), root.path().join("moved"));
         let mut run = new_run(4);
-        let (mut files, _lock) = RunFiles::create(Some(path.clone()), "run", &run, "").unwrap();
+        let (root, path, mut files, _lock) = create_files(&run);
+        let moved = root.path().join("moved");
         let mut events = run.events(Some(&mut files));
         assert!(matches!(events.next(), Some(Ok(Event::Iteration(_)))));
         std::fs::rename(&path, &moved).unwrap();
@@ -436,9 +447,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_run_in_training_has_no_other_lock() {
-        let root = tempfile::tempdir().unwrap();
-        let path = root.path().join("run");
-        let (_files, lock) = RunFiles::create(Some(path.clone()), "run", &new_run(2), "").unwrap();
+        let (_root, path, _files, lock) = create_files(&new_run(2));
         let folder = RunFolder::find(&path).unwrap();
         let error = folder.lock().unwrap_err();
         assert!(matches!(&error, RunError::Locked(locked) if *locked == path), "{error}");

@@ -75,7 +75,7 @@ impl RunFiles {
         let completions = has_language_model
             .then(|| JsonLines::resume(&folder.path().join(COMPLETIONS), iteration))
             .transpose()?;
-        model_folder::recover_replacement(&folder.model_path())?;
+        disk::recover_replacement(&folder.model_path(), disk::remove_tree)?;
         if has_language_model {
             // Describes a model other than the one that training will export.
             let card = folder.path().join(MODEL_CARD);
@@ -129,8 +129,7 @@ impl RunFiles {
             file.write_all(completions)?;
         }
         self.metrics.write(record)?;
-        self.trackers.write(record);
-        Ok(self.trackers.take_warnings())
+        Ok(self.trackers.write(record))
     }
 
     /// Whether a tracker of the run takes animations.
@@ -141,8 +140,7 @@ impl RunFiles {
     /// Gives the trackers an animation of the best policy after `env_steps` steps of the run.
     /// Returns the warnings of trackers that have failed.
     pub fn write_animation(&mut self, env_steps: u64, animation: &Animation) -> Vec<String> {
-        self.trackers.write_animation(env_steps, animation);
-        self.trackers.take_warnings()
+        self.trackers.write_animation(env_steps, animation)
     }
 
     /// Waits until all records are on disk, and checks that the directory still exists in its place.
@@ -241,7 +239,7 @@ fn remove_leftovers(folder: &RunFolder) -> Result<(), RunError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::local::events::tests::new_run;
+    use crate::run::local::events::tests::{create_files, new_run};
     use crate::trainer::text::read_settings;
     use std::fs;
     use tempfile::TempDir;
@@ -254,9 +252,8 @@ mod tests {
 
     #[test]
     fn a_failed_change_reports_that_the_folder_was_moved() {
-        let root = TempDir::new().unwrap();
-        let (path, moved) = (root.path().join("run"), root.path().join("moved"));
-        let (files, _lock) = RunFiles::create(Some(path.clone()), "run", &new_run(1), "").unwrap();
+        let (root, path, files, _lock) = create_files(&new_run(1));
+        let moved = root.path().join("moved");
         let failed = || Err(RunError::NotARun(path.clone()));
         assert!(matches!(files.fail_if_gone(failed()), Err(RunError::NotARun(_))));
         fs::rename(&path, &moved).unwrap();
@@ -282,10 +279,8 @@ mod tests {
     #[cfg(unix)]
     #[test]
     fn a_run_writes_no_more_where_another_was_begun_in_its_place() {
-        let root = TempDir::new().unwrap();
-        let path = root.path().join("run");
         let run = new_run(1);
-        let (files, _lock) = RunFiles::create(Some(path.clone()), "run", &run, "").unwrap();
+        let (_root, path, files, _lock) = create_files(&run);
         fs::remove_dir_all(&path).unwrap();
         let (other, _other_lock) = RunFiles::create(Some(path.clone()), "run", &run, "").unwrap();
         let snapshot = run.snapshot().unwrap();
@@ -296,10 +291,8 @@ mod tests {
 
     #[test]
     fn a_checkpoint_is_not_taken_for_a_run() {
-        let root = TempDir::new().unwrap();
-        let path = root.path().join("run");
         let run = new_run(1);
-        let (files, _lock) = RunFiles::create(Some(path.clone()), "run", &run, "").unwrap();
+        let (_root, path, files, _lock) = create_files(&run);
         files.save_best(&run.snapshot().unwrap()).unwrap();
         let best = path.join("best");
         assert!(
@@ -313,9 +306,8 @@ mod tests {
 
     #[test]
     fn a_new_run_is_not_taken_for_one_that_ended_before_its_first_checkpoint() {
-        let root = TempDir::new().unwrap();
-        let path = root.path().join("run");
-        drop(RunFiles::create(Some(path.clone()), "run", &new_run(1), "").unwrap());
+        let (_root, path, files, lock) = create_files(&new_run(1));
+        drop((files, lock));
         fs::create_dir(path.join("model")).unwrap();
         for name in ["model/config.json", "completions.jsonl", "metrics.csv", "spaces.json"] {
             fs::write(path.join(name), "{}").unwrap();
@@ -331,10 +323,8 @@ mod tests {
     #[cfg(unix)]
     #[test]
     fn checkpoints_that_may_be_intact_are_not_passed_over() {
-        let root = TempDir::new().unwrap();
-        let path = root.path().join("run");
         let mut run = new_run(1);
-        let (mut files, _lock) = RunFiles::create(Some(path), "run", &run, "").unwrap();
+        let (_root, _, mut files, _lock) = create_files(&run);
         let _ = run.events(Some(&mut files)).last();
         let folder = files.folder();
         let sums = folder.store().path(1).join("SHA256SUMS");
@@ -360,10 +350,8 @@ mod tests {
 
     #[test]
     fn a_run_continues_from_a_best_policy_that_is_later_and_keeps_changed_settings() {
-        let root = TempDir::new().unwrap();
-        let path = root.path().join("run");
         let mut run = new_run(2);
-        let (mut files, lock) = RunFiles::create(Some(path), "run", &run, "").unwrap();
+        let (_root, _, mut files, lock) = create_files(&run);
         let _ = run.events(Some(&mut files)).last();
         let folder = files.folder().clone();
         let BestPolicy { checkpoint: best, warnings } = files.load_best_policy(&run).unwrap();

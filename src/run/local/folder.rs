@@ -25,7 +25,6 @@ pub struct RunFolder {
 /// A checkpoint found in a run, with warnings about damaged ones that were skipped.
 #[derive(Debug)]
 pub struct SavedPolicy {
-    /// The checkpoint.
     pub checkpoint: Checkpoint,
     /// Warnings for the user.
     pub warnings: Vec<String>,
@@ -301,11 +300,8 @@ impl RunFolder {
     /// If there is no checkpoint, or none can be read but one may be intact.
     pub fn load_latest(&self) -> Result<SavedPolicy, RunError> {
         let check_finite = |checkpoint: &Checkpoint| {
-            if is_finite(checkpoint) {
-                Ok(())
-            } else {
-                Err("its values are not finite".to_string())
-            }
+            let error = || "its values are not finite".to_string();
+            is_finite(checkpoint).then_some(()).ok_or_else(error)
         };
         let latest = match self.store().load_latest_usable(check_finite) {
             Ok(latest) => latest,

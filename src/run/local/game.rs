@@ -23,9 +23,7 @@ const FINAL_EPISODES: usize = 10_000;
 #[derive(Debug)]
 pub struct GameRun<G: Rules> {
     trainer: GameTrainer<G>,
-    /// Number of iterations per epoch.
     iterations_per_epoch: u32,
-    /// Names of the actions.
     action_names: Vec<String>,
 }
 

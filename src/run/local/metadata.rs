@@ -14,14 +14,14 @@ pub struct RunMetadata<'a> {
     subject: Subject,
     /// Name of another program's environment, for which the game is a placeholder.
     #[serde(skip_serializing_if = "Option::is_none")]
-    environment: Option<&'a str>,
+    pub environment: Option<&'a str>,
     seed: u64,
     device: &'a DeviceInfo,
     engine: String,
     stages: Vec<Stage>,
     /// Number of iterations that the epochs of the data take; the settings have that of the run.
     #[serde(skip_serializing_if = "Option::is_none")]
-    iterations_of_epochs: Option<u32>,
+    pub iterations_of_epochs: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     highest_score: Option<f64>,
     /// The ranks, if several share the run.
@@ -63,15 +63,5 @@ impl<'a> RunMetadata<'a> {
             highest_score: run.highest_score(),
             ranks,
         }
-    }
-
-    /// Sets the number of iterations that the epochs of the data take.
-    pub fn with_iterations_of_epochs(self, iterations_of_epochs: Option<u32>) -> Self {
-        Self { iterations_of_epochs, ..self }
-    }
-
-    /// Sets the name of the environment for which the run's game is a placeholder.
-    pub fn with_environment(self, environment: Option<&'a str>) -> Self {
-        Self { environment, ..self }
     }
 }

@@ -79,14 +79,6 @@ fn load_checkpoint_of_export(model: &Path) -> Option<Checkpoint> {
     Some(SavedPolicy::find(run.path()).ok()?.checkpoint)
 }
 
-/// Completes a replacement that a crash interrupted.
-///
-/// # Errors
-/// If leftovers cannot be moved or removed.
-pub fn recover_replacement(folder: &Path) -> Result<(), RunError> {
-    Ok(disk::recover_replacement(folder, disk::remove_tree)?)
-}
-
 /// Waits until a folder and its files are on disk.
 fn sync(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
@@ -150,7 +142,7 @@ mod tests {
         for fault in (0..changes).flat_map(|at| [Fault::Once(at), Fault::Stop(at)]) {
             let (model, replaced, _) = replaced(&format!("{fault:?}"), fault);
             // The next run does this after a crash.
-            recover_replacement(&model).unwrap();
+            disk::recover_replacement(&model, disk::remove_tree).unwrap();
             assert_eq!(names(model.parent().unwrap()), ["model"], "{fault:?}");
             let [first, second] =
                 ["weights", "vocabulary"].map(|file| fs::read_to_string(model.join(file)).unwrap());

@@ -78,11 +78,9 @@ pub struct Panic(String);
 impl Panic {
     /// Creates a panic from its payload: its message on one line.
     pub fn new(payload: &(dyn Any + Send)) -> Self {
-        let text = match (payload.downcast_ref::<&str>(), payload.downcast_ref::<String>()) {
-            (Some(text), _) => text,
-            (None, Some(text)) => text.as_str(),
-            (None, None) => "a panic without a message",
-        };
+        let text = payload.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
+        let text = text.unwrap_or("a panic without a message");
         let words: Vec<&str> = text.split_whitespace().collect();
         let line = shorten(&words.join(" "));
         let start = line.char_indices().nth(MAX_START_CHARS).map(|(at, _)| at);
@@ -138,8 +136,7 @@ pub fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, Panic> {
 /// # Errors
 /// If there was a panic.
 pub fn catch_device_panics<T>(work: impl FnOnce() -> T) -> Result<T, Panic> {
-    let outcome = catch_panic(work);
-    lock(&DEVICE_PANICS).report(u64::MAX).map_or(outcome, Err)
+    DeviceWatch { num_earlier: u64::MAX }.catch_panic(work)
 }
 
 /// A watch over the threads of devices for a run, so that it does not go on with the results of a device that has

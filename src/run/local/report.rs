@@ -254,7 +254,7 @@ fn round_to_thousandths(x: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::local::events::tests::new_run;
+    use crate::run::local::events::tests::{create_files, new_run};
     use std::path::Path;
 
     #[test]
@@ -299,10 +299,8 @@ mod tests {
 
     #[test]
     fn a_report_names_the_place_of_its_policy() {
-        let root = tempfile::tempdir().unwrap();
-        let path = root.path().join("run");
         let run = new_run(1);
-        let (files, _lock) = RunFiles::create(Some(path.clone()), "run", &run, "").unwrap();
+        let (_root, path, files, _lock) = create_files(&run);
         let summary = RunSummary { iteration: 7, ..RunSummary::default() };
         let report = |best: Option<&Checkpoint>| {
             let evaluation = FinalEvaluation::default();

@@ -13,7 +13,6 @@ use toml::Table;
 /// The open files of a run that continues from a checkpoint.
 #[derive(Debug)]
 pub struct ResumedRun {
-    /// The files.
     pub files: RunFiles,
     /// Warnings for the user: what of the iterations so far is missing.
     pub warnings: Vec<String>,
@@ -132,26 +131,25 @@ impl RunFiles {
         let recorded: Vec<u32> = lines.filter_map(|line| parse_iteration(&line)).collect();
         let (path, last) = (path.display(), recorded.last().copied().unwrap_or(0));
         let missing = (iteration as usize).saturating_sub(recorded.len());
-        let lost = if last < iteration {
-            Some(format!(
-                "{path} ends at iteration {last}, so that the records up to {iteration} are lost"
-            ))
-        } else {
-            (missing > 0).then(|| {
-                format!(
-                    "{path} has no records of {missing} of the {iteration} iterations so far, which are lost"
-                )
-            })
-        };
         let unreadable = recorded.len().saturating_sub(num_readable);
-        let unreadable = (unreadable > 0).then(|| {
-            format!(
+        let mut warnings = Vec::new();
+        if last < iteration {
+            warnings.push(format!(
+                "{path} ends at iteration {last}, so that the records up to {iteration} are lost"
+            ));
+        } else if missing > 0 {
+            warnings.push(format!(
+                "{path} has no records of {missing} of the {iteration} iterations so far, which are lost"
+            ));
+        }
+        if unreadable > 0 {
+            warnings.push(format!(
                 "{path} has {} of another version of Grove, which this one cannot read: they stay in the file, but tables, \
                  curves, metrics.csv and TensorBoard leave them out",
                 pluralize(unreadable, "record")
-            )
-        });
-        Ok(lost.into_iter().chain(unreadable).collect())
+            ));
+        }
+        Ok(warnings)
     }
 }
 
@@ -159,16 +157,13 @@ impl RunFiles {
 mod tests {
     use super::*;
     use crate::run::local::RunFolder;
-    use crate::run::local::events::tests::new_run;
+    use crate::run::local::events::tests::{create_files, new_run};
     use std::fs;
-    use tempfile::TempDir;
 
     #[test]
     fn a_damaged_best_policy_is_recovered_on_resume() {
-        let root = TempDir::new().unwrap();
-        let path = root.path().join("run");
         let mut run = new_run(2);
-        let (mut files, lock) = RunFiles::create(Some(path.clone()), "run", &run, "").unwrap();
+        let (_root, _, mut files, lock) = create_files(&run);
         let _ = run.events(Some(&mut files)).last();
         let folder = files.folder().clone();
         drop((files, lock));
@@ -188,10 +183,8 @@ mod tests {
 
     #[test]
     fn missing_records_give_a_warning_on_resume() {
-        let root = TempDir::new().unwrap();
-        let path = root.path().join("run");
         let mut run = new_run(4);
-        let (mut files, lock) = RunFiles::create(Some(path.clone()), "run", &run, "").unwrap();
+        let (_root, path, mut files, lock) = create_files(&run);
         let _ = run.events(Some(&mut files)).last();
         drop((files, lock));
         let metrics = path.join(METRICS);

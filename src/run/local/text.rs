@@ -84,25 +84,26 @@ impl Run for LanguageRun {
     fn warnings(&self) -> Vec<String> {
         let config = self.trainer.config();
         let (sft, all, path) = (config.fit.iterations, config.iterations, &config.model.path);
-        let sft_throughout = (sft >= all && !config.is_sft_only()).then(|| {
-            format!(
+        let mut warnings = Vec::new();
+        if sft >= all && !config.is_sft_only() {
+            warnings.push(format!(
                 "all iterations are SFT, and none is GRPO; for GRPO, fit.iterations must be less than iterations ({all})"
-            )
-        });
-        let no_stop_token = self.trainer.model().stop_tokens.is_empty().then(|| {
-            format!(
+            ));
+        }
+        if self.trainer.model().stop_tokens.is_empty() {
+            warnings.push(format!(
                 "the model in {path} has no token that ends a text, and so cannot learn to end its answers; name one in \
                  its tokenizer (`eos_token`, in a GGUF file `tokenizer.ggml.eos_token_id`)"
-            )
-        });
-        let no_template = self.trainer.loses_roles().then(|| {
-            format!(
+            ));
+        }
+        if self.trainer.loses_roles() {
+            warnings.push(format!(
                 "the model {path} has no chat template: of a conversation it sees only the contents of the messages, \
                  separated by blank lines, without roles and tools; choose a model with a template, or give prompts as texts"
-            )
-        });
-        let others = sft_throughout.into_iter().chain(no_stop_token).chain(no_template);
-        others.chain(unused_fit_settings(config)).collect()
+            ));
+        }
+        warnings.extend(unused_fit_settings(config));
+        warnings
     }
 
     fn sizes(&self) -> RunSizes {

@@ -4,27 +4,16 @@ use crate::parallel::{Shards, Team};
 use crate::run::Schedule;
 use crate::trainer::{BestEvaluation, Engine, Trainer};
 
-/// Status of a trainer, uniform over games, datasets and language models.
+/// Status of a trainer, uniform over games, datasets and language models: its schedule, and the methods of [`Trainer`] of
+/// the same names.
 pub trait TrainerStatus {
     /// Schedule of the run.
     fn schedule(&self) -> Schedule;
-
-    /// Number of iterations done.
     fn iteration(&self) -> u32;
-
-    /// Environment steps so far; tokens for a language model.
     fn env_steps(&self) -> u64;
-
-    /// Value and iteration of the best evaluation so far: the score, or, with held-out data, the negative loss.
     fn best(&self) -> Option<BestEvaluation>;
-
-    /// Ranks that share the run.
     fn team(&self) -> &Team;
-
-    /// Shards of a batch, and this rank's range of them.
     fn shards(&self) -> Shards;
-
-    /// Describes the engine in words.
     fn describe_engine(&self) -> String;
 }
 

@@ -44,7 +44,7 @@ impl ConfusionMatrix {
             let logits = model.sequence(tensors.obs.clone(), tensors.starts(), memory);
             let rows = steps * trajectory.num_envs;
             let logits = logits.reshape([rows, num_actions]);
-            let distribution = Categorical::with_mask(logits.clone(), None);
+            let distribution = Categorical::new(logits.clone());
             let logprobs = distribution.logprob(tensors.actions.reshape([rows]));
             let likeliest = logits.argmax(1).reshape([rows]).float();
             let values = device::read_async(Tensor::cat(vec![logprobs, likeliest], 0)).await;
@@ -99,27 +99,17 @@ impl<G: Rules> GameEngine<G> {
 #[cfg(all(test, feature = "flex"))]
 mod tests {
     use super::*;
-    use crate::data::{EpisodeStatus, StepColumns, Steps, WindowOptions};
     use crate::env::{Catch, Env};
     use crate::parallel::tests::run_on_ranks;
     use crate::settings::{LossType, TrainConfig};
     use crate::trainer::Demonstrations;
-    use std::sync::Arc;
+    use crate::trainer::source::tests::window_set;
 
     #[test]
     fn ranks_whose_policies_differ_have_the_same_evaluation() {
         let game = Catch::default();
-        let (features, actions, steps) = (game.num_features(), game.num_actions(), 400);
-        let columns = StepColumns {
-            num_features: features,
-            obs: (0..steps * features).map(|i| (i % 7) as f32 / 7.0).collect(),
-            actions: (0..steps).map(|step| (step % actions) as i32).collect(),
-            weights: vec![1.0; steps],
-            statuses: (0..steps).map(|step| EpisodeStatus::new(step % 10 == 9, false)).collect(),
-        };
-        let episodes = columns.episodes();
-        let window_set =
-            WindowSet::new(Arc::new(columns), &episodes, WindowOptions::new(5, actions));
+        let (features, actions) = (game.num_features(), game.num_actions());
+        let window_set = window_set(400, 5, [features, actions]);
         let mut config = TrainConfig::with_defaults_of(&game).unwrap();
         config.loss.loss_type = LossType::Nll;
         config.checkpoint.eval_episodes = 4;

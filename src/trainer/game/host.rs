@@ -35,12 +35,7 @@ pub enum HostSetupError {
          (num_groups * group_size) of {} and {}",
         found.envs, found.features, found.actions, expected.envs, expected.features, expected.actions
     )]
-    SizeMismatch {
-        /// Sizes by the settings.
-        expected: BatchSizes,
-        /// Sizes of the batch.
-        found: BatchSizes,
-    },
+    SizeMismatch { expected: BatchSizes, found: BatchSizes },
     /// The settings start groups in the middle of an episode.
     #[error(
         "rollout.start is branch, but environments on the host cannot be copied: set it to level"

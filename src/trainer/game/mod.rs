@@ -16,8 +16,8 @@ pub use snapshot::{
 use super::choose::{
     AnyEngine, fallback_precision_reason, fallback_reason, new_network, with_engine,
 };
-use super::engine::{Engine, GameTotals, IterationResult, PolicyEngine, write_means};
-use super::rank_part::{EngineInputs, RankPart, assert_valid};
+use super::engine::{Engine, GameTotals, PolicyEngine, write_means};
+use super::rank_part::{EngineInputs, RankPart, assert_valid, gather_parts};
 use super::{TrainError, Trainer, iterate, may_enter_pool};
 use crate::data::{GameSums, WindowSet};
 use crate::device::{self, TransferCount};
@@ -49,7 +49,6 @@ pub struct GameEngine<G: Rules> {
     env_steps: u64,
     /// Bytes uploaded to the device before the first iteration.
     uploaded_bytes: u64,
-    /// Held-out demonstrations.
     held_out: Option<WindowSet>,
     /// Environments on the host, instead of the game.
     host: Option<HostEnvs>,
@@ -141,16 +140,13 @@ impl<G: Rules> GameTrainer<G> {
         let (game, host) = (inputs.game, inputs.host.clone());
         let transfers = TransferCount::start();
         let (policy_engine, part) = AnyEngine::new(inputs, config, device, team)?;
-        let uploaded_bytes = transfers.stop().uploaded_bytes;
-        let device = device.clone();
-        let env_steps = 0;
         Ok(Self::from_engine(GameEngine {
             game,
-            device,
+            device: device.clone(),
             part,
             policy_engine,
-            env_steps,
-            uploaded_bytes,
+            env_steps: 0,
+            uploaded_bytes: transfers.stop().uploaded_bytes,
             held_out,
             host,
         }))
@@ -189,13 +185,7 @@ impl<G: Rules> GameTrainer<G> {
         block_on(self.evaluate_async(episodes, selection))
     }
 
-    /// The asynchronous form of [`Trainer::evaluate`], for a browser.
-    ///
-    /// # Errors
-    /// If an environment on the host fails.
-    ///
-    /// # Panics
-    /// If `episodes` is 0.
+    /// Asynchronous form of [`Trainer::evaluate`], for threads that must not block.
     pub async fn evaluate_async(
         &self,
         episodes: usize,
@@ -252,20 +242,18 @@ impl<G: Rules> GameTrainer<G> {
             return model_reason;
         }
         let TrainConfig { engine, precision, .. } = &part.config;
-        let (wanted, reason) = match (engine, precision) {
-            (EngineChoice::Fused, _) => ("engine `fused`".to_string(), self.fallback_reason()),
-            (_, Precision::F32) => return None,
-            _ => {
-                let precision_reason = |fallback: String| {
-                    fallback_precision_reason(&self.model(), &part.config, device, &fallback)
-                };
-                (
-                    format!("precision {precision}"),
-                    self.fallback_reason().and_then(precision_reason),
-                )
-            }
+        if *engine != EngineChoice::Fused && *precision == Precision::F32 {
+            return None;
+        }
+        let fallback = self.fallback_reason()?;
+        let (wanted, reason) = match engine {
+            EngineChoice::Fused => ("engine `fused`".to_string(), fallback),
+            _ => (
+                format!("precision {precision}"),
+                fallback_precision_reason(&self.model(), &part.config, device, &fallback)?,
+            ),
         };
-        Some(format!("the {wanted} is not available for this run: {}", reason?))
+        Some(format!("the {wanted} is not available for this run: {reason}"))
     }
 
     /// The game.
@@ -307,8 +295,7 @@ impl<G: Rules> GameEngine<G> {
             self.play(own_episodes, self.validation_keys(), ActionSelection::Greedy).await?;
         let pair = |result: &EpisodeResult| [result.score, result.length.into()];
         let local: Vec<[f64; 2]> = results.iter().map(pair).collect();
-        let gathered = team.all_gather(bytemuck::cast_slice(&local))?.concat();
-        let pairs: Vec<[f64; 2]> = bytemuck::pod_collect_to_vec(&gathered);
+        let pairs = gather_parts(&local, team)?.concat();
         let result = |&[score, length]: &[f64; 2]| EpisodeResult { score, length: length as u32 };
         Ok(Evaluation::from_results(&pairs.iter().map(result).collect::<Vec<_>>()))
     }
@@ -356,7 +343,7 @@ impl<G: Rules> Engine for GameEngine<G> {
         &mut self,
         iteration: u32,
         next: Option<u32>,
-    ) -> Result<IterationResult, TrainError> {
+    ) -> Result<IterationRecord, TrainError> {
         device::count_upload(std::mem::take(&mut self.uploaded_bytes));
         let (totals, phases) = with_engine!(&mut self.policy_engine, engine => {
             iterate(engine.as_mut(), iteration, next).await
@@ -368,7 +355,6 @@ impl<G: Rules> Engine for GameEngine<G> {
         let optimizer_steps = first_optimizer_step(&self.part.config, iteration + 1);
         let total_steps = total_optimizer_steps(&self.part.config);
         let mut record = IterationRecord {
-            env_steps: self.env_steps,
             score: (episodes > 0.0).then(|| scores / episodes),
             episodes: episodes as u64,
             mean_length: (episodes > 0.0).then(|| ended_steps / episodes),
@@ -390,7 +376,7 @@ impl<G: Rules> Engine for GameEngine<G> {
             None => write_means(&mut record, update),
             Some(_) => write_means(&mut record, update.without_approx_kl()),
         }
-        Ok(IterationResult { record, env_steps: steps })
+        Ok(record)
     }
 
     async fn evaluate_greedy(&self) -> Result<EvaluationRecord, TrainError> {

@@ -16,8 +16,8 @@ use crate::trainer::rank_part::{
     gather_game_states, gather_parts, select_game_states, select_memory,
 };
 use crate::trainer::snapshot::{
-    CONFIG, Counters, EngineState, FIRST_MOMENT, Persistent, REFERENCE, SECOND_MOMENT,
-    SnapshotError, VERSION, WEIGHTS, new_section, read_params, read_settings, unreadable_error,
+    CONFIG, Counters, FIRST_MOMENT, Persistent, REFERENCE, SECOND_MOMENT, SnapshotError, VERSION,
+    WEIGHTS, new_section, read_params, read_settings, unreadable_error,
 };
 use burn::tensor::Device;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
@@ -69,7 +69,9 @@ pub fn read_policy_params<G: Rules>(
     game: G,
     config: &TrainConfig,
 ) -> Result<(Vec<Parameter>, Vec<f32>), SnapshotError> {
-    check_builtin(config)?;
+    if let ModelKind::UserDefined(name) = &config.policy.kind {
+        return Err(SnapshotError::OtherModel { name: name.clone() });
+    }
     let layout = config.policy.parameters(game.num_features(), game.num_actions());
     let values = read_params(checkpoint, WEIGHTS, &layout)?;
     Ok((layout, values))
@@ -98,14 +100,6 @@ pub fn load_weights(network: Network, checkpoint: &Checkpoint) -> Result<Network
     Ok(network.unflatten(&device::upload(weights, &network.device())))
 }
 
-/// Rejects settings that name a user-defined model.
-fn check_builtin(config: &TrainConfig) -> Result<(), SnapshotError> {
-    match &config.policy.kind {
-        ModelKind::UserDefined(name) => Err(SnapshotError::OtherModel { name: name.clone() }),
-        _ => Ok(()),
-    }
-}
-
 /// Reads a policy file ([`crate::model::policy_file`]), which has a policy with its settings, as a checkpoint.
 ///
 /// # Errors
@@ -125,7 +119,7 @@ pub fn policy_bytes(checkpoint: &Checkpoint) -> Result<&[u8], SnapshotError> {
 }
 
 impl<G: Rules + Serialize> Persistent for GameEngine<G> {
-    async fn export_state(&self, iteration: u32) -> Result<EngineState, TeamError> {
+    async fn export_state(&self, iteration: u32) -> Result<(Vec<Section>, Counters), TeamError> {
         let layout = self.policy_engine.model().parameters();
         let mut state = with_engine!(&self.policy_engine, engine => engine.export_state().await);
         let num_groups = self.part.config.rollout.num_groups;
@@ -150,7 +144,8 @@ impl<G: Rules + Serialize> Persistent for GameEngine<G> {
             sections.push(new_section(MEMORY, write_params(&[memory], &state.memory, None)));
         }
         let played_steps = (!self.part.config.plays_all_steps()).then_some(self.env_steps);
-        Ok(EngineState { sections, optimizer_steps: state.moments.steps, played_steps, text: None })
+        let optimizer_steps = state.moments.steps;
+        Ok((sections, Counters { iteration, optimizer_steps, played_steps, ..Counters::default() }))
     }
 
     fn import_state(
@@ -235,13 +230,10 @@ fn read_games(checkpoint: &Checkpoint, shape: [usize; 2]) -> Result<Vec<u32>, Sn
     let tensors =
         SafeTensors::deserialize(&section.bytes).map_err(|e| unreadable_error(GAMES, e))?;
     let view = tensors.tensor("games").map_err(|e| unreadable_error(GAMES, e))?;
-    let has_shape = view.shape() == shape || view.data().is_empty();
-    if view.dtype() != Dtype::U32 || !has_shape {
-        let found = format!("{:?} of {:?}", view.shape(), view.dtype());
-        return Err(unreadable_error(
-            GAMES,
-            format!("it has the shape {found} instead of {shape:?} of U32"),
-        ));
+    let (found, dtype) = (view.shape(), view.dtype());
+    if dtype != Dtype::U32 || found != shape && !view.data().is_empty() {
+        let reason = format!("it has the shape {found:?} of {dtype:?} instead of {shape:?} of U32");
+        return Err(unreadable_error(GAMES, reason));
     }
     Ok(view.data().as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect())
 }

@@ -42,10 +42,15 @@ fn drop_unjudged(rewards: &[f64]) -> Vec<f64> {
     rewards.iter().copied().filter(|reward| !reward.is_nan()).collect()
 }
 
+/// Mean of some values; `None` if there are none.
+pub fn mean_if_any(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (count, sum) = values.fold((0.0, 0.0), |(count, sum), x| (count + 1.0, sum + x));
+    (count > 0.0).then(|| sum / count)
+}
+
 /// Mean of some values; 0 if there are none.
 pub fn mean(values: impl Iterator<Item = f64>) -> f64 {
-    let (count, sum) = values.fold((0.0, 0.0), |(count, sum), x| (count + 1.0, sum + x));
-    if count == 0.0 { 0.0 } else { sum / count }
+    mean_if_any(values).unwrap_or(0.0)
 }
 
 /// Computes the advantages of the completions `members` of a group over their mean, divided by `divisor`.
@@ -162,7 +167,6 @@ pub fn to_learner_groups(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::task::Prompt;
 
     #[test]
     fn advantages_are_relative_to_the_group() {
@@ -216,24 +220,17 @@ mod tests {
             logprobs: vec![-1.0; 4],
             // Entropies of a completion that is left out do not move the threshold.
             entropies: if has_ended { vec![0.1, 0.9, 0.2, 0.8] } else { vec![2.0; 4] },
-            candidates: Vec::new(),
             has_ended,
+            ..Completion::default()
         };
         let config = RewardConfig {
-            scale_rewards: AdvantageScale::Group,
-            baseline: Baseline::Group,
             mask_truncated_completions: true,
             top_entropy_quantile: 0.5,
-            overlong_buffer: 0,
-            weights: String::new(),
+            ..RewardConfig::default()
         };
         let group = ScoredGroup {
-            prompt: Prompt::new(String::new(), String::new(), Default::default()),
-            tokens: vec![7],
             completions: vec![completion(true), completion(false)],
-            texts: Vec::new(),
-            rewards: Vec::new(),
-            learnt_rewards: vec![1.0, 0.0],
+            ..ScoredGroup::with_lengths(&[4, 4], Vec::new(), &[1.0, 0.0])
         };
         let scored = ScoredCompletions { groups: vec![group], ..ScoredCompletions::default() };
         let groups = to_learner_groups(&scored, &[vec![1.0, -1.0]], &config);
@@ -244,13 +241,8 @@ mod tests {
 
     #[test]
     fn at_a_fork_a_token_is_compared_with_those_that_came_as_far() {
-        let completion = |tokens: &[u32]| Completion {
-            tokens: tokens.to_vec(),
-            logprobs: vec![-1.0; tokens.len()],
-            entropies: vec![0.5; tokens.len()],
-            candidates: Vec::new(),
-            has_ended: true,
-        };
+        let completion =
+            |tokens: &[u32]| Completion { tokens: tokens.to_vec(), ..Completion::default() };
         let all = [&[1, 2, 3][..], &[1, 2, 4], &[1, 5, 3], &[1, 2], &[6, 2]].map(completion);
         let rewards = [1.0, 0.0, 0.25, 0.5, 0.75];
         let values = compute_prefix_advantages(&all, &rewards, 0.5);

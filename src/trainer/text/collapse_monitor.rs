@@ -40,7 +40,6 @@ enum Collapse {
 /// between.
 #[derive(Clone, Debug)]
 pub struct CollapseMonitor {
-    /// The parts of a reward.
     parts: Vec<RewardPart>,
     /// The last gradient norms.
     norms: VecDeque<f64>,

@@ -61,17 +61,10 @@ impl TokenLimits {
     pub const UNLIMITED: Self = Self { prompt: usize::MAX, group: usize::MAX };
 
     /// The limits set by the buffers of a device.
-    #[cfg_attr(not(text_kernels), expect(unused_variables, reason = "no device takes texts"))]
+    #[cfg(text_kernels)]
     pub fn new(device: &Device, shape: &DecoderShape) -> Self {
-        #[cfg(text_kernels)]
-        {
-            let prompt = crate::text::max_prefill_tokens(shape, device);
-            Self { prompt, group: crate::text::max_pass_tokens(shape, device) }
-        }
-        #[cfg(not(text_kernels))]
-        {
-            Self::UNLIMITED
-        }
+        let prompt = crate::text::max_prefill_tokens(shape, device);
+        Self { prompt, group: crate::text::max_pass_tokens(shape, device) }
     }
 }
 

@@ -70,14 +70,8 @@ fn encode_groups(all: &[CompletionGroup]) -> Vec<u8> {
             completion.candidates.iter().for_each(|candidates| put(&mut bytes, candidates));
             bytes.push(u8::from(completion.has_ended));
             put(&mut bytes, text.as_bytes());
-            put(&mut bytes, &rewards.parts);
-            bytes.push(u8::from(rewards.problem.is_some()));
-            if let Some(problem) = &rewards.problem {
-                put(&mut bytes, problem.as_bytes());
-            }
-            let not_applicable: Vec<u32> =
-                rewards.not_applicable.iter().map(|part| *part as u32).collect();
-            put(&mut bytes, &not_applicable);
+            // Judged rewards are finite, and JSON keeps them to the last bit.
+            put(&mut bytes, &serde_json::to_vec(rewards).expect("rewards are plain data"));
         }
     }
     bytes
@@ -109,11 +103,7 @@ fn decode_groups(bytes: &[u8]) -> Option<Vec<CompletionGroup>> {
                 has_ended: bytes.read_flag()?,
             });
             group.texts.push(bytes.read_text()?);
-            let parts = bytes.read_values()?;
-            let problem = if bytes.read_flag()? { Some(bytes.read_text()?) } else { None };
-            let not_applicable: Vec<u32> = bytes.read_values()?;
-            let not_applicable = not_applicable.into_iter().map(|part| part as usize).collect();
-            group.rewards.push(Rewards { parts, problem, not_applicable });
+            group.rewards.push(serde_json::from_slice(&bytes.read_values::<u8>()?).ok()?);
         }
         all.push(group);
     }

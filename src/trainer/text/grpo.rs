@@ -10,7 +10,7 @@ use crate::learner::text::{Group, LanguageMeans};
 use crate::metrics::{EvaluationRecord, IterationRecord, PhaseSeconds};
 use crate::parallel::{Shards, Team, TeamError};
 use crate::text::Arithmetic;
-use crate::trainer::engine::{Engine, Grpo, IterationResult};
+use crate::trainer::engine::{Engine, Grpo};
 use crate::trainer::{iterate, may_enter_pool, run_in_pool_if};
 use burn::tensor::Device;
 use std::borrow::Cow;
@@ -23,11 +23,17 @@ pub(in crate::trainer) enum LanguageRollout {
     Completions { iteration: u32, scored: ScoredCompletions },
 }
 
-/// Result of an update.
-pub(in crate::trainer) struct LanguageStats {
-    means: LanguageMeans,
+impl LanguageRollout {
     /// Number of tokens learnt from.
-    learnt_tokens: u64,
+    fn num_tokens(&self) -> usize {
+        match self {
+            Self::Demonstrations(groups) => {
+                let samples = groups.iter().flat_map(|group| &group.samples);
+                samples.map(|sample| sample.tokens.len()).sum()
+            }
+            Self::Completions { scored, .. } => scored.num_tokens(),
+        }
+    }
 }
 
 /// Totals of an iteration.
@@ -96,7 +102,7 @@ impl LanguageEngine {
 impl Grpo for LanguageEngine {
     type Trajectory = LanguageRollout;
     type Advantages = Vec<Vec<f32>>;
-    type Stats = LanguageStats;
+    type Stats = LanguageMeans;
     type Totals = LanguageTotals;
     type Error = LanguageTrainError;
 
@@ -123,26 +129,23 @@ impl Grpo for LanguageEngine {
         rollout: &LanguageRollout,
         advantages: &Vec<Vec<f32>>,
         iteration: u32,
-    ) -> Result<LanguageStats, LanguageTrainError> {
-        let learner_groups;
-        let groups = match rollout {
-            LanguageRollout::Demonstrations(groups) => groups,
+    ) -> Result<LanguageMeans, LanguageTrainError> {
+        Ok(match rollout {
+            LanguageRollout::Demonstrations(groups) => self.learn(groups, iteration)?,
             LanguageRollout::Completions { scored, .. } => {
                 let reward = &self.config.reward;
-                learner_groups = advantages::to_learner_groups(scored, advantages, reward);
-                self.check_groups(&learner_groups)?;
-                &learner_groups
+                let groups = advantages::to_learner_groups(scored, advantages, reward);
+                self.check_groups(&groups)?;
+                self.learn(&groups, iteration)?
             }
-        };
-        let means = self.learn(groups, iteration)?;
-        Ok(LanguageStats { means, learnt_tokens: record::count_tokens(groups) })
+        })
     }
 
     async fn read_totals(
         &mut self,
         rollout: LanguageRollout,
         advantages: Vec<Vec<f32>>,
-        stats: LanguageStats,
+        means: LanguageMeans,
         _next: Option<u32>,
     ) -> Result<LanguageTotals, LanguageTrainError> {
         let (parts, model) = (&self.reward_parts[..], &self.model);
@@ -156,13 +159,9 @@ impl Grpo for LanguageEngine {
                 CompletionRecord::from_iteration(iteration + 1, scored, &advantages, parts, model),
             ),
         };
-        record::write_language_means(&mut record, &stats.means);
+        record::write_language_means(&mut record, &means);
         self.completions = completions;
-        Ok(LanguageTotals { record, learnt_tokens: stats.learnt_tokens, seconds })
-    }
-
-    fn finish_phase(&self) -> bool {
-        true
+        Ok(LanguageTotals { record, learnt_tokens: rollout.num_tokens() as u64, seconds })
     }
 }
 
@@ -220,7 +219,7 @@ impl Engine for LanguageEngine {
         &mut self,
         iteration: u32,
         next: Option<u32>,
-    ) -> Result<IterationResult, LanguageTrainError> {
+    ) -> Result<IterationRecord, LanguageTrainError> {
         let (totals, phases) = iterate(self, iteration, next).await?;
         let LanguageTotals { mut record, learnt_tokens, seconds } = totals;
         let text = record.text.get_or_insert_default();
@@ -234,11 +233,10 @@ impl Engine for LanguageEngine {
         record.seconds.phases =
             Some(PhaseSeconds { rollout: generation, advantage, update, verify });
         self.env_steps += steps;
-        record.env_steps = self.env_steps;
         let steps_per_iteration = self.config.optimizer_steps_per_iteration() as u64;
         record.learning_rate =
             self.learning_rate(u64::from(iteration + 1) * steps_per_iteration - 1);
-        Ok(IterationResult { record, env_steps: steps })
+        Ok(record)
     }
 
     async fn evaluate_greedy(&self) -> Result<EvaluationRecord, LanguageTrainError> {

@@ -120,11 +120,8 @@ pub enum LanguageTrainError {
     TooLong {
         /// Beginning of the prompt.
         start: String,
-        /// Number of tokens of the prompt.
         prompt: usize,
-        /// Maximum number of tokens of a completion.
         completion: usize,
-        /// Length of the model's context in tokens.
         context: usize,
     },
     /// A prompt leaves no room for its solution.
@@ -135,11 +132,8 @@ pub enum LanguageTrainError {
     LongSolution {
         /// Beginning of the prompt.
         start: String,
-        /// Number of tokens of the prompt.
         prompt: usize,
-        /// Number of tokens of the solution.
         solution: usize,
-        /// Length of the model's context in tokens.
         context: usize,
     },
     /// A new model needs a task that lists its characters.
@@ -265,11 +259,12 @@ impl LanguageTrainer {
         {
             let precision = self.engine.config.precision;
             self.engine.learner = self.engine.learner.with_device(device.clone(), precision);
+            self.engine.limits = TokenLimits::new(&device, &self.engine.model.shape);
         }
-        let limits = TokenLimits::new(&device, &self.engine.model.shape);
-        (self.engine.device, self.engine.limits) = (Some(device), limits);
+        self.engine.device = Some(device);
+        let TokenLimits { prompt, group } = self.engine.limits;
         // No text is longer than the context.
-        if limits.prompt.min(limits.group) < self.engine.model.shape.context {
+        if prompt.min(group) < self.engine.model.shape.context {
             self.engine.check_prompts()?;
         }
         Ok(self)

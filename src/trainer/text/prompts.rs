@@ -27,10 +27,7 @@ impl LanguageEngine {
         Ok(())
     }
 
-    /// Tokenizes a prompt, and checks that it leaves room for a completion of the given length.
-    ///
-    /// # Errors
-    /// If the prompt and the completion exceed the context, or the prompt cannot be tokenized.
+    /// Tokenizes a prompt as [`LanguageTrainer::tokenize_prompt`] does.
     pub(super) fn tokenize_prompt(
         &self,
         prompt: &Prompt,

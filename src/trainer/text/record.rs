@@ -1,8 +1,8 @@
 //! Records of an iteration and of a completion of a language model.
 
-use super::advantages::{self, mean};
+use super::advantages::{has_zero_variance, mean, mean_if_any};
 use super::scored::{ScoredCompletions, ScoredGroup};
-use crate::learner::text::{Group, LanguageMeans};
+use crate::learner::text::LanguageMeans;
 use crate::metrics::{IterationRecord, LanguageRecord};
 use crate::task::{RewardPart, Rewards};
 use crate::text::LanguageModel;
@@ -27,21 +27,20 @@ pub struct CompletionRecord {
     /// Log-probability of each token.
     pub logprobs: Vec<f32>,
     /// Weighted sum of its reward parts; `None` if the verifier could not judge it.
-    #[serde(default)]
     pub score: Option<f64>,
     /// Reward that is learnt from: the score minus the length penalty; `None` if the verifier could not judge it.
     pub reward: Option<f64>,
     /// Each reward part, unweighted, without those that do not apply; empty if the verifier could not judge it.
     pub rewards: BTreeMap<String, f64>,
     /// Highest possible score; left out if all parts apply, since it is the same for all completions then.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub highest_score: Option<f64>,
     /// Advantage of its reward within the group; with `reward.baseline=prefix` its tokens have others.
     pub advantage: f32,
     /// Whether it was cut off by the limit on its tokens.
     pub is_truncated: bool,
     /// Reason why the verifier could not judge it; `None` if it could.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
 
@@ -54,8 +53,8 @@ fn fraction_true(values: impl Iterator<Item = bool>) -> f64 {
 /// none.
 fn mean_rewards_by_part(scored: &ScoredCompletions, parts: &[RewardPart]) -> BTreeMap<String, f64> {
     let mean_reward = |(i, part): (usize, &RewardPart)| {
-        let rewards = || scored.judged_rewards().filter_map(|rewards| rewards.part(i));
-        rewards().next().map(|_| (part.name.clone(), mean(rewards())))
+        let rewards = scored.judged_rewards().filter_map(|rewards| rewards.part(i));
+        Some((part.name.clone(), mean_if_any(rewards)?))
     };
     parts.iter().enumerate().filter_map(mean_reward).collect()
 }
@@ -75,8 +74,7 @@ pub(super) fn new_sft_record() -> IterationRecord {
 /// Creates the record of a GRPO iteration with these completions, before the update.
 pub(super) fn new_grpo_record(scored: &ScoredCompletions, parts: &[RewardPart]) -> IterationRecord {
     let completions = || scored.completions();
-    let kept_tokens: usize = completions().map(|completion| completion.tokens.len()).sum();
-    let num_tokens = kept_tokens + scored.num_dropped_tokens;
+    let num_tokens = scored.num_tokens() + scored.num_dropped_tokens;
     let distinct_fraction = |group: &ScoredGroup| {
         group.texts.iter().collect::<HashSet<_>>().len() as f64 / group.texts.len() as f64
     };
@@ -86,10 +84,10 @@ pub(super) fn new_grpo_record(scored: &ScoredCompletions, parts: &[RewardPart]) 
         .fold((0, 0.0), |(tokens, sum), (completion, reward)| {
             (tokens + completion.tokens.len(), sum + reward)
         });
-    let highest_score = mean(scored.judged_rewards().map(|rewards| rewards.highest_score(parts)));
+    let highest_scores = scored.judged_rewards().map(|rewards| rewards.highest_score(parts));
     let text = LanguageRecord {
         is_sft: false,
-        highest_score: scored.judged_rewards().next().map(|_| highest_score),
+        highest_score: mean_if_any(highest_scores),
         rewards: mean_rewards_by_part(scored, parts),
         num_unjudged: scored.problems().count(),
         first_problem: scored.problems().next().cloned(),
@@ -102,24 +100,15 @@ pub(super) fn new_grpo_record(scored: &ScoredCompletions, parts: &[RewardPart]) 
         ..LanguageRecord::default()
     };
     let have_zero_variance =
-        scored.groups.iter().map(|group| advantages::has_zero_variance(&group.learnt_rewards));
+        scored.groups.iter().map(|group| has_zero_variance(&group.learnt_rewards));
     IterationRecord {
-        score: scored
-            .judged_rewards()
-            .next()
-            .map(|_| mean(scored.judged_rewards().map(|rewards| rewards.score(parts)))),
+        score: mean_if_any(scored.judged_rewards().map(|rewards| rewards.score(parts))),
         episodes: completions().count() as u64,
         mean_reward: reward_sum / judged_tokens.max(1) as f64,
         zero_variance_fraction: fraction_true(have_zero_variance),
         text: Some(text),
         ..IterationRecord::default()
     }
-}
-
-/// Number of tokens learnt from.
-pub(super) fn count_tokens(groups: &[Group]) -> u64 {
-    let samples = groups.iter().flat_map(|group| &group.samples);
-    samples.map(|sample| sample.tokens.len() as u64).sum()
 }
 
 /// Writes the means of a language model's update to the record of its iteration.

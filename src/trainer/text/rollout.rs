@@ -7,7 +7,7 @@ use super::scored::{RolloutSeconds, ScoredCompletions, ScoredGroup};
 use super::verification::{Generation, Verification};
 use super::{GenerationConfig, LanguageEngine, LanguageTrainError};
 use crate::rng::{Stream, draw};
-use crate::task::{Prompt, Rewards, Split, TaskError};
+use crate::task::{Prompt, Rewards, Split};
 use crate::text::generate::{self, Completion, Generator, Sampling, stop};
 use web_time::Instant;
 
@@ -49,9 +49,8 @@ impl LanguageEngine {
         if indices.is_empty() {
             return Ok(ScoredCompletions::default());
         }
-        let prompts: Result<Vec<Prompt>, TaskError> =
-            indices.iter().map(|index| self.task.prompt(split, *index)).collect();
-        let prompts = prompts?;
+        let prompts = indices.iter().map(|index| self.task.prompt(split, *index));
+        let prompts = prompts.collect::<Result<Vec<Prompt>, _>>()?;
         let stream = if split == Split::Train { Stream::TrainAction } else { Stream::Validation };
         let key = stream.key(self.config.seed);
         let mut requests = Vec::with_capacity(prompts.len());
@@ -109,10 +108,7 @@ impl LanguageEngine {
         };
         let Generation { completions, cache, seconds: generation_seconds } =
             verification.generate(generator, requests)?;
-        let decode_group = |group: &Vec<Completion>| {
-            group.iter().map(|completion| decode(&completion.tokens)).collect()
-        };
-        let texts: Vec<Vec<String>> = completions.iter().map(decode_group).collect();
+        let texts = verification.decode_all(&completions);
         let rewards = verification.collect_rewards(&completions, &texts, cache)?;
         let groups = completions
             .into_iter()

@@ -52,6 +52,11 @@ impl ScoredCompletions {
         self.groups.iter().flat_map(|group| &group.completions)
     }
 
+    /// Number of tokens of all completions.
+    pub fn num_tokens(&self) -> usize {
+        self.completions().map(|completion| completion.tokens.len()).sum()
+    }
+
     /// Rewards that the verifier could judge.
     pub fn judged_rewards(&self) -> impl Iterator<Item = &Rewards> {
         self.groups.iter().flat_map(ScoredGroup::judged_rewards)

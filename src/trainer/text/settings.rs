@@ -58,17 +58,7 @@ pub enum TrainingStage {
 impl LanguageConfig {
     /// Shape of a new model, in Qwen2's architecture.
     pub fn tiny_shape(&self) -> DecoderShape {
-        let sizes = &self.model.tiny;
-        DecoderShape {
-            hidden_size: sizes.hidden_size,
-            num_layers: sizes.num_layers,
-            num_heads: sizes.num_heads,
-            num_kv_heads: sizes.num_kv_heads,
-            head_dim: sizes.hidden_size / sizes.num_heads.max(1),
-            intermediate_size: sizes.intermediate_size,
-            context: sizes.context,
-            ..DecoderShape::qwen2()
-        }
+        self.model.tiny.to_shape(DecoderShape::qwen2())
     }
 
     /// Sampling settings of completions, which end with one of the model's `stop_tokens`.

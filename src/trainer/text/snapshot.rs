@@ -1,18 +1,18 @@
 //! Checkpoints of a language model's run.
 
 use super::LanguageEngine;
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, Section};
 use crate::learner::Moments;
 use crate::model::policy_file::{write_params, write_values};
 use crate::parallel::TeamError;
 use crate::trainer::SnapshotError;
 use crate::trainer::snapshot::{
-    CONFIG, Counters, EngineState, FIRST_MOMENT, LanguageCounters, Persistent, REFERENCE,
-    SECOND_MOMENT, STATE, WEIGHTS, new_section, read_params, unreadable_error,
+    CONFIG, Counters, FIRST_MOMENT, LanguageCounters, Persistent, REFERENCE, SECOND_MOMENT, STATE,
+    WEIGHTS, new_section, read_params, unreadable_error,
 };
 
 impl Persistent for LanguageEngine {
-    async fn export_state(&self, _iteration: u32) -> Result<EngineState, TeamError> {
+    async fn export_state(&self, iteration: u32) -> Result<(Vec<Section>, Counters), TeamError> {
         let layout = self.model.trainable_parameters();
         let encode = |values: &[f32]| write_params(&layout, values, None);
         let mut sections = vec![
@@ -34,7 +34,8 @@ impl Persistent for LanguageEngine {
             env_steps: self.env_steps,
             validation_prompts: self.validation_prompts(),
         };
-        Ok(EngineState { sections, optimizer_steps, played_steps: None, text: Some(text) })
+        let text = Some(text);
+        Ok((sections, Counters { iteration, optimizer_steps, text, ..Counters::default() }))
     }
 
     fn import_state(

@@ -6,7 +6,6 @@ use crate::rollout::std_error;
 use crate::task::{RewardPart, SCORE_TOLERANCE};
 use std::ops::RangeInclusive;
 
-/// A running mean.
 #[derive(Clone, Copy, Default)]
 struct RunningMean {
     sum: f64,
@@ -30,6 +29,7 @@ impl RunningMean {
 }
 
 /// Statistics of an evaluation so far.
+#[derive(Default)]
 pub(super) struct EvaluationTally<'a> {
     /// Parts of a reward, with their weights.
     parts: &'a [RewardPart],
@@ -46,8 +46,8 @@ pub(super) struct EvaluationTally<'a> {
     score: RunningMean,
     /// Lowest and highest score.
     score_range: Option<RangeInclusive<f64>>,
-    /// Whether no part of a reward is beyond its usual scale of 0 to 1.
-    is_highest_known: bool,
+    /// Whether a part of a reward is beyond its usual scale of 0 to 1, so that the highest score is not known.
+    exceeds_scale: bool,
     pass_at_1: RunningMean,
     pass_at_k: RunningMean,
     /// Mean score of each prompt that has a judged completion.
@@ -57,21 +57,7 @@ pub(super) struct EvaluationTally<'a> {
 impl<'a> EvaluationTally<'a> {
     /// Creates empty statistics for these parts of a reward.
     pub fn new(parts: &'a [RewardPart]) -> Self {
-        Self {
-            parts,
-            completions_per_prompt: 0,
-            episodes: 0,
-            num_unjudged: 0,
-            length: RunningMean::default(),
-            truncated_fraction: RunningMean::default(),
-            rewards: vec![RunningMean::default(); parts.len()],
-            score: RunningMean::default(),
-            score_range: None,
-            is_highest_known: true,
-            pass_at_1: RunningMean::default(),
-            pass_at_k: RunningMean::default(),
-            prompt_scores: Vec::new(),
-        }
+        Self { parts, rewards: vec![RunningMean::default(); parts.len()], ..Self::default() }
     }
 
     /// Adds the completions of further prompts.
@@ -91,7 +77,7 @@ impl<'a> EvaluationTally<'a> {
                 let score = rewards.score(self.parts);
                 let highest = rewards.highest_score(self.parts);
                 let passes = score >= highest - SCORE_TOLERANCE;
-                self.is_highest_known &= rewards.is_within_scale(self.parts);
+                self.exceeds_scale |= !rewards.is_within_scale(self.parts);
                 has_passed |= passes;
                 prompt_score.add(score);
                 self.score.add(score);
@@ -111,16 +97,12 @@ impl<'a> EvaluationTally<'a> {
         }
     }
 
-    /// Standard error of the mean score. Completions of one prompt are not independent, so the variance is that of the
-    /// prompts' means; `None` for fewer than two prompts.
-    fn prompt_std_error(&self, mean_score: f64) -> Option<f64> {
-        std_error(self.prompt_scores.iter().copied(), mean_score)
-    }
-
     /// Creates the record, from the scores of the judged completions.
     pub fn into_record(self) -> EvaluationRecord {
         let mean_score = self.score.value();
-        let std_error = mean_score.and_then(|mean_score| self.prompt_std_error(mean_score));
+        // Completions of one prompt are not independent, so the variance is that of the prompts' means.
+        let prompt_scores = self.prompt_scores.iter().copied();
+        let std_error = mean_score.and_then(|mean_score| std_error(prompt_scores, mean_score));
         let (min_score, max_score) = self.score_range.map(RangeInclusive::into_inner).unzip();
         let parts = self.parts.iter().zip(&self.rewards);
         let means = parts.filter_map(|(part, mean)| Some((part.name.clone(), mean.value()?)));
@@ -134,8 +116,8 @@ impl<'a> EvaluationTally<'a> {
             held_out: None,
             text: Some(LanguageEvaluation {
                 completions_per_prompt: self.completions_per_prompt,
-                pass_at_1: self.pass_at_1.value().filter(|_| self.is_highest_known),
-                pass_at_k: self.pass_at_k.value().filter(|_| self.is_highest_known),
+                pass_at_1: self.pass_at_1.value().filter(|_| !self.exceeds_scale),
+                pass_at_k: self.pass_at_k.value().filter(|_| !self.exceeds_scale),
                 num_unjudged: self.num_unjudged,
                 rewards: means.collect(),
                 truncated_fraction: self.truncated_fraction.value().unwrap_or(0.0),

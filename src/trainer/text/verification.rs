@@ -132,6 +132,12 @@ impl<'a> Verification<'a> {
         }
     }
 
+    /// Decodes the texts of all completions, in their order.
+    pub fn decode_all(&self, completions: &[Vec<Completion>]) -> Vec<Vec<String>> {
+        let decode = |completion: &Completion| (self.decode)(&completion.tokens);
+        completions.iter().map(|group| group.iter().map(decode).collect()).collect()
+    }
+
     /// Returns the rewards of all completions, in their order. Verifies those that are not in the `cache` in one
     /// call, on this thread.
     ///
@@ -314,10 +320,7 @@ mod tests {
             listener: None,
         };
         let Generation { completions, cache, .. } = verification.generate(generator, &requests)?;
-        let decode_group = |group: &Vec<Completion>| {
-            group.iter().map(|completion| decode(&completion.tokens)).collect()
-        };
-        let texts: Vec<Vec<String>> = completions.iter().map(decode_group).collect();
+        let texts = verification.decode_all(&completions);
         let rewards = verification.collect_rewards(&completions, &texts, cache)?;
         for (index, (group, rewards)) in completions.iter().zip(&rewards).enumerate() {
             for (completion, rewards) in group.iter().zip(rewards) {
