@@ -4,10 +4,8 @@
 use super::args::SettingsArgs;
 use super::games::{ConfigurableGame, Games};
 use super::output::{print_json, print_result};
-use crate::schema::{self, Settings, Shape, flatten_sections};
-use crate::settings::{
-    LanguageConfig, Precision, SchemaSource, TINY, TrainConfig, file_schema, narrowed_ranges,
-};
+use crate::schema::{Setting, Shape, flatten_sections};
+use crate::settings::{LanguageConfig, Precision, TINY, declarations, file_schema, overlay};
 use crate::task::{self, TaskError};
 use crate::trainer::text::join_language_settings;
 use crate::trainer::{config_to_toml, new_settings};
@@ -91,11 +89,7 @@ struct Report<'a> {
 /// Prints settings; those of the game or task come with their own declarations.
 fn print(table: &Table, own_settings: Declarations, args: &SettingsArgs) -> Result<()> {
     if args.schema {
-        let RunKind { subject_key, settings, narrowed_ranges } = RunKind::of(table);
-        return print_json(&file_schema(
-            &SchemaSource { settings, narrowed_ranges, subject_key, own_settings },
-            table,
-        ));
+        return print_json(&file_schema(table, own_settings));
     }
     if args.json {
         let (env, task) = (table.get("env"), table.get("task"));
@@ -107,26 +101,7 @@ fn print(table: &Table, own_settings: Declarations, args: &SettingsArgs) -> Resu
 }
 
 /// Declarations of settings.
-type Declarations = &'static [schema::Setting];
-
-/// The kind of run that has the settings in a table.
-struct RunKind {
-    /// Setting that names its game or task.
-    subject_key: &'static str,
-    settings: Declarations,
-    narrowed_ranges: &'static [(&'static str, Shape)],
-}
-
-impl RunKind {
-    fn of(table: &Table) -> Self {
-        let (subject_key, settings) = if table.contains_key("task") {
-            ("task", LanguageConfig::SETTINGS)
-        } else {
-            ("env", TrainConfig::SETTINGS)
-        };
-        Self { subject_key, settings, narrowed_ranges: narrowed_ranges(table) }
-    }
-}
+type Declarations = &'static [Setting];
 
 /// Settings of a table.
 struct Section<'a> {
@@ -137,7 +112,7 @@ struct Section<'a> {
 struct SectionSetting<'a> {
     key: &'a str,
     value: &'a Value,
-    declaration: Option<schema::Setting>,
+    declaration: Option<Setting>,
 }
 
 impl Section<'_> {
@@ -157,54 +132,45 @@ impl Section<'_> {
 /// Collects the sections of a complete table in order of declaration: settings without a section, the game's or task's
 /// own, and those of the run.
 fn collect_sections(table: &Table, own_settings: Declarations) -> Vec<Section<'_>> {
-    let RunKind { settings: declared, narrowed_ranges, .. } = RunKind::of(table);
-    let collect = |name, table, settings| collect_section(name, table, settings, narrowed_ranges);
-    let mut sections = vec![collect("", table, declared)];
+    let (declared, _) = declarations(table);
     let position = |name: &str| declared.iter().position(|setting| setting.key == name);
-    let inner = table.iter().filter_map(|(name, value)| Some((name, value.as_table()?)));
-    let mut tables: Vec<_> = inner.collect();
-    tables.sort_by_key(|(name, _)| position(name).map_or(0, |index| index + 1));
-    sections.extend(tables.into_iter().map(|(name, inner)| {
-        match position(name).map(|index| declared[index].shape) {
-            Some(Shape::Section(settings)) => collect(name, inner, settings),
-            _ => collect(name, inner, own_settings),
-        }
-    }));
-    sections
+    let inner = table.iter().filter_map(|(name, value)| Some((name.as_str(), value.as_table()?)));
+    table: &Table,
+    let mut sections: Vec<_> = inner.collect();
+    sections.sort_by_key(|(name, _)| position(name).map_or(0, |index| index + 1));
+    sections.insert(0, ("", table));
+    let collect = |(name, section)| match position(name).map(|index| declared[index].shape) {
+        _ if name.is_empty() => collect_section(table, name, section, declared),
+        Some(Shape::Section(settings)) => collect_section(table, name, section, settings),
+        _ => collect_section(table, name, section, own_settings),
+    };
+    sections.into_iter().map(collect).collect()
 }
 
-/// Collects the values of a table in order of declaration, preceded by undeclared ones.
+/// Collects the values of a section of `table` in order of declaration, preceded by undeclared ones.
 fn collect_section<'a>(
     name: &'a str,
-    table: &'a Table,
+    section: &'a Table,
     declared: Declarations,
-    narrowed: &[(&str, Shape)],
 ) -> Section<'a> {
     let declared = flatten_sections(declared);
-    let narrow = |setting: &schema::Setting| {
-        let is_here = |path: &str| path.split_once('.') == Some((name, setting.key));
-        let narrower = narrowed.iter().find(|(path, _)| is_here(path));
-        schema::Setting { shape: narrower.map_or(setting.shape, |(_, shape)| *shape), ..*setting }
-    };
     let position = |key: &str| declared.iter().position(|setting| setting.key == key);
-    let values = table.iter().filter(|(_, value)| !value.is_table());
-    let mut settings: Vec<_> = values
-        .map(|(key, value)| {
-            let declaration = position(key).map(|index| narrow(declared[index]));
-            SectionSetting { key, value, declaration }
-        })
-        .collect();
+    let find_declaration = |key: &str| {
+        let setting = declared[position(key)?];
+        let range = overlay::range_at(table, &format!("{name}.{key}"));
+        Some(Setting { shape: range.unwrap_or(setting.shape), ..*setting })
+    };
+    let mut settings = Vec::new();
+    for (key, value) in section.iter().filter(|(_, value)| !value.is_table()) {
+        settings.push(SectionSetting { key, value, declaration: find_declaration(key) });
+    }
     settings.sort_by_key(|setting| position(setting.key).map_or(0, |index| index + 1));
     Section { name, settings }
 }
 
 /// Formats a settings file in order of declaration, with the meaning and range of each setting in a comment before it.
 /// `own_settings` are the declarations of the game or task.
-pub fn add_comments(text: &str, own_settings: Declarations) -> Result<String, toml::de::Error> {
-    Ok(format_in_order(&text.parse()?, own_settings))
-}
-
-fn format_in_order(table: &Table, own_settings: Declarations) -> String {
+pub fn add_comments(table: &Table, own_settings: Declarations) -> String {
     let mut text = String::new();
     for Section { name, settings } in collect_sections(table, own_settings) {
         if !name.is_empty() {
@@ -227,6 +193,7 @@ fn format_comment(text: &str) -> String {
     for word in text.split(' ') {
         if length + 1 + word.chars().count() > COMMENT_COLUMNS {
             comment += "\n#";
+    use crate::settings::TrainConfig;
             length = 1;
         }
         comment += " ";

@@ -5,10 +5,10 @@
 
 use super::conversion::convert;
 use super::foreign::{NEAREST_SETTINGS, VALUE_FUNCTION_SETTINGS};
-use super::{ConfigError, LanguageConfig, TrainConfig, narrowed_ranges};
+use super::{ConfigError, LanguageConfig, TrainConfig, declarations};
 use crate::env::{self, Env};
 pub use crate::schema::table::get;
-use crate::schema::{Setting, Settings, Shape, flatten_sections};
+use crate::schema::{Setting, Settings, Shape, flatten_sections, shape_at};
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::HashSet;
 use toml::{Table, Value};
@@ -275,7 +275,7 @@ fn apply_change(table: &mut Table, Change { key, path, value }: Change) -> Resul
         }
         (error, _) => error,
     })?;
-    let ranges = narrowed_ranges(table);
+    let range = range_at(table, &path);
     let current = match path.split_once('.') {
         Some((section, leaf)) => table.get_mut(section).and_then(|s| s.get_mut(leaf)),
         None => table.get_mut(&path),
@@ -288,8 +288,15 @@ fn apply_change(table: &mut Table, Change { key, path, value }: Change) -> Resul
             "`{path}` is not a setting; name the {what} itself, as in `grove train {name}`"
         )));
     }
-    *current = convert(&path, ranges, current, from_trl(&path, value))?;
+    *current = convert(&path, range, current, from_trl(&path, value))?;
     Ok(())
+}
+
+/// The range of a setting of a table's run; `None` for those of a game or task.
+pub fn range_at(table: &Table, path: &str) -> Option<Shape> {
+    let (settings, narrowed_ranges) = declarations(table);
+    let narrowed = narrowed_ranges.iter().find(|(key, _)| *key == path);
+    narrowed.map(|(_, shape)| *shape).or_else(|| shape_at(settings, path))
 }
 
 /// The full path of `key`.
