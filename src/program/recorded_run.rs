@@ -2,7 +2,7 @@
 
 use super::games::{Games, ReferenceScores};
 use super::output::eprint_line;
-use super::settings::{InitialModel, language_defaults};
+use super::settings::language_defaults;
 use super::text::device::default_precision;
 use crate::disk::input;
 use crate::env::{Env, HostGame};
@@ -213,7 +213,7 @@ impl RecordedRun {
             let mut config = if self.is_fit() {
                 LanguageConfig::for_sft(path, num_params, precision)
             } else {
-                language_defaults(subject, InitialModel { path, num_params }, precision)?
+                language_defaults(subject, path, num_params, precision)?
             };
             // A run shorter than its SFT stage is SFT throughout.
             config.fit.iterations = config.fit.iterations.min(self.planned_iterations());

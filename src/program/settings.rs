@@ -34,31 +34,18 @@ pub fn list<G: ConfigurableGame>(args: &SettingsArgs) -> Result<()> {
 fn list_task(name: &str, args: &SettingsArgs) -> Result<()> {
     let task = task::find(name)?;
     let task_settings = (task.defaults)();
-    let config = language_defaults(name, InitialModel::TINY, Precision::F32)?;
+    let config = language_defaults(name, TINY, None, Precision::F32)?;
     print(&join_language_settings(name, &task_settings, &config), task.settings, args)
 }
 
-/// The model that a new run begins with.
-#[derive(Clone, Copy, Debug)]
-pub struct InitialModel<'a> {
-    /// Path of the model, or `tiny`.
-    pub path: &'a str,
-    /// Number of parameters; `None` for new weights.
-    pub num_params: Option<usize>,
-}
-
-impl InitialModel<'static> {
-    /// A new, small model.
-    pub const TINY: Self = Self { path: TINY, num_params: None };
-}
-
-/// Default settings of a run on a task for a model.
+/// Default settings of a run on a task for the model at `path`, or `tiny`, of `num_params` parameters; `None` for new
+/// weights.
 pub fn language_defaults(
     task: &str,
-    model: InitialModel,
+    path: &str,
+    num_params: Option<usize>,
     precision: Precision,
 ) -> Result<LanguageConfig> {
-    let InitialModel { path, num_params } = model;
     Ok(match num_params {
         Some(num_params) => LanguageConfig::for_pretrained(path, num_params, precision),
         None => match task::find(task) {

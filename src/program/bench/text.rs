@@ -7,11 +7,10 @@ use super::args::BenchArgs;
 use super::publish;
 use super::report::{Measurement, write_memory, write_table};
 use crate::device;
-use crate::program::settings::{InitialModel, language_defaults};
+use crate::program::settings::language_defaults;
 use crate::program::text::device::{default_precision, device_name};
 use crate::program::text::{
-    ENGINE_ERROR, LanguageOverrides, load_initial_model, open_task, resolve_model_path,
-    resolve_settings,
+    ENGINE_ERROR, load_initial_model, open_task, resolve_model_path, resolve_settings,
 };
 use crate::rng::{draw, uniform};
 use crate::run::pluralize;
@@ -98,12 +97,11 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
     let path = resolve_model_path(task, args.model.as_deref(), &file, &args.set)?;
     let model = load_initial_model(&path)?;
     let num_params = model.as_ref().map(|model| model.shape.num_params());
-    let initial = InitialModel { path: &path, num_params };
-    let run_defaults = language_defaults(task, initial, default_precision(&args.device))?;
-    let precision = run_defaults.precision;
+    let precision = default_precision(&args.device);
+    let precision = language_defaults(task, &path, num_params, precision)?.precision;
     let defaults = LanguageConfig { precision, ..LanguageConfig::for_model(&path) };
     let (task_settings, mut config) =
-        resolve_settings(task, Table::new(), defaults, file, &LanguageOverrides::of(&args.set))?;
+        resolve_settings(task, Table::new(), defaults, file, &args.set)?;
     config.precision = args.precision.unwrap_or(config.precision);
     config.fit.iterations = 0;
     // Long enough that no schedule ends during the measurement.

@@ -14,7 +14,7 @@ use super::jobs::{Concurrency, option_argument, run_side_by_side};
 use super::output::eprint_line;
 use super::progress::RunBoard;
 use super::recorded_run::format_settings;
-use super::settings::{InitialModel, language_defaults};
+use super::settings::language_defaults;
 use super::{ranks, seeds, text};
 use crate::disk::{self, input};
 use crate::plot::statistics::mean;
@@ -437,7 +437,7 @@ fn default_settings(games: &Games, file: &SweepFile, is_task: bool) -> Result<Ta
     let task_settings = (task::find(name)?.defaults)();
     let path = text::resolve_model_path(name, None, &file.settings, &[])?;
     let num_params = (path != TINY).then_some(usize::MAX);
-    let config = language_defaults(name, InitialModel { path: &path, num_params }, Precision::F32)?;
+    let config = language_defaults(name, &path, num_params, Precision::F32)?;
     Ok(join_language_settings(name, &task_settings, &config))
 }
 

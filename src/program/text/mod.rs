@@ -5,8 +5,8 @@ mod models;
 mod settings;
 mod tasks;
 
-pub use models::{READING_MODEL, load_initial_model, load_model, load_named_model};
-pub use settings::{LanguageOverrides, resolve_model_path, resolve_settings, validate};
+pub use models::{READING_MODEL, load_initial_model, load_named_model};
+pub use settings::{resolve_model_path, resolve_settings, validate};
 pub use tasks::{open_requested_task, open_task, reopen_task};
 
 use super::args::{FitArgs, RunArgs, TrainArgs, VerifierArgs};
@@ -16,7 +16,7 @@ use super::paths::{canonical_path, quote_path, quote_word, utf8_path};
 use super::progress_note::with_note;
 use super::ranks;
 use super::session::{Origin, Session};
-use super::settings::{InitialModel, add_comments, language_defaults};
+use super::settings::{add_comments, language_defaults};
 use super::training_data::{names_iterations, note_iterations_of_epochs};
 use super::trust;
 use crate::checkpoint::Checkpoint;
@@ -299,13 +299,14 @@ fn train_new(games: &Games, request: &LanguageRequest, args: &RunArgs) -> Result
     let defaults = if request.is_sft {
         LanguageConfig::for_sft(&path, num_params, precision)
     } else {
-        language_defaults(&task_name, InitialModel { path: &path, num_params }, precision)?
+        language_defaults(&task_name, &path, num_params, precision)?
     };
-    let overrides =
-        LanguageOverrides { assignments: &args.set, seed: args.seed, iterations: args.iterations };
+    let mut assignments = args.set.clone();
+    assignments.extend(args.seed.map(|seed| format!("seed={seed}")));
+    assignments.extend(args.iterations.map(|iterations| format!("iterations={iterations}")));
     let has_iterations = args.iterations.is_some() || names_iterations(&file, &args.set);
     let (mut task_settings, mut config) =
-        resolve_settings(&task_name, task_settings, defaults, file.clone(), &overrides)?;
+        resolve_settings(&task_name, task_settings, defaults, file.clone(), &assignments)?;
     config.precision = args.precision.unwrap_or(config.precision);
     if request.is_sft && !config.is_sft_only() {
         bail!(
