@@ -84,7 +84,7 @@ fn print(table: &Table, own_settings: Declarations, args: &SettingsArgs) -> Resu
             collect_sections(table, own_settings).into_iter().flat_map(|section| section.rows());
         return print_json(&Report { env, task, settings: settings.collect() });
     }
-    print_result(format_in_order(table, own_settings).trim_end())
+    print_result(add_comments(table, own_settings).trim_end())
 }
 
 /// Declarations of settings.
@@ -122,7 +122,6 @@ fn collect_sections(table: &Table, own_settings: Declarations) -> Vec<Section<'_
     let (declared, _) = declarations(table);
     let position = |name: &str| declared.iter().position(|setting| setting.key == name);
     let inner = table.iter().filter_map(|(name, value)| Some((name.as_str(), value.as_table()?)));
-    table: &Table,
     let mut sections: Vec<_> = inner.collect();
     sections.sort_by_key(|(name, _)| position(name).map_or(0, |index| index + 1));
     sections.insert(0, ("", table));
@@ -136,6 +135,7 @@ fn collect_sections(table: &Table, own_settings: Declarations) -> Vec<Section<'_
 
 /// Collects the values of a section of `table` in order of declaration, preceded by undeclared ones.
 fn collect_section<'a>(
+    table: &Table,
     name: &'a str,
     section: &'a Table,
     declared: Declarations,
@@ -180,7 +180,6 @@ fn format_comment(text: &str) -> String {
     for word in text.split(' ') {
         if length + 1 + word.chars().count() > COMMENT_COLUMNS {
             comment += "\n#";
-    use crate::settings::TrainConfig;
             length = 1;
         }
         comment += " ";
@@ -194,12 +193,14 @@ fn format_comment(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::env::{Env, Fruit};
+    use crate::settings::TrainConfig;
 
     #[test]
     fn a_commented_file_has_the_same_settings_in_the_order_of_declaration() {
         let plain = config_to_toml(&Fruit::default(), &TrainConfig::for_game("fruit"));
-        let text = add_comments(&plain, Fruit::settings()).unwrap();
-        assert_eq!(text.parse::<Table>().unwrap(), plain.parse::<Table>().unwrap());
+        let plain: Table = plain.parse().unwrap();
+        let text = add_comments(&plain, Fruit::settings());
+        assert_eq!(text.parse::<Table>().unwrap(), plain);
         let words = "# learning_rate: 0 or more\nlearning_rate = ";
         assert!(text.contains(words), "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= COMMENT_COLUMNS), "{text}");

@@ -332,7 +332,7 @@ fn train_rank<G: ConfigurableGame>(
         bail!(missing);
     }
     let run = GameRun::new(trainer, iterations_per_epoch, action_names);
-    session.train(&chosen, run, &add_comments(&settings, G::settings())?, next_command)
+    session.train(&chosen, run, &add_comments(&settings.parse()?, G::settings()), next_command)
 }
 
 /// Gives the network the weights of the best policy of a run with the same game and network.

@@ -250,8 +250,7 @@ impl LanguageSetup {
     fn train(&self, session: &Session, next_command: impl Fn(&str) -> String + Sync) -> Result<()> {
         let Self { task_name, task_settings, config, task, .. } = self;
         let settings = join_language_settings(task_name, task_settings, config);
-        let commented_settings =
-            add_comments(&settings.to_string(), task::find(task_name)?.settings)?;
+        let commented_settings = add_comments(&settings, task::find(task_name)?.settings);
         let prompts = PromptFile::find(task_name, task_settings)?.map(|file| file.path);
         ranks::run(session.args, TIMEOUT, |rank| {
             let (chosen, team) = rank.for_language_model().choose_device()?;
