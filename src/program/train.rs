@@ -1,6 +1,6 @@
 //! `grove train` for games: new and resumed runs.
 
-use super::args::{RunArgs, TrainArgs};
+use super::args::{RunArgs, TrainArgs, agree_on_subject};
 use super::games::{ConfigurableGame, Games, NewRun, SavedRun};
 use super::output::eprint_line;
 use super::paths::quote_path;
@@ -169,12 +169,7 @@ fn game_name<'a>(requested: Option<&'a str>, file: &'a toml::Table) -> Result<Op
         Some(other) => bail!("`env` is {other}, but must be the name of a game"),
         None => None,
     };
-    match (requested, in_file) {
-        (Some(requested), Some(in_file)) if requested != in_file => {
-            bail!("the settings file is for `{in_file}`, not `{requested}`")
-        }
-        _ => Ok(requested.or(in_file)),
-    }
+    agree_on_subject(requested, in_file)
 }
 
 /// Trains a new run.

@@ -4,7 +4,7 @@ use super::parsers::{Seeds, count_in, one_of, parse_seed, parse_seeds};
 use super::verifier::VerifierArgs;
 use crate::disk::input;
 use crate::settings::{EngineChoice, Precision, overlay};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use std::path::PathBuf;
 
@@ -147,5 +147,21 @@ impl RunArgs {
         let text = input::read_description(path)
             .with_context(|| format!("cannot read the settings file {}", path.display()))?;
         Ok(overlay::parse(&path.display().to_string(), &text)?)
+
+/// The name of the game or task of a run, on the command line or in the settings file.
+///
+/// # Errors
+/// If the two differ.
+pub fn agree_on_subject<'a>(
+    requested: Option<&'a str>,
+    in_file: Option<&'a str>,
+) -> Result<Option<&'a str>> {
+    match (requested, in_file) {
+        (Some(requested), Some(in_file)) if requested != in_file => {
+            bail!("the settings file is for `{in_file}`, not `{requested}`")
+        }
+        _ => Ok(requested.or(in_file)),
+    }
+}
     }
 }

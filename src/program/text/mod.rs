@@ -9,7 +9,7 @@ pub use models::{READING_MODEL, load_initial_model, load_named_model};
 pub use settings::{resolve_model_path, resolve_settings, validate};
 pub use tasks::{open_requested_task, open_task, reopen_task};
 
-use super::args::{FitArgs, RunArgs, TrainArgs, VerifierArgs};
+use super::args::{FitArgs, RunArgs, TrainArgs, VerifierArgs, agree_on_subject};
 use super::games::{Games, SavedRun};
 use super::output::eprint_line;
 use super::paths::{canonical_path, quote_path, quote_word, utf8_path};
@@ -164,16 +164,11 @@ impl LanguageRequest<'_> {
             (Some(_), _) => Some(DataTask::NAME),
             (None, requested) => requested,
         };
-        match (requested, file.get("task").and_then(Value::as_str)) {
-            (Some(requested), Some(in_file)) if requested != in_file => {
-                bail!("the settings file is for `{in_file}`, not `{requested}`")
-            }
-            (Some(name), _) | (None, Some(name)) => Ok(name.to_string()),
-            (None, None) => bail!(
-                "no task is named: it is one of {}; --task-data FILE.jsonl is a task of your own",
-                task::joined_names()
-            ),
-        }
+        let name = agree_on_subject(requested, file.get("task").and_then(Value::as_str))?;
+        name.map(str::to_string).with_context(|| {
+            let names = task::joined_names();
+            format!("no task is named: it is one of {names}; --task-data FILE.jsonl is a task of your own")
+        })
     }
 
     /// Name of the run directory without its number: that of the task or file.
