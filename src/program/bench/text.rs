@@ -122,7 +122,8 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
         .with_device(chosen.language_device())?;
     let generation = trainer.config().generation.clone();
     let prompt_tokens = measure_prompt_tokens(&trainer)?;
-    let rates = measure(&mut trainer, &chosen.device, args.repeats)?;
+    let ([generated, learnt, trained], peak_memory_bytes) =
+        measure(&mut trainer, &chosen.device, args.repeats)?;
     let report = Report {
         task,
         model: &path,
@@ -135,10 +136,10 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
         precision,
         threads: rayon::current_num_threads(),
         repeats: args.repeats,
-        generated_per_second: rates.generation,
-        learnt_per_second: rates.update,
-        trained_per_second: rates.iteration,
-        peak_memory_bytes: rates.peak_memory,
+        generated_per_second: generated,
+        learnt_per_second: learnt,
+        trained_per_second: trained,
+        peak_memory_bytes,
     };
     publish(args, &report)
 }
@@ -169,16 +170,13 @@ fn measure_prompt_tokens(trainer: &LanguageTrainer) -> Result<f64> {
     Ok(mean)
 }
 
-/// Completion tokens per second of the phases, and of whole iterations; the peak of memory, bytes.
-struct Rates {
-    generation: Measurement,
-    update: Measurement,
-    iteration: Measurement,
-    peak_memory: Option<u64>,
-}
-
-/// Trains for as many iterations as a measurement needs.
-fn measure(trainer: &mut LanguageTrainer, device: &Device, repeats: usize) -> Result<Rates> {
+/// Trains for as many iterations as a measurement needs. Returns the completion tokens per second of generation, of the
+/// update, and of whole iterations, and the peak of memory, bytes.
+fn measure(
+    trainer: &mut LanguageTrainer,
+    device: &Device,
+    repeats: usize,
+) -> Result<([Measurement; 3], Option<u64>)> {
     let generation = &trainer.config().generation;
     let tokens = generation.num_prompts * generation.group_size * generation.max_new_tokens;
     let (mut rollout_seconds, mut update_seconds, mut peak_memory) = (Vec::new(), Vec::new(), None);
@@ -197,8 +195,7 @@ fn measure(trainer: &mut LanguageTrainer, device: &Device, repeats: usize) -> Re
         let measured = &seconds[seconds.len().saturating_sub(repeats)..];
         Measurement::of(measured.iter().map(|seconds| tokens as f64 / seconds).collect())
     };
-    let (generation, update) = (rate(&rollout_seconds), rate(&update_seconds));
-    Ok(Rates { generation, update, iteration, peak_memory })
+    Ok(([rate(&rollout_seconds), rate(&update_seconds), iteration], peak_memory))
 }
 
 impl Display for Report<'_> {
