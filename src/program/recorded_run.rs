@@ -34,6 +34,7 @@ const STEP_FACTORS: [&str; 2] = ["update_epochs", "num_minibatches"];
 pub const READING_RUNS: &str = "Reading the runs.";
 
 /// A run as its directory records it.
+#[derive(Default)]
 pub struct RecordedRun {
     pub path: PathBuf,
     pub settings: Table,
@@ -69,21 +70,17 @@ impl RecordedRun {
         let text = input::read_description(&file);
         let text = text.with_context(|| format!("cannot read {}", file.display()))?;
         let settings = overlay::parse(&file.display().to_string(), &text)?;
-        let (records, is_locked) = (folder.read_records()?, folder.is_locked());
-        let (environment, devices) = (folder.environment(), folder.devices());
-        let iterations_of_epochs = folder.iterations_of_epochs();
-        let path = folder.path().to_path_buf();
+        let records = folder.read_records()?;
         let last = records.last().map_or(0, |record| record.iteration);
-        let is_saved = folder.has_checkpoint(last);
         Ok(Self {
-            path,
+            is_locked: folder.is_locked(),
+            is_saved: folder.has_checkpoint(last),
+            path: folder.path().to_path_buf(),
             settings,
             records,
-            environment,
-            iterations_of_epochs,
-            devices,
-            is_locked,
-            is_saved,
+            environment: folder.environment(),
+            iterations_of_epochs: folder.iterations_of_epochs(),
+            devices: folder.devices(),
         })
     }
 
@@ -388,18 +385,8 @@ mod tests {
 
     /// Names of the settings of a run, trained on a device, that are not the defaults.
     fn changes(settings: Table, device: &str) -> Vec<String> {
-        let (path, records, devices) = (PathBuf::new(), Vec::new(), vec![device.to_string()]);
-        let (environment, iterations_of_epochs, is_locked, is_saved) = (None, None, false, true);
-        let run = RecordedRun {
-            path,
-            settings,
-            records,
-            environment,
-            iterations_of_epochs,
-            devices,
-            is_locked,
-            is_saved,
-        };
+        let devices = vec![device.to_string()];
+        let run = RecordedRun { settings, devices, ..RecordedRun::default() };
         run.changes(&crate::program::dispatch::builtin_games()).unwrap().into_keys().collect()
     }
 
