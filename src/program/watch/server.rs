@@ -117,8 +117,8 @@ fn machine_name() -> Option<String> {
 
 /// A running server. Dropping it stops the server.
 pub struct Server {
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    /// The thread, which ends when the sender is dropped.
+    running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
 
 impl Server {
@@ -136,20 +136,19 @@ impl Server {
         let serve = move || {
             runtime.block_on(async {
                 tokio::spawn(accept(listener, Arc::new(site)));
-                // The sender is dropped to stop the server.
                 let _ = stopped.await;
             });
         };
         let thread = std::thread::Builder::new().name("watch-server".into()).spawn(serve);
         let thread = thread.context("cannot start the server's thread")?;
-        Ok(Self { stop: Some(stop), thread: Some(thread) })
+        Ok(Self { running: Some((stop, thread)) })
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
+        if let Some((stop, thread)) = self.running.take() {
+            drop(stop);
             let _ = thread.join();
         }
     }

@@ -163,21 +163,19 @@ fn find_public_file<'a>(run: &'a RunState, name: &str) -> Option<(&'a Bytes, Opt
 
 /// Responds with a file of the page, compressed if it is embedded so and the browser accepts that.
 fn page_response<B>(request: &Request<B>, file: &'static File) -> Response<Body> {
-    let media_type = content_type(file.path);
-    if !file.is_gzip {
-        return full_response(request, media_type, file.plain(), file.tag);
-    }
-    let mut response = if accepts_gzip(request.headers()) {
-        let tag = format!("{}-gzip", file.tag);
-        let mut response = full_response(request, media_type, Bytes::from_static(file.bytes), &tag);
-        if response.status() == StatusCode::OK {
-            set_header(&mut response, header::CONTENT_ENCODING, "gzip");
-        }
-        response
+    let is_packed = file.is_gzip && accepts_gzip(request.headers());
+    let (bytes, tag) = if is_packed {
+        (Bytes::from_static(file.bytes), format!("{}-gzip", file.tag))
     } else {
-        full_response(request, media_type, file.plain(), file.tag)
+        (file.plain(), file.tag.to_string())
     };
-    set_header(&mut response, header::VARY, "accept-encoding");
+    let mut response = full_response(request, content_type(file.path), bytes, &tag);
+    if is_packed && response.status() == StatusCode::OK {
+        set_header(&mut response, header::CONTENT_ENCODING, "gzip");
+    }
+    if file.is_gzip {
+        set_header(&mut response, header::VARY, "accept-encoding");
+    }
     response
 }
 
