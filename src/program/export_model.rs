@@ -6,7 +6,7 @@ use super::model_card::format_card;
 use super::output::{eprint_line, print_json};
 use super::progress_note::with_note;
 use super::recorded_run::RecordedRun;
-use super::text::{load_model, load_named_model};
+use super::text::load_named_model;
 use crate::disk;
 use crate::run::RunFolder;
 use crate::text::{GgufType, LanguageModel};
@@ -58,10 +58,7 @@ pub fn write(games: &Games, args: &ExportArgs, path: &Path, run: Option<&RunFold
     if args.outtype.is_some() && format != ExportFormat::Gguf {
         bail!("--outtype is for the format gguf");
     }
-    let mut model = match run {
-        Some(run) => load_named_model(run.path())?,
-        None => load_model(path)?,
-    };
+    let mut model = load_named_model(run.map_or(path, RunFolder::path))?;
     if args.merge {
         model = model.merge_adapters();
     }
