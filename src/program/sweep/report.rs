@@ -55,7 +55,7 @@ impl Report {
     pub fn new(sweep: &Sweep, trials: &[Trial], first_scores: Vec<Option<f64>>) -> Self {
         let order = sort_best_first(sweep.file.search, trials);
         let row = |i: usize| {
-            let scores = sweep.scores(i, trials[i].round);
+            let scores = sweep.results.scores(i, trials[i].round, &sweep.seeds);
             RankedTrial {
                 trial: i,
                 round: trials[i].round,
@@ -95,7 +95,8 @@ impl Report {
             let mut cells =
                 vec![format_settings(&row.settings, &row.settings), row.trial.to_string()];
             if is_halving {
-                cells.push(sweep.iterations_in_round(row.round).to_string());
+                let iterations = sweep.file.iterations_in_round(sweep.iterations, row.round);
+                cells.push(iterations.to_string());
             }
             cells.extend([score, format_number(low), format_number(high)]);
             cells
@@ -214,7 +215,7 @@ fn measure_importance(space: &Space, scored: &[(&Point, f64)]) -> (Shares, Share
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::program::sweep::RunResult;
+    use crate::program::sweep::{RunKey, RunResult};
 
     #[test]
     fn the_table_during_a_sweep_has_the_best_of_what_has_ended() {
@@ -225,7 +226,8 @@ mod tests {
         let scores = [(0, 1, 0.5), (0, 2, 0.5), (1, 1, 0.9), (2, 1, 0.4), (2, 2, 0.8)];
         let mut results = Results::default();
         for (trial, seed, score) in scores {
-            results.insert(RunResult { trial, round: 0, seed, score: Some(score), error: None });
+            let run = RunKey { trial, round: 0, seed };
+            results.insert(RunResult { run, score: Some(score), error: None });
         }
         let table = format_leaders(&file, &trials, &results, &[1, 2], 0);
         let rows: Vec<Vec<&str>> =
