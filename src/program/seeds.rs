@@ -7,6 +7,7 @@ use super::interrupt::Interrupt;
 use super::jobs::{Concurrency, format_command_line, option_argument, run_side_by_side};
 use super::output::{eprint_line, print_json, print_result};
 use super::progress::RunBoard;
+use super::text;
 use crate::plot::statistics::{bootstrap_interval, interquartile_mean, mean};
 use crate::run::pluralize;
 use anyhow::{Result, bail};
@@ -32,14 +33,10 @@ struct Summary {
 
 /// Trains a run for each seed, side by side in processes, and prints their scores with the means over all seeds.
 pub fn run(games: &Games, args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
-    let concurrency = Concurrency::new(args, seeds.len())?;
+    let (device, is_text) = (&args.run.device, text::is_requested(args));
+    let concurrency = Concurrency::new(device, args.run.threads, is_text, seeds.len())?;
     let jobs = format_command_lines(args, seeds);
-    eprint_line!(
-        "Training {}, {} at a time, with {} each.",
-        pluralize(seeds.len(), "seed"),
-        concurrency.max_runs,
-        pluralize(concurrency.threads_per_run, "thread")
-    );
+    eprint_line!("Training {}, {}.", pluralize(seeds.len(), "seed"), concurrency.describe());
     let interrupt = Interrupt::listen(Some(INTERRUPT_ANSWER))?;
     let mut reports: Vec<Option<Value>> = vec![None; seeds.len()];
     let mut failed = Vec::new();

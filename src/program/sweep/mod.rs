@@ -7,7 +7,7 @@ mod results;
 mod search;
 mod space;
 
-use super::args::{self, RunArgs, Seeds, SweepArgs, TrainArgs};
+use super::args::{self, Seeds, SweepArgs};
 use super::games::Games;
 use super::interrupt::Interrupt;
 use super::jobs::{Concurrency, option_argument, run_side_by_side};
@@ -247,8 +247,8 @@ impl<'a> Sweep<'a> {
         let runs = self.pending_runs(indices, round);
         let commands = runs.iter().map(|run| self.prepare_run(run, &trials[run.trial]));
         let jobs = commands.collect::<Result<Vec<_>>>()?;
-        let train_args = self.train_args();
-        let concurrency = Concurrency::new(&train_args, runs.len())?;
+        let SweepArgs { device, threads, .. } = self.args;
+        let concurrency = Concurrency::new(device, *threads, self.is_task, runs.len())?;
         self.announce(round, runs.len(), concurrency);
         let path = self.folder.join(RESULTS_FILE);
         let file = disk::open_append(&path);
@@ -321,18 +321,7 @@ impl<'a> Sweep<'a> {
             Search::Tpe => format!("Batch {}: ", round + 1),
             Search::Grid | Search::Random => String::new(),
         };
-        let Concurrency { max_runs, threads_per_run } = concurrency;
-        let (runs, threads) = (pluralize(num_runs, "run"), pluralize(threads_per_run, "thread"));
-        eprint_line!("{round}{runs}, {max_runs} at a time, with {threads} each.");
-    }
-
-    fn train_args(&self) -> TrainArgs {
-        let run = RunArgs {
-            device: self.args.device.clone(),
-            threads: self.args.threads,
-            ..RunArgs::default()
-        };
-        TrainArgs { game: Some(self.file.game.clone()), run, ..TrainArgs::default() }
+        eprint_line!("{round}{}, {}.", pluralize(num_runs, "run"), concurrency.describe());
     }
 
     /// Folder of a run.
