@@ -74,28 +74,28 @@ pub fn format_command_line(args: &TrainArgs) -> Vec<OsString> {
         ("from", &args.from),
         ("config", config),
     ];
-    let paths =
-        paths.into_iter().filter_map(|(name, path)| Some(option_argument(name, path.as_ref()?)));
     let texts = [
         ("verifier", verifier.clone()),
-        (
-            "verifier-sandbox",
-            verifier_sandbox.map(|is_on| ["off", "on"][usize::from(is_on)].into()),
-        ),
+        ("verifier-sandbox", verifier_sandbox.map(|is_on| if is_on { "on" } else { "off" }.into())),
         ("device", Some(device.clone())),
         ("engine", engine.map(|engine| engine.to_string())),
         ("precision", precision.map(|precision| precision.to_string())),
         ("iterations", iterations.map(|iterations| iterations.to_string())),
         ("timeout", timeout.map(|timeout| timeout.to_string())),
     ];
-    let texts = texts.into_iter().filter_map(|(name, text)| Some(option_argument(name, text?)));
-    let lists = [("verifier-allow", verifier_allow), ("set", set)];
-    let lists = lists
-        .into_iter()
-        .flat_map(|(name, list)| list.iter().map(move |value| option_argument(name, value)));
-    let command = std::iter::once(OsString::from("train")).chain(args.game.clone().map(Into::into));
-    let flag = trust.then(|| OsString::from("--trust"));
-    command.chain(paths).chain(texts).chain(lists).chain(flag).collect()
+    let mut argv = vec![OsString::from("train")];
+    argv.extend(args.game.as_ref().map(OsString::from));
+    for (name, path) in paths {
+        argv.extend(path.as_ref().map(|path| option_argument(name, path)));
+    }
+    for (name, text) in texts {
+        argv.extend(text.map(|text| option_argument(name, text)));
+    }
+    for (name, list) in [("verifier-allow", verifier_allow), ("set", set)] {
+        argv.extend(list.iter().map(|value| option_argument(name, value)));
+    }
+    argv.extend(trust.then(|| OsString::from("--trust")));
+    argv
 }
 
 /// Runs this program, which `start_command` starts (by default its executable), once for each of `jobs`, given by its

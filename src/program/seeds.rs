@@ -53,11 +53,9 @@ pub fn run(games: &Games, args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> 
     let outcome =
         run_side_by_side(&games.start_command, concurrency, &jobs, &interrupt, &board, on_end);
     drop(board);
-    let seed_without_report =
-        |(seed, report): (&u64, &Option<Value>)| report.is_none().then_some(*seed);
-    let mut not_begun: Vec<u64> =
-        seeds.iter().zip(&reports).filter_map(seed_without_report).collect();
-    not_begun.retain(|seed| !failed.contains(seed));
+    let has_begun = |(i, seed): &(usize, &u64)| reports[*i].is_some() || failed.contains(seed);
+    let not_begun = seeds.iter().enumerate().filter(|seed| !has_begun(seed));
+    let not_begun: Vec<u64> = not_begun.map(|(_, seed)| *seed).collect();
     let runs: Vec<Value> = reports.into_iter().flatten().collect();
     let remaining = describe_remaining_work(&runs, &not_begun);
     let problem = match (outcome, failed.len()) {
