@@ -24,7 +24,7 @@ const REDRAW_INTERVAL: Duration = Duration::from_millis(500);
 /// Progress line with the history above it.
 pub struct ProgressLine {
     bar: ProgressBar,
-    dashboard: Option<Dashboard>,
+    pub dashboard: Option<Dashboard>,
     is_quiet: bool,
     /// Number of iterations of the whole run.
     num_iterations: u32,
@@ -52,19 +52,6 @@ impl ProgressLine {
         Self { bar, dashboard, is_quiet: args.quiet, num_iterations, last_line_iteration: num_done }
     }
 
-    /// Whether there is a dashboard.
-    pub fn has_dashboard(&self) -> bool {
-        self.dashboard.is_some()
-    }
-
-    /// Shows the key bindings if keyboard input is available.
-    pub fn show_keys(&mut self, is_available: bool) {
-        if let Some(dashboard) = &mut self.dashboard {
-            dashboard.has_keys = is_available;
-        }
-    }
-
-    /// Shows an iteration.
     pub fn show(&mut self, report: &IterationReport) {
         let Self { bar, dashboard, is_quiet, num_iterations, last_line_iteration } = self;
         let columns = terminal_columns();
