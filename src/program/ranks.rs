@@ -2,7 +2,7 @@
 
 use super::args::RunArgs;
 use super::games::ConfigurableGame;
-use super::output::{eprint_line, mute, unmute};
+use super::output::{eprint_line, set_muted};
 use super::text::device::device_name;
 use crate::device::{self, ChosenDevice};
 use crate::disk::input;
@@ -257,9 +257,7 @@ fn is_about_others(error: &Error) -> bool {
 pub fn connect() -> Result<()> {
     if mpi::is_launched() {
         mpi::start().map_err(Error::msg)?;
-        if !is_root_process() {
-            mute();
-        }
+        set_muted(!is_root_process());
     }
     Ok(())
 }
@@ -321,7 +319,7 @@ pub fn report_failure(error: &Error) {
             // Long enough for another process to end this one.
             std::thread::sleep(Duration::from_secs((3 * rank as u64).min(10)));
         }
-        unmute();
+        set_muted(false);
         match rank {
             0 => eprint_line!("error: {error:#}"),
             _ => eprint_line!("error at rank {rank} of {size}: {error:#}"),
