@@ -69,7 +69,13 @@ fn check_consent(
         );
     }
     if task_settings.get(UNSAFE_SETTING).and_then(Value::as_bool) == Some(true) {
-        return check_unsafe(name, args.trust || is_set(UNSAFE_SETTING));
+        let setting = format!("{name}.{UNSAFE_SETTING}");
+        return require_approval(&setting, args.trust || is_set(UNSAFE_SETTING), || {
+            format!(
+                "the settings run the code of completions even where it cannot be confined ({setting} = true), which you \
+                 have not approved yet; approve it with --trust"
+            )
+        });
     }
     if command.is_empty() {
         return Ok(());
@@ -90,16 +96,6 @@ fn check_consent(
     let settings = format_approved_settings(task_settings, &absolute_folder);
     require_approval(&settings, is_approved, || {
         format_refusal(task_settings, &loose_settings, options)
-    })
-}
-
-/// Checks consent to a task that runs code without a sandbox, which the command line may give.
-fn check_unsafe(name: &str, is_approved: bool) -> Result<()> {
-    require_approval(&format!("{name}.{UNSAFE_SETTING}"), is_approved, || {
-        format!(
-            "the settings run the code of completions even where it cannot be confined \
-             ({name}.{UNSAFE_SETTING} = true), which you have not approved yet; approve it with --trust"
-        )
     })
 }
 
