@@ -65,7 +65,9 @@ pub fn run(args: GenerateArgs) -> Result<()> {
             "seconds": seconds,
         }))?;
     } else if is_streaming {
-        print_result(text(&completions[0]).get(printer.printed_bytes()..).unwrap_or(""))?;
+        let printed_bytes =
+            printer.printed_bytes.into_inner().expect("no holder of the lock panics");
+        print_result(text(&completions[0]).get(printed_bytes..).unwrap_or(""))?;
     } else {
         completions
             .iter()
@@ -79,7 +81,6 @@ pub fn run(args: GenerateArgs) -> Result<()> {
     Ok(())
 }
 
-/// A completion and its text as JSON.
 fn completion_json(completion: &Completion, text: String) -> Value {
     let Completion { tokens, logprobs, has_ended, .. } = completion;
     json!({ "text": text, "tokens": tokens, "logprobs": logprobs, "ended": has_ended })
@@ -162,10 +163,6 @@ impl CompletionPrinter<'_> {
             let _ = stdout().flush();
             *printed_bytes = end;
         }
-    }
-
-    fn printed_bytes(&self) -> usize {
-        *self.printed_bytes.lock().expect("no holder of the lock panics")
     }
 }
 

@@ -64,10 +64,11 @@ fn unknown_option(error: &clap::Error, argv: &[OsString]) -> Option<String> {
         .is_some_and(|command| COMMANDS_WITH_SETTINGS.iter().any(|known| command == known));
     let is_unknown = has_settings && error.kind() == ErrorKind::UnknownArgument;
     match error.get(ContextKind::InvalidArg) {
-        Some(ContextValue::String(option)) if is_unknown => Some(option.clone()),
+        Some(ContextValue::String(option)) if is_unknown && option.starts_with('-') => {
+            Some(option.clone())
+        }
         _ => None,
     }
-    .filter(|option| option.starts_with('-'))
 }
 
 /// Whether the parser refuses a second name beside `--resume`.

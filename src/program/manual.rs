@@ -15,14 +15,12 @@ const NAME: &str = "grove";
 /// Commands whose game may also be a language model's task.
 pub const TASK_COMMANDS: [&str; 3] = ["train", "bench", "settings"];
 
-/// Options of `completions`.
 #[derive(Args, Debug)]
 pub struct CompletionsArgs {
     /// The shell. For bash: `source <(grove completions bash)`.
     pub shell: Shell,
 }
 
-/// Options of `man`.
 #[derive(Args, Debug)]
 pub struct ManArgs {
     /// The folder to write into.

@@ -121,14 +121,11 @@ impl RunBoard {
     /// Prints the line of a run that has ended, and shows a table of those so far on a terminal.
     pub fn print_ended(&self, line: &str, table: impl FnOnce() -> String) {
         self.print_line(line);
-        if self.bar.is_hidden() {
-            return self.bar.inc(1);
+        if !self.bar.is_hidden() {
+            let columns = terminal_columns().saturating_sub(1);
+            let cut = |row: &str| format!("\n{}", row.chars().take(columns).collect::<String>());
+            self.bar.set_message(table().lines().map(cut).collect::<String>());
         }
-        let columns = terminal_columns();
-        let cut = |row: &str| {
-            format!("\n{}", row.chars().take(columns.saturating_sub(1)).collect::<String>())
-        };
-        self.bar.set_message(table().lines().map(cut).collect::<String>());
         self.bar.inc(1);
     }
 }

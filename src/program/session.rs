@@ -109,7 +109,6 @@ pub fn lock_folder(folder: &RunFolder) -> Result<PendingLock> {
     Ok(Mutex::new(Some(lock)))
 }
 
-/// Prints warnings.
 pub fn warn(warnings: &[String]) {
     warnings.iter().for_each(|warning| eprint_line!("warning: {warning}"));
 }
@@ -267,11 +266,9 @@ impl Session<'_> {
         if let Some(outputs) = &outputs {
             self.announce(run, chosen, outputs);
         }
-        let server =
-            match outputs.as_mut().and_then(|outputs| Some((outputs.port.take()?, outputs))) {
-                Some((port, outputs)) => Some(watch::start(self.games, port, outputs.path())?),
-                None => None,
-            };
+        let port = outputs.as_mut().and_then(|outputs| Some((outputs.port.take()?, outputs)));
+        let server = port.map(|(port, outputs)| watch::start(self.games, port, outputs.path()));
+        let server = server.transpose()?;
         let summary = self.train_with_progress(run, outputs.as_mut(), interrupt.clone())?;
         let best =
             outputs.as_ref().map(|outputs| outputs.files.load_best_policy(run)).transpose()?;

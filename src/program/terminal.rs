@@ -60,7 +60,6 @@ impl<'a> Terminal<'a> {
         }
     }
 
-    /// Handles a key.
     fn handle_key(&self, key: u8) {
         match key {
             b'q' => self.is_stop_pressed.set(true),

@@ -177,7 +177,6 @@ pub fn train_new<G: ConfigurableGame>(games: &Games, run: &NewRun) -> Result<()>
     ranks::run(run.args, DEFAULT_TIMEOUT, |rank| train_new_rank::<G>(games, run, rank))
 }
 
-/// Trains one rank of a new run.
 fn train_new_rank<G: ConfigurableGame>(games: &Games, run: &NewRun, rank: Rank) -> Result<()> {
     let started = Instant::now();
     let NewRun { args, layers, from } = run;
@@ -240,7 +239,6 @@ pub fn resume<G: ConfigurableGame>(games: &Games, args: &TrainArgs, saved: Saved
     ranks::run(&args.run, DEFAULT_TIMEOUT, |rank| resume_rank::<G>(games, args, saved, rank))
 }
 
-/// Trains one rank of a resumed run.
 fn resume_rank<G: ConfigurableGame>(
     games: &Games,
     args: &TrainArgs,

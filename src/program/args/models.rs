@@ -8,7 +8,6 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
-/// Options of `eval`.
 #[derive(Args, Debug)]
 pub struct EvalArgs {
     /// A run, by its folder or its game (its best policy is used), a checkpoint, or a policy file (`.safetensors`).
@@ -41,7 +40,6 @@ pub struct EvalArgs {
     pub json: bool,
 }
 
-/// Options of `generate`.
 #[derive(Args, Debug)]
 pub struct GenerateArgs {
     /// The model: a run (its best model), a checkpoint, a Hugging Face folder, or a GGUF file.
@@ -88,7 +86,6 @@ pub struct GenerateArgs {
     pub json: bool,
 }
 
-/// Options of `export`.
 #[derive(Args, Debug)]
 pub struct ExportArgs {
     /// A run, by its folder or its game (its best policy is used), a checkpoint, or a policy file (`.safetensors`); for
@@ -128,7 +125,6 @@ pub enum ExportFormat {
     Gguf,
 }
 
-/// Options of `record`.
 #[derive(Args, Debug)]
 pub struct RecordArgs {
     /// A run, by its folder or its game (its best policy is used), a checkpoint, or a policy file (`.safetensors`).

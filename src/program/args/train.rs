@@ -8,7 +8,6 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use std::path::PathBuf;
 
-/// Options of `train`.
 #[derive(Args, Debug, Default)]
 #[command(after_help = "Examples:
   grove train fruit --watch
@@ -49,7 +48,6 @@ pub struct TrainArgs {
     pub verifier: VerifierArgs,
 }
 
-/// Options of `fit`.
 #[derive(Args, Debug)]
 // `grove train` resumes the runs of `fit`.
 #[command(mut_arg("resume", |arg| arg.hide(true)))]
@@ -147,6 +145,8 @@ impl RunArgs {
         let text = input::read_description(path)
             .with_context(|| format!("cannot read the settings file {}", path.display()))?;
         Ok(overlay::parse(&path.display().to_string(), &text)?)
+    }
+}
 
 /// The name of the game or task of a run, on the command line or in the settings file.
 ///
@@ -161,7 +161,5 @@ pub fn agree_on_subject<'a>(
             bail!("the settings file is for `{in_file}`, not `{requested}`")
         }
         _ => Ok(requested.or(in_file)),
-    }
-}
     }
 }

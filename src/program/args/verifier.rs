@@ -31,7 +31,6 @@ pub struct VerifierArgs {
     pub trust: bool,
 }
 
-/// Options of `verify`.
 #[derive(Args, Debug)]
 pub struct VerifyArgs {
     /// The language task, such as `sort`; without one, --task-data names the prompts.
