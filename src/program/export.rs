@@ -16,7 +16,7 @@ use crate::rng::{draw, uniform};
 use crate::run::{RunFolder, is_of_language_model};
 use crate::settings::TrainConfig;
 use crate::trainer::{config_to_toml, read_game_name, read_policy_params};
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use serde::Serialize;
 
 /// A policy in the format `json`.
@@ -83,9 +83,7 @@ pub fn write<G: ConfigurableGame>(
     let (layout, values) = read_policy_params(checkpoint, game, &config)?;
     let iteration = checkpoint.iteration;
     let format = args.format.unwrap_or(ExportFormat::Onnx);
-    if args.merge || args.outtype.is_some() {
-        bail!(LANGUAGE_OPTIONS_ERROR);
-    }
+    ensure!(!args.merge && args.outtype.is_none(), LANGUAGE_OPTIONS_ERROR);
     let bytes = encode(format, game, &config, iteration, &layout, &values)?;
     let stem = output_stem(&args.run);
     let out = args.out.clone().unwrap_or_else(|| format!("{stem}.{}", name_of(&format)).into());

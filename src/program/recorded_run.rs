@@ -16,7 +16,7 @@ use crate::settings::{
 use crate::task::{self, TaskError};
 use crate::trainer::BestEvaluation;
 use crate::trainer::text::{join_language_settings, split_language_settings};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs;
@@ -90,9 +90,7 @@ impl RecordedRun {
         if is_run(folder) {
             return Ok(vec![Self::read(folder)?]);
         }
-        if !folder.exists() {
-            bail!(RunError::Missing(folder.to_path_buf()));
-        }
+        ensure!(folder.exists(), RunError::Missing(folder.to_path_buf()));
         let paths = list_paths(folder);
         let paths = paths.with_context(|| format!("cannot read {}", folder.display()))?;
         let runs = paths.into_iter().flat_map(|path| {
@@ -304,9 +302,7 @@ pub fn read_runs(paths: &[PathBuf]) -> Result<Vec<RecordedRun>> {
     for path in paths {
         if path.is_dir() {
             let found = RecordedRun::read_all(path)?;
-            if found.is_empty() {
-                bail!("{} is neither a run nor a folder of runs", path.display());
-            }
+            ensure!(!found.is_empty(), "{} is neither a run nor a folder of runs", path.display());
             runs.extend(found);
         } else {
             runs.push(RecordedRun::read(path)?);

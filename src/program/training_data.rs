@@ -6,7 +6,7 @@ use super::paths::canonical_path;
 use crate::data::{Dataset, Manifest, ShardedSteps, Steps, WindowOptions, WindowSet, hold_out};
 use crate::settings::{ClassWeights, DataConfig, TrainConfig, overlay};
 use crate::trainer::Demonstrations;
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use serde_json::Value;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -136,9 +136,7 @@ pub fn note_iterations_of_epochs(file: &Table, in_file: u32, iterations_of_epoch
 /// Checks that a dataset is of the run's game, with the same parameters.
 fn check_game<G: ConfigurableGame>(game: G, manifest: &Manifest, path: &str) -> Result<()> {
     let Manifest { env, settings: recorded, .. } = manifest;
-    if env != G::NAME {
-        bail!("the dataset in {path} is of `{env}`, not `{}`", G::NAME);
-    }
+    ensure!(env == G::NAME, "the dataset in {path} is of `{env}`, not `{}`", G::NAME);
     let Value::Object(parameters) = serde_json::to_value(game)? else { return Ok(()) };
     let differs = |(name, value): &(&String, &Value)| parameters.get(*name) != Some(*value);
     if let Some((name, value)) = recorded.iter().find(differs) {

@@ -5,7 +5,7 @@ use super::args::VerifierArgs;
 use crate::disk::{self, input};
 use crate::settings::overlay;
 use crate::task::cache;
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
@@ -136,9 +136,7 @@ fn require_approval(
     if approvals.is_some_and(|approvals| approvals.lines().any(|other| other == line)) {
         return Ok(());
     }
-    if !is_approved {
-        bail!(refusal());
-    }
+    ensure!(is_approved, refusal());
     if let Some(file) = file {
         // If this fails, the user is asked again.
         let opened = File::options().create(true).append(true).open(file);

@@ -17,7 +17,7 @@ use crate::run::pluralize;
 use crate::settings::{EngineChoice, Precision};
 use crate::task::{Completion, Prompt, RewardPart, Rewards, Split, Task, TaskError};
 use crate::trainer::text::{LanguageConfig, LanguageTrainer};
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use burn::tensor::Device;
 use serde::Serialize;
 use std::fmt::{self, Display, Formatter};
@@ -146,9 +146,7 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
 
 /// Rejects options that are for games alone.
 fn check_options(args: &BenchArgs) -> Result<()> {
-    if args.engine.is_some_and(|engine| engine != EngineChoice::Auto) {
-        bail!(ENGINE_ERROR);
-    }
+    ensure!(args.engine.is_none_or(|engine| engine == EngineChoice::Auto), ENGINE_ERROR);
     if let Some(option) = args.game_only_option() {
         bail!(
             "{option} is for games; --set has the sizes of a language model's benchmark, for instance \

@@ -375,9 +375,7 @@ fn check_file(file: &SweepFile) -> Result<()> {
     if file.game.is_empty() {
         bail!("`game` is missing: the game, or the language task, whose settings are searched");
     }
-    if file.space.is_empty() {
-        bail!("[space] is empty");
-    }
+    ensure!(!file.space.is_empty(), "[space] is empty");
     if file.space.contains_key("seed") || file.settings.contains_key("seed") {
         bail!("`seed` is not a setting of a sweep; `seeds` lists the seeds of each trial");
     }

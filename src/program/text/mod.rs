@@ -30,7 +30,7 @@ use crate::trainer::text::{
     LanguageConfig, LanguageSettings, LanguageTrainer, join_language_settings, load_language_model,
     read_settings, split_language_settings,
 };
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use device::default_precision;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -280,9 +280,7 @@ impl LanguageSetup {
 
 /// Starts a new run.
 fn train_new(games: &Games, request: &LanguageRequest, args: &RunArgs) -> Result<()> {
-    if args.engine.is_some() {
-        bail!(ENGINE_ERROR);
-    }
+    ensure!(args.engine.is_none(), ENGINE_ERROR);
     let file = args.read_settings()?;
     let (task_name, task_settings) = request.resolve_task(&file)?;
     let path = resolve_model_path(&task_name, request.model.as_deref(), &file, &args.set)?;
