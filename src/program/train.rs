@@ -18,6 +18,7 @@ use crate::model::Network;
 use crate::parallel::{DEFAULT_TIMEOUT, Team};
 use crate::run::{GameRun, RunFolder, SavedPolicy, is_of_language_model};
 use crate::settings::{TrainConfig, change_saved_settings, overlay};
+use crate::trainer::text::read_settings;
 use crate::trainer::{config_to_toml, layer_settings, load_weights, read_config, read_game_name};
 use anyhow::{Context, Result, bail, ensure};
 use std::path::Path;
@@ -81,8 +82,8 @@ fn resume_any(games: &Games, mut args: TrainArgs) -> Result<()> {
                 "--data is for a run of a dataset; --task-data names the prompts of a language model"
             );
         }
-        let saved_name = text::saved_task_name(&checkpoint)?;
-        check_name(&saved_name, name.filter(|_| run.run_dir.is_some()))?;
+        let settings = read_settings(&checkpoint)?;
+        check_name(overlay::text_at(&settings, "task"), name.filter(|_| run.run_dir.is_some()))?;
         return text::resume(games, &args, saved);
     }
     if args.task_data.is_some() || args.verifier.is_given() || args.model.is_some() {

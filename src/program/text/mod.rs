@@ -19,11 +19,10 @@ use super::session::{Origin, Session};
 use super::settings::{add_comments, language_defaults};
 use super::training_data::{names_iterations, note_iterations_of_epochs};
 use super::trust;
-use crate::checkpoint::Checkpoint;
 use crate::disk;
 use crate::parallel::Team;
 use crate::run::{LanguageRun, RunFolder};
-use crate::settings::{change_saved_settings, overlay};
+use crate::settings::change_saved_settings;
 use crate::task::{self, DataTask, Message, Prompt, Split, Task};
 use crate::text::LanguageModel;
 use crate::trainer::text::{
@@ -64,11 +63,6 @@ pub fn fits_texts(args: &FitArgs) -> bool {
 fn find_task_name(path: &Path) -> Option<String> {
     let name = path.to_str().filter(|name| !path.exists() && task::find(name).is_ok())?;
     Some(name.to_string())
-}
-
-/// Name of the task of a language model's checkpoint.
-pub fn saved_task_name(checkpoint: &Checkpoint) -> Result<String> {
-    Ok(overlay::text_at(&read_settings(checkpoint)?, "task").to_string())
 }
 
 /// Trains a new run.
