@@ -137,11 +137,8 @@ fn print_summary(runs: Vec<Value>, is_json: bool) -> Result<()> {
         ]
     };
     let rows: Vec<_> = summary.runs.iter().map(row).collect();
-    print_result(align_columns(
-        &["seed", "run", "score", "best iteration", "elapsed seconds"],
-        &rows,
-        2..,
-    ))?;
+    let header = ["seed", "run", "score", "best iteration", "elapsed seconds"];
+    print_result(align_columns(&header, &rows, 2..))?;
     let Summary { mean: Some(mean), interquartile_mean: Some(iqm), interval, runs } = summary
     else {
         return Ok(());

@@ -212,10 +212,8 @@ impl Session<'_> {
     /// Checks that all ranks resume from the same iteration.
     pub fn check_same_iteration(&self, team: &Team) -> Result<()> {
         let Some(checkpoint) = self.checkpoint() else { return Ok(()) };
-        Ok(team.check_identical(
-            "iteration in its last checkpoint",
-            &checkpoint.iteration.to_string(),
-        )?)
+        let iteration = checkpoint.iteration.to_string();
+        Ok(team.check_identical("iteration in its last checkpoint", &iteration)?)
     }
 
     /// Trains a run with these settings to its end or to Ctrl-C, then evaluates and reports its best policy; a dry run

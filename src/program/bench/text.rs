@@ -106,10 +106,8 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
     config.fit.iterations = 0;
     // Long enough that no schedule ends during the measurement.
     config.iterations = 1_000_000;
-    let rewards = RandomRewards {
-        task: open_task(task, task_settings)?,
-        parts: [RewardPart::new("random", 1.0)],
-    };
+    let parts = [RewardPart::new("random", 1.0)];
+    let rewards = RandomRewards { task: open_task(task, task_settings)?, parts };
     let rewards: Arc<dyn Task> = Arc::new(rewards);
     let mut model = match model {
         Some(model) => model,

@@ -117,10 +117,8 @@ impl Report {
                 vec![name.to_string(), format!("{share:.2}"), format!("{by_chance:.2}")]
             })
             .collect();
-        print_result(format!(
-            "\n{}",
-            align_columns(&["setting", "importance", "by chance"], &rows, 1..)
-        ))?;
+        let table = align_columns(&["setting", "importance", "by chance"], &rows, 1..);
+        print_result(format!("\n{table}"))?;
         let file = quote_path(Path::new(&self.best_path));
         eprint_line!("Best settings: {}. Next: grove train --config {file}", self.best_path);
         Ok(())
@@ -161,11 +159,8 @@ pub fn format_leaders(
         let settings = space::settings_at(&file.space, &trials[*index].point);
         vec![format_settings(&settings, &settings), index.to_string(), format_number(Some(*score))]
     };
-    align_columns(
-        &["best so far", "trial", "score"],
-        &best.iter().map(row).collect::<Vec<_>>(),
-        1..,
-    )
+    let rows: Vec<_> = best.iter().map(row).collect();
+    align_columns(&["best so far", "trial", "score"], &rows, 1..)
 }
 
 /// Returns the indices of trials from best to worst: trials of later rounds of halving first, since they had more

@@ -85,11 +85,8 @@ pub fn train(games: &Games, args: TrainArgs) -> Result<()> {
         Some(model) => Some(model),
         None => from.map(find_exported_model).transpose()?,
     };
-    train_new(
-        games,
-        &LanguageRequest { task, task_data, verifier: &verifier, model, is_sft: false },
-        &run,
-    )
+    let request = LanguageRequest { task, task_data, verifier: &verifier, model, is_sft: false };
+    train_new(games, &request, &run)
 }
 
 /// Finds the model exported by another run, which can be used like any other; if `run` is not a run, the path itself.
@@ -111,11 +108,8 @@ pub fn fit(games: &Games, args: FitArgs) -> Result<()> {
     let FitArgs { data, model, verifier, run } = args;
     let task = find_task_name(&data);
     let task_data = task.is_none().then_some(data);
-    train_new(
-        games,
-        &LanguageRequest { task, task_data, verifier: &verifier, model, is_sft: true },
-        &run,
-    )
+    let request = LanguageRequest { task, task_data, verifier: &verifier, model, is_sft: true };
+    train_new(games, &request, &run)
 }
 
 /// Command line of a new run.
@@ -252,12 +246,8 @@ impl LanguageSetup {
             if let Some(checkpoint) = session.checkpoint() {
                 trainer.restore(checkpoint)?;
             }
-            session.train(
-                &chosen,
-                LanguageRun::new(trainer.with_device(chosen.language_device())?),
-                &commented_settings,
-                &next_command,
-            )
+            let run = LanguageRun::new(trainer.with_device(chosen.language_device())?);
+            session.train(&chosen, run, &commented_settings, &next_command)
         })
     }
 
@@ -313,13 +303,8 @@ fn train_new(games: &Games, request: &LanguageRequest, args: &RunArgs) -> Result
     let (run_name, started) = (request.run_name(&task_name), Instant::now());
     let session =
         Session { args, games, origin: Origin::New(&run_name), iterations_of_epochs, started };
-    let setup = LanguageSetup {
-        task_name,
-        task_settings,
-        config,
-        task: task.clone(),
-        model: Mutex::new(model),
-    };
+    let model = Mutex::new(model);
+    let setup = LanguageSetup { task_name, task_settings, config, task: task.clone(), model };
     setup.train(&session, |folder| request.next_command(&*task, has_template, args, folder))
 }
 
