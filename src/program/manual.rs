@@ -134,10 +134,8 @@ mod tests {
 
     #[test]
     fn scripts_offer_the_names_of_games_tasks_and_settings() {
-        let (games, tasks) = (
-            builtin_games().joined_names().replace(',', ""),
-            crate::task::joined_names().replace(',', ""),
-        );
+        let names = [builtin_games().joined_names(), crate::task::joined_names()];
+        let [games, tasks] = names.map(|names| names.replace(',', ""));
         let [engines, precisions] =
             [EngineChoice::NAMES, Precision::NAMES].map(|names| names.join(" "));
         let bash = script_of(Shell::Bash);

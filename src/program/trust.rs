@@ -171,10 +171,8 @@ mod tests {
             let task_settings = [("verifier", "./v.sh"), ("folder", folder)];
             let task_settings =
                 task_settings.map(|(key, value)| (key.to_string(), Value::from(value)));
-            format_approved_settings(
-                &Table::from_iter(task_settings),
-                &Path::new(here).join(folder),
-            )
+            let folder = Path::new(here).join(folder);
+            format_approved_settings(&Table::from_iter(task_settings), &folder)
         };
         assert_ne!(text("", "/mine"), text("", "/theirs"));
         assert_ne!(text("sub", "/mine"), text("sub", "/theirs"));

@@ -189,19 +189,15 @@ mod tests {
         assert_eq!(events(&index, 2).matches("id: ").count(), 2);
         assert_eq!(index.index_after(id), Some(1));
 
+        let state =
+            |index: &MetricsIndex| (index.iteration(), index.generation, index.index_after(id));
         // A resumed run drops records; another run replaces it; the file is deleted.
         fs::write(&path, line(1, 0.5)).unwrap();
         assert!(poll(&mut index));
-        assert_eq!(
-            (index.iteration(), index.generation, index.index_after(id)),
-            (Some(1), 1, Some(1))
-        );
+        assert_eq!(state(&index), (Some(1), 1, Some(1)));
         fs::write(&path, line(1, 0.25)).unwrap();
         assert!(poll(&mut index));
-        assert_eq!(
-            (index.iteration(), index.generation, index.index_after(id)),
-            (Some(1), 2, None)
-        );
+        assert_eq!(state(&index), (Some(1), 2, None));
         fs::remove_file(&path).unwrap();
         assert!(poll(&mut index));
         assert_eq!((index.iteration(), index.generation, index.end()), (None, 3, 0));

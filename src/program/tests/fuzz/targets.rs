@@ -173,10 +173,8 @@ fn chat_template() {
 
 #[test]
 fn settings() {
-    let game = config_to_toml(
-        &CartPole::default(),
-        &TrainConfig::with_defaults_of(&CartPole::default()).unwrap(),
-    );
+    let game = CartPole::default();
+    let game = config_to_toml(&game, &TrainConfig::with_defaults_of(&game).unwrap());
     let text = b"task = \"sort\"\niterations = 3\n[model]\npath = \"tiny\"\n[lora]\nr = 8\n[sort]\nlength = 4\n";
     fuzz(&[game.into_bytes(), text.to_vec()], |bytes| {
         let Ok(text) = std::str::from_utf8(bytes) else { return };
