@@ -18,6 +18,7 @@ use crate::run::{
     RunLock, RunMetadata, RunSummary, SavedPolicy, Schedule, Subject, catch_panic, drive, finish,
     preview, restore_best,
 };
+use crate::settings::StopConfig;
 use crate::task::DataTask;
 use anyhow::{Result, bail};
 use std::path::Path;
@@ -137,25 +138,18 @@ fn check_unfinished(run: &dyn Run, folder: &RunFolder) -> Result<()> {
     let schedule = trainer.schedule();
     // The first rank may save it while others look.
     let is_unsaved = trainer.team().any(!folder.has_checkpoint(iteration))?;
-    match schedule.end_reason(iteration, trainer.best()) {
-        None | Some(EndReason::Seconds) => Ok(()),
-        Some(_)
-            if (is_unsaved || !folder.has_final_evaluation())
-                && iteration <= schedule.iterations =>
-        {
-            Ok(())
+    let is_complete = !is_unsaved && folder.has_final_evaluation();
+    let (is_beyond, patience) = (iteration > schedule.iterations, schedule.patience);
+    bail!(match schedule.end_reason(iteration, trainer.best()) {
+        None | Some(EndReason::Seconds) => return Ok(()),
+        Some(_) if !is_complete && !is_beyond => return Ok(()),
+        Some(EndReason::Iterations) if is_beyond => {
+            RunError::BeyondEnd { path, iterations: iteration }
         }
-        Some(EndReason::Iterations) if iteration > schedule.iterations => {
-            bail!(RunError::BeyondEnd { path, iterations: iteration })
-        }
-        Some(EndReason::Iterations) => bail!(RunError::Done { path, iterations: iteration }),
-        Some(EndReason::Score) => {
-            bail!(RunError::ScoreReached { path, score: schedule.stop.score })
-        }
-        Some(EndReason::Patience) => {
-            bail!(RunError::OutOfPatience { path, iteration, patience: schedule.patience })
-        }
-    }
+        Some(EndReason::Iterations) => RunError::Done { path, iterations: iteration },
+        Some(EndReason::Score) => RunError::ScoreReached { path, score: schedule.stop.score },
+        Some(EndReason::Patience) => RunError::OutOfPatience { path, iteration, patience },
+    })
 }
 
 /// Restores the best policy of a run that ended for the reason `end_reason`, and evaluates it. Evaluating a language
@@ -188,14 +182,11 @@ fn serve_until_interrupt(interrupt: &Interrupt) {
 /// Describes the early end of a run, one before its last iteration; `None` if it had them all, or ran
 /// out of patience.
 fn describe_early_end(end_reason: Option<EndReason>, schedule: &Schedule) -> Option<String> {
+    let StopConfig { score, seconds } = schedule.stop;
     match end_reason {
         None => Some("Interrupted".to_string()),
-        Some(EndReason::Seconds) => {
-            Some(format!("Trained for {} s (stop.seconds)", schedule.stop.seconds))
-        }
-        Some(EndReason::Score) => {
-            Some(format!("Reached a score of {} (stop.score)", schedule.stop.score))
-        }
+        Some(EndReason::Seconds) => Some(format!("Trained for {seconds} s (stop.seconds)")),
+        Some(EndReason::Score) => Some(format!("Reached a score of {score} (stop.score)")),
         Some(EndReason::Iterations | EndReason::Patience) => None,
     }
 }
