@@ -44,9 +44,9 @@ pub fn run(games: &Games, args: EvalArgs) -> Result<()> {
     }
     let has_language_options = args.model.is_some() || args.task_data.is_some() || args.k.is_some();
     if has_language_options || args.verifier.is_given() {
+        let run = args.run.display();
         bail!(
-            "{} is of a game; --model, --task-data, --k and --verifier are for language models",
-            args.run.display()
+            "{run} is of a game; --model, --task-data, --k and --verifier are for language models"
         );
     }
     (games.find(&read_game_name(&checkpoint)?)?.eval)(&games.models, &args, &checkpoint)

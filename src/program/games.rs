@@ -98,17 +98,14 @@ impl Games {
     /// If it has the name of a task, or of a setting or section of runs, which would clash with its own section of
     /// settings.
     pub fn add<G: ConfigurableGame>(&mut self, commands: GameCommands) {
-        let is_taken = TrainConfig::SETTINGS.iter().any(|setting| setting.key == G::NAME);
+        let name = G::NAME;
+        let mut settings =
+            TrainConfig::SETTINGS.iter().map(|setting| setting.key).chain(["env", "task"]);
         assert!(
-            !is_taken && !["env", "task"].contains(&G::NAME),
-            "a game cannot be called `{}`, as a setting is",
-            G::NAME
+            !settings.any(|key| key == name),
+            "a game cannot be called `{name}`, as a setting is"
         );
-        assert!(
-            task::find(G::NAME).is_err(),
-            "a game cannot be called `{}`, as a task is",
-            G::NAME
-        );
+        assert!(task::find(name).is_err(), "a game cannot be called `{name}`, as a task is");
         self.entries_mut().add::<G>(Box::new(commands));
     }
 

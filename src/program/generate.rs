@@ -69,15 +69,13 @@ pub fn run(args: GenerateArgs) -> Result<()> {
             printer.printed_bytes.into_inner().expect("no holder of the lock panics");
         print_result(text(&completions[0]).get(printed_bytes..).unwrap_or(""))?;
     } else {
-        completions
-            .iter()
-            .try_for_each(|completion| print_result(format_args!("{}\n---", text(completion))))?;
+        for completion in &completions {
+            print_result(format_args!("{}\n---", text(completion)))?;
+        }
     }
     let num_tokens: usize = completions.iter().map(|completion| completion.tokens.len()).sum();
-    eprint_line!(
-        "{num_tokens} tokens in {seconds:.2} s, {:.0} a second.",
-        num_tokens as f64 / seconds.max(1e-9)
-    );
+    let rate = num_tokens as f64 / seconds.max(1e-9);
+    eprint_line!("{num_tokens} tokens in {seconds:.2} s, {rate:.0} a second.");
     Ok(())
 }
 

@@ -74,12 +74,8 @@ impl ProgressLine {
             // Without a bar, stderr is not a terminal, and lines may be of any length.
             let width =
                 if bar.is_hidden() { usize::MAX } else { columns.saturating_sub(2 * digits + 3) };
-            self.print_above(|| {
-                eprint_line!(
-                    "{iteration:>digits$}/{num_iterations}  {}",
-                    join_fitting(&metrics, width)
-                )
-            });
+            let line = join_fitting(&metrics, width);
+            self.print_above(|| eprint_line!("{iteration:>digits$}/{num_iterations}  {line}"));
         }
     }
 

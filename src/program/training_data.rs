@@ -191,22 +191,17 @@ fn split_episodes(
         let (train, validation) = episodes.into_iter().partition(is_train);
         [train, validation]
     };
+    let DataConfig { path, window, validation: share, .. } = data;
+    let num_episodes = train.len() + validation.len();
     if train.is_empty() || validation.is_empty() {
         bail!(
-            "the dataset in {} has too few episodes, {}, to hold out a share of {} (data.validation); `ends` marks the last \
-             step of each",
-            data.path,
-            train.len() + validation.len(),
-            data.validation
+            "the dataset in {path} has too few episodes, {num_episodes}, to hold out a share of {share} (data.validation); \
+             `ends` marks the last step of each"
         );
     }
     let longest = train.iter().map(ExactSizeIterator::len).max().unwrap_or(0);
-    if data.window > longest {
-        bail!(
-            "data.window is {}, but the longest episode in {} has {longest} steps",
-            data.window,
-            data.path
-        );
+    if *window > longest {
+        bail!("data.window is {window}, but the longest episode in {path} has {longest} steps");
     }
     Ok([train, validation])
 }

@@ -196,20 +196,14 @@ fn measure(
 
 impl Display for Report<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self { model, num_params, precision, device, .. } = self;
+        let Self { num_prompts, prompt_tokens, group_size, completion_tokens, .. } = self;
+        let threads = pluralize(self.threads, "thread");
         writeln!(
             f,
-            "{} of {} parameters in {} on {}, {}: {} prompts of {:.1} tokens x {} completions of {}",
-            self.model,
-            self.num_params,
-            self.precision,
-            self.device,
-            pluralize(self.threads, "thread"),
-            self.num_prompts,
-            self.prompt_tokens,
-            self.group_size,
-            self.completion_tokens
+            "{model} of {num_params} parameters in {precision} on {device}, {threads}: {num_prompts} prompts of \
+             {prompt_tokens:.1} tokens x {group_size} completions of {completion_tokens}\n"
         )?;
-        writeln!(f)?;
         let rows = [
             ("generation", self.generated_per_second),
             ("update", self.learnt_per_second),

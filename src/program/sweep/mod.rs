@@ -204,10 +204,8 @@ impl<'a> Sweep<'a> {
             self.train(&trials, &indices, round, &interrupt)?;
             // A run that something else has stopped has no result, either.
             if interrupt.has_signal() || !self.pending_runs(&indices, round).is_empty() {
-                bail!(
-                    "interrupted; the same command continues the sweep in {}",
-                    self.folder.display()
-                );
+                let folder = self.folder.display();
+                bail!("interrupted; the same command continues the sweep in {folder}");
             }
             for index in indices {
                 let scores = self.results.scores(index, round, &self.seeds);

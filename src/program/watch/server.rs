@@ -72,16 +72,12 @@ impl Port {
     /// the machine's name to a local address.
     pub fn host_advice(&self) -> Option<String> {
         let is_name = self.host.parse::<IpAddr>().is_err() && !self.host.starts_with("localhost");
+        let (host, ip) = (&self.host, self.address.ip());
+        let is_own = || machine_name().is_some_and(|name| name.eq_ignore_ascii_case(host));
         (self.is_local() && is_name).then(|| {
+            let place = if is_own() { "name or its IP address" } else { "IP address" };
             format!(
-                "{} is {} here, which other machines cannot reach; --host 0.0.0.0 serves them, at this machine's {}",
-                self.host,
-                self.address.ip(),
-                if machine_name().is_some_and(|name| name.eq_ignore_ascii_case(&self.host)) {
-                    "name or its IP address"
-                } else {
-                    "IP address"
-                }
+                "{host} is {ip} here, which other machines cannot reach; --host 0.0.0.0 serves them, at this machine's {place}"
             )
         })
     }
