@@ -217,11 +217,8 @@ mod tests {
         assert!(index.last_line.len() <= MAX_READ_BYTES);
         let mut text = Vec::new();
         let next = index.append_records(0, &mut text).unwrap();
-        assert!(
-            next < 5000 && text.len() < 3 * MAX_READ_BYTES,
-            "{next} records in {} bytes",
-            text.len()
-        );
+        let bytes = text.len();
+        assert!(next < 5000 && bytes < 3 * MAX_READ_BYTES, "{next} records in {bytes} bytes");
         let all = events(&index, 0);
         assert_eq!(all.matches("event: record").count(), 5001);
         assert!(all.contains("-5000\n") && all.contains("-5001\n"));
