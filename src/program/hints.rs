@@ -88,10 +88,9 @@ pub fn add_hint(mut error: clap::Error, argv: &[OsString]) -> clap::Error {
         return error;
     }
     let Some(option) = unknown_option(&error, argv) else { return error };
-    let has_similar = match error.get(ContextKind::SuggestedArg) {
-        Some(ContextValue::String(suggested)) => is_like(&option, suggested),
-        _ => false,
-    };
+    let suggested = error.get(ContextKind::SuggestedArg);
+    let has_similar =
+        matches!(suggested, Some(ContextValue::String(suggested)) if is_like(&option, suggested));
     let hint = find_hint(&option, has_similar);
     if hint.is_none() && has_similar {
         return error;

@@ -310,22 +310,22 @@ pub fn start_thread_pool(threads: Option<u32>) -> Result<()> {
 
 /// Prints an error, and ends the other processes of the run, which would wait in vain.
 pub fn report_failure(error: &Error) {
-    if let Some((rank, size)) = mpi_rank() {
-        // An error of several ranks is printed by the first one that can.
-        let is_common = |cause: &(dyn std::error::Error + 'static)| {
-            cause.is::<TrainError>() || matches!(cause.downcast_ref(), Some(RunError::Train(_)))
-        };
-        if rank > 0 && (is_about_others(error) || error.chain().any(is_common)) {
-            // Long enough for another process to end this one.
-            std::thread::sleep(Duration::from_secs((3 * rank as u64).min(10)));
-        }
-        set_muted(false);
-        match rank {
-            0 => eprint_line!("error: {error:#}"),
-            _ => eprint_line!("error at rank {rank} of {size}: {error:#}"),
-        }
-        mpi::abort(1);
+    let Some((rank, size)) = mpi_rank() else {
+        eprint_line!("error: {error:#}");
         return;
+    };
+    // An error of several ranks is printed by the first one that can.
+    let is_common = |cause: &(dyn std::error::Error + 'static)| {
+        cause.is::<TrainError>() || matches!(cause.downcast_ref(), Some(RunError::Train(_)))
+    };
+    if rank > 0 && (is_about_others(error) || error.chain().any(is_common)) {
+        // Long enough for another process to end this one.
+        std::thread::sleep(Duration::from_secs((3 * rank as u64).min(10)));
     }
-    eprint_line!("error: {error:#}");
+    set_muted(false);
+    match rank {
+        0 => eprint_line!("error: {error:#}"),
+        _ => eprint_line!("error at rank {rank} of {size}: {error:#}"),
+    }
+    mpi::abort(1);
 }
