@@ -173,7 +173,6 @@ fn game_name<'a>(requested: Option<&'a str>, file: &'a toml::Table) -> Result<Op
     agree_on_subject(requested, in_file)
 }
 
-/// Trains a new run.
 pub fn train_new<G: ConfigurableGame>(games: &Games, run: &NewRun) -> Result<()> {
     ranks::run(run.args, DEFAULT_TIMEOUT, |rank| train_new_rank::<G>(games, run, rank))
 }
@@ -212,14 +211,10 @@ fn train_new_rank<G: ConfigurableGame>(games: &Games, run: &NewRun, rank: Rank) 
         data.as_ref().map(|data| data.iterations_of_epochs(&config, config.data.epochs));
     let origin = Origin::New(G::NAME);
     let session = Session { args, games, origin, iterations_of_epochs, started };
-    let setup = GameSetup { game, config, data, from: *from };
-    train_rank(&session, rank, setup, |folder| {
-        if can_improve_by_play {
-            format!("grove train {} --from {folder}", G::NAME)
-        } else {
-            format!("grove watch {folder}")
-        }
-    })
+    let next =
+        if can_improve_by_play { format!("train {} --from", G::NAME) } else { "watch".to_string() };
+    let next_command = |folder: &str| format!("grove {next} {folder}");
+    train_rank(&session, rank, game, &config, data, *from, next_command)
 }
 
 /// Checks that a run without a dataset has no settings for one.
@@ -235,7 +230,6 @@ fn refuse_data_settings<G: ConfigurableGame>(
     Ok(())
 }
 
-/// Resumes a run.
 pub fn resume<G: ConfigurableGame>(games: &Games, args: &TrainArgs, saved: SavedRun) -> Result<()> {
     ranks::run(&args.run, DEFAULT_TIMEOUT, |rank| resume_rank::<G>(games, args, saved, rank))
 }
@@ -260,29 +254,21 @@ fn resume_rank<G: ConfigurableGame>(
         data.as_ref().map(|data| data.iterations_of_epochs(&config, config.data.epochs));
     let origin = Origin::Saved(run);
     let session = Session { args: &args.run, games, origin, iterations_of_epochs, started };
-    let setup = GameSetup { game, config, data, from: None };
-    train_rank(&session, rank, setup, |folder| format!("grove watch {folder}"))
+    let next_command = |folder: &str| format!("grove watch {folder}");
+    train_rank(&session, rank, game, &config, data, None, next_command)
 }
 
-/// Inputs of a run of a game.
-struct GameSetup<'a, G> {
-    game: G,
-    config: TrainConfig,
-    /// The dataset; `None` for a run that plays.
-    data: Option<TrainingData>,
-    /// Run whose best policy a new run starts from.
-    from: Option<&'a Path>,
-}
-
-/// Trains one rank of a run, new or resumed. `next_command` gives the command to suggest at the end, from the folder.
+/// Trains one rank of a run, new or resumed, that plays unless it has `data`. A new one may start `from` the best policy
+/// of another run. `next_command` gives the command to suggest at the end, from the folder.
 fn train_rank<G: ConfigurableGame>(
     session: &Session,
     rank: Rank,
-    setup: GameSetup<G>,
+    game: G,
+    config: &TrainConfig,
+    data: Option<TrainingData>,
+    from: Option<&Path>,
     next_command: impl FnOnce(&str) -> String,
 ) -> Result<()> {
-    let GameSetup { game, config, data, from } = setup;
-    let config = &config;
     let create_network =
         |chosen: &ChosenDevice| session.games.models.new_network(game, config, &chosen.device);
     let try_rollout = |chosen: &ChosenDevice| {
