@@ -16,7 +16,7 @@ use crate::rng::{draw, uniform};
 use crate::run::pluralize;
 use crate::settings::{EngineChoice, Precision};
 use crate::task::{Completion, Prompt, RewardPart, Rewards, Split, Task, TaskError};
-use crate::trainer::text::{LanguageConfig, LanguageTrainer};
+use crate::trainer::text::{LanguageConfig, LanguageSettings, LanguageTrainer};
 use anyhow::{Result, bail, ensure};
 use burn::tensor::Device;
 use serde::Serialize;
@@ -100,7 +100,7 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
     let precision = default_precision(&args.device);
     let precision = language_defaults(task, &path, num_params, precision)?.precision;
     let defaults = LanguageConfig { precision, ..LanguageConfig::for_model(&path) };
-    let (task_settings, mut config) =
+    let LanguageSettings { task_settings, mut config, .. } =
         resolve_settings(task, Table::new(), defaults, file, &args.set)?;
     config.precision = args.precision.unwrap_or(config.precision);
     config.fit.iterations = 0;

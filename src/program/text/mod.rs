@@ -20,7 +20,6 @@ use super::settings::{add_comments, language_defaults};
 use super::training_data::{names_iterations, note_iterations_of_epochs};
 use super::trust;
 use crate::disk;
-use crate::parallel::Team;
 use crate::run::{LanguageRun, RunFolder};
 use crate::settings::change_saved_settings;
 use crate::task::{self, DataTask, Message, Prompt, Split, Task};
@@ -217,52 +216,39 @@ fn count_iterations_of_epochs(task: &dyn Task, config: &LanguageConfig) -> Optio
     Some(config.iterations_of_epochs(prompts))
 }
 
-/// A run of a language model, ready to start or to resume.
-struct LanguageSetup {
-    /// Name and settings of the task.
-    task_name: String,
-    task_settings: Table,
-    config: LanguageConfig,
-    task: Arc<dyn Task>,
-    /// Initial model, until all ranks have taken it; `None` for a new one.
-    model: Mutex<Option<LanguageModel>>,
-}
-
-impl LanguageSetup {
-    /// Trains the run on all its ranks. `next_command` gives the command to suggest at the end, from the run directory.
-    fn train(&self, session: &Session, next_command: impl Fn(&str) -> String + Sync) -> Result<()> {
-        let Self { task_name, task_settings, config, task, .. } = self;
-        let settings = join_language_settings(task_name, task_settings, config);
-        let commented_settings = add_comments(&settings, task::find(task_name)?.settings);
-        let prompts = PromptFile::find(task_name, task_settings)?.map(|file| file.path);
-        ranks::run(session.args, TIMEOUT, |rank| {
-            let (chosen, team) = rank.for_language_model().choose_device()?;
-            let model = self.take_model(&team, &settings)?;
-            ranks::check_same_data(&team, prompts.as_slice())?;
-            session.check_same_iteration(&team)?;
-            let trainer =
-                LanguageTrainer::for_task_of_team(task.clone(), config.clone(), model, team)?;
-            let mut trainer = trainer.with_settings(settings.clone());
-            if let Some(checkpoint) = session.checkpoint() {
-                trainer.restore(checkpoint)?;
-            }
-            let run = LanguageRun::new(trainer.with_device(chosen.language_device())?);
-            session.train(&chosen, run, &commented_settings, &next_command)
-        })
-    }
-
-    /// Clones the model for a rank, after checking that all ranks train it with these settings. Afterwards the shared
-    /// copy is dropped, so that the first update does not copy the weights.
-    fn take_model(&self, team: &Team, settings: &Table) -> Result<Option<LanguageModel>> {
-        let lock = || self.model.lock().unwrap_or_else(PoisonError::into_inner);
+/// Trains a run on all its ranks, with a new model if `model` is `None`. `next_command` gives the command to suggest at
+/// the end, from the run directory.
+fn train_on_ranks(
+    session: &Session,
+    settings: &LanguageSettings,
+    task: &Arc<dyn Task>,
+    model: Option<LanguageModel>,
+    next_command: impl Fn(&str) -> String + Sync,
+) -> Result<()> {
+    let LanguageSettings { task_name, task_settings, config } = settings;
+    let settings = join_language_settings(task_name, task_settings, config);
+    let commented_settings = add_comments(&settings, task::find(task_name)?.settings);
+    let prompts = PromptFile::find(task_name, task_settings)?.map(|file| file.path);
+    let shared_model = Mutex::new(model);
+    let lock = || shared_model.lock().unwrap_or_else(PoisonError::into_inner);
+    ranks::run(session.args, TIMEOUT, |rank| {
+        let (chosen, team) = rank.for_language_model().choose_device()?;
         let model = lock().clone();
         team.check_identical("setting", &settings.to_string())?;
+        // All ranks have it now, and the first update need not copy the weights.
         *lock() = None;
-        Ok(model)
-    }
+        ranks::check_same_data(&team, prompts.as_slice())?;
+        session.check_same_iteration(&team)?;
+        let trainer = LanguageTrainer::for_task_of_team(task.clone(), config.clone(), model, team)?;
+        let mut trainer = trainer.with_settings(settings.clone());
+        if let Some(checkpoint) = session.checkpoint() {
+            trainer.restore(checkpoint)?;
+        }
+        let run = LanguageRun::new(trainer.with_device(chosen.language_device())?);
+        session.train(&chosen, run, &commented_settings, &next_command)
+    })
 }
 
-/// Starts a new run.
 fn train_new(games: &Games, request: &LanguageRequest, args: &RunArgs) -> Result<()> {
     ensure!(args.engine.is_none(), ENGINE_ERROR);
     let file = args.read_settings()?;
@@ -281,8 +267,9 @@ fn train_new(games: &Games, request: &LanguageRequest, args: &RunArgs) -> Result
     assignments.extend(args.seed.map(|seed| format!("seed={seed}")));
     assignments.extend(args.iterations.map(|iterations| format!("iterations={iterations}")));
     let has_iterations = args.iterations.is_some() || names_iterations(&file, &args.set);
-    let (mut task_settings, mut config) =
+    let mut settings =
         resolve_settings(&task_name, task_settings, defaults, file.clone(), &assignments)?;
+    let LanguageSettings { task_settings, config, .. } = &mut settings;
     config.precision = args.precision.unwrap_or(config.precision);
     if request.is_sft && !config.is_sft_only() {
         bail!(
@@ -293,9 +280,9 @@ fn train_new(games: &Games, request: &LanguageRequest, args: &RunArgs) -> Result
     if let Some(adapters) = model.as_ref().and_then(|model| model.adapters.as_ref()) {
         config.lora.adopt(adapters.config())?;
     }
-    trust::check(&task_name, &task_settings, request.verifier, &args.set)?;
-    let task = open_new_task(&task_name, &mut task_settings)?;
-    let iterations_of_epochs = count_iterations_of_epochs(&*task, &config);
+    trust::check(&task_name, task_settings, request.verifier, &args.set)?;
+    let task = open_new_task(&task_name, task_settings)?;
+    let iterations_of_epochs = count_iterations_of_epochs(&*task, config);
     if let Some(iterations) = iterations_of_epochs.filter(|_| request.is_sft && !has_iterations) {
         note_iterations_of_epochs(&file, config.iterations, iterations);
         config.iterations = iterations;
@@ -303,9 +290,8 @@ fn train_new(games: &Games, request: &LanguageRequest, args: &RunArgs) -> Result
     let (run_name, started) = (request.run_name(&task_name), Instant::now());
     let session =
         Session { args, games, origin: Origin::New(&run_name), iterations_of_epochs, started };
-    let model = Mutex::new(model);
-    let setup = LanguageSetup { task_name, task_settings, config, task: task.clone(), model };
-    setup.train(&session, |folder| request.next_command(&*task, has_template, args, folder))
+    let next_command = |folder: &str| request.next_command(&*task, has_template, args, folder);
+    train_on_ranks(&session, &settings, &task, model, next_command)
 }
 
 /// Resumes a run from a checkpoint.
@@ -313,20 +299,19 @@ pub fn resume(games: &Games, args: &TrainArgs, run: SavedRun) -> Result<()> {
     let TrainArgs { run: args, task_data, verifier, model, .. } = args;
     let mut saved = read_settings(run.checkpoint)?;
     change_saved_settings(&mut saved, &args.set)?;
-    let LanguageSettings { task_name, mut task_settings, mut config } =
-        split_language_settings(saved)?;
+    let mut settings = split_language_settings(saved)?;
+    let LanguageSettings { task_name, task_settings, config } = &mut settings;
     config.iterations = args.iterations.unwrap_or(config.iterations);
     config.validate()?;
-    let task = reopen_task(&task_name, &mut task_settings, task_data.as_deref(), verifier)?;
+    let task = reopen_task(task_name, task_settings, task_data.as_deref(), verifier)?;
     let load = || load_language_model(run.checkpoint, model.as_deref());
     let model = with_note(READING_MODEL, load)?;
     let has_template = model.template.is_some();
     let (origin, iterations_of_epochs) =
-        (Origin::Saved(run), count_iterations_of_epochs(&*task, &config));
+        (Origin::Saved(run), count_iterations_of_epochs(&*task, config));
     let session = Session { args, games, origin, iterations_of_epochs, started: Instant::now() };
-    let model = Mutex::new(Some(model));
-    let setup = LanguageSetup { task_name, task_settings, config, task: task.clone(), model };
-    setup.train(&session, |folder| inspection_command(&*task, has_template, folder))
+    let next_command = |folder: &str| inspection_command(&*task, has_template, folder);
+    train_on_ranks(&session, &settings, &task, Some(model), next_command)
 }
 
 #[cfg(test)]

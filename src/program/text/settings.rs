@@ -40,7 +40,7 @@ pub fn resolve_settings(
     defaults: LanguageConfig,
     file: Table,
     assignments: &[String],
-) -> Result<(Table, LanguageConfig)> {
+) -> Result<LanguageSettings> {
     for key in requested.keys().filter(|key| !["digest", "folder"].contains(&&***key)) {
         let setting = format!("{name}.{key}");
         if overlay::assigns(assignments, &setting) {
@@ -54,12 +54,12 @@ pub fn resolve_settings(
     overlay::lay_over(&mut table, file)?;
     overlay::lay_over(&mut table, Table::from_iter([(name.to_string(), requested.into())]))?;
     overlay::apply_assignments(&mut table, assignments)?;
-    let split = split_language_settings(table)?;
-    let LanguageSettings { task_settings, mut config, .. } = split;
+    let mut settings = split_language_settings(table)?;
+    let config = &mut settings.config;
     config.model.path = path;
     config.fit.iterations = config.fit.iterations.min(config.iterations);
     config.validate()?;
-    Ok((task_settings, config))
+    Ok(settings)
 }
 
 /// Checks the settings of a new run of a task with these assignments of `--set`. The model, whose size decides the
@@ -69,9 +69,8 @@ pub fn validate(name: &str, assignments: &[String]) -> Result<()> {
     let sizes = if path == TINY { vec![None] } else { vec![Some(0), Some(usize::MAX)] };
     let check = |size: Option<usize>| -> Result<()> {
         let defaults = language_defaults(name, &path, size, Precision::F32)?;
-        let (task_settings, _) =
-            resolve_settings(name, Table::new(), defaults, Table::new(), assignments)?;
-        Ok((task::find(name)?.check)(task_settings)?)
+        let settings = resolve_settings(name, Table::new(), defaults, Table::new(), assignments)?;
+        Ok((task::find(name)?.check)(settings.task_settings)?)
     };
     sizes.into_iter().map(check).reduce(Result::or).unwrap_or(Ok(()))
 }

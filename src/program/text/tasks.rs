@@ -33,10 +33,9 @@ pub fn open_requested_task(
     let request = LanguageRequest { task, task_data, verifier, model: None, is_sft: false };
     let (name, requested) = request.resolve_task(&Table::new())?;
     let defaults = LanguageConfig::for_model(TINY);
-    let (task_settings, _) =
-        resolve_settings(&name, requested, defaults, Table::new(), assignments)?;
-    trust::check(&name, &task_settings, verifier, assignments)?;
-    open_task(&name, task_settings)
+    let settings = resolve_settings(&name, requested, defaults, Table::new(), assignments)?;
+    trust::check(&name, &settings.task_settings, verifier, assignments)?;
+    open_task(&name, settings.task_settings)
 }
 
 /// Opens a task and prints its notes.
