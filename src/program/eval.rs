@@ -90,7 +90,6 @@ fn evaluate_language_model(args: &EvalArgs, checkpoint: &Checkpoint) -> Result<(
     })
 }
 
-/// Evaluates, and prints the scores.
 fn evaluate_and_report(
     args: &EvalArgs,
     checkpoint: &Checkpoint,

@@ -19,7 +19,6 @@ use crate::trainer::{config_to_toml, read_game_name, read_policy_params};
 use anyhow::{Result, bail, ensure};
 use serde::Serialize;
 
-/// A policy in the format `json`.
 #[derive(Serialize)]
 struct JsonPolicy<'a> {
     env: &'a str,

@@ -27,7 +27,6 @@ impl Models {
         self.0.push((name, Network::user_defined::<M>));
     }
 
-    /// The names of the models.
     pub fn names(&self) -> Vec<&'static str> {
         self.0.iter().map(|(name, _)| *name).collect()
     }

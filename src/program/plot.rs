@@ -38,7 +38,6 @@ impl RunGroup {
     }
 }
 
-/// A row of the table.
 #[derive(Serialize)]
 struct Row {
     name: String,

@@ -52,7 +52,6 @@ const SEARCH_KEYS: [(&str, &[Search]); 5] = [
     ("batch", &[Search::Tpe]),
 ];
 
-/// File of a sweep.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SweepFile {
@@ -322,7 +321,6 @@ impl<'a> Sweep<'a> {
         eprint_line!("{round}{}, {}.", pluralize(num_runs, "run"), concurrency.describe());
     }
 
-    /// Folder of a run.
     fn run_folder(&self, run: &RunKey) -> PathBuf {
         let RunKey { trial, round, seed } = run;
         let rounds = if self.file.search == Search::Halving {

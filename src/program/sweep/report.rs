@@ -22,7 +22,6 @@ const LEADING_TRIALS: usize = 5;
 /// Number of parts of a range of numbers that are compared for a setting's importance.
 const RANGE_PARTS: usize = 4;
 
-/// Report of a sweep.
 #[derive(Serialize)]
 pub struct Report {
     trials: Vec<RankedTrial>,
@@ -83,7 +82,6 @@ impl Report {
             .with_context(|| format!("cannot write {}", self.best_path))
     }
 
-    /// Prints the report.
     pub fn print(&self, sweep: &Sweep) -> Result<()> {
         if sweep.args.json {
             return print_json(self);

@@ -265,7 +265,6 @@ pub fn grid_points(space: &Space, steps: usize) -> Vec<Point> {
     points
 }
 
-/// Settings at a point.
 pub fn settings_at(space: &Space, point: &[f64]) -> BTreeMap<String, Value> {
     let pairs = space.iter().zip(point);
     pairs.map(|((name, range), position)| (name.clone(), range.value_at(*position))).collect()

@@ -17,7 +17,6 @@ const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// The sections of a checkpoint that a viewer needs; the others are for resuming the run.
 pub const PUBLIC_SECTIONS: [&str; 2] = ["config.toml", "weights.safetensors"];
 
-/// The state of a run.
 #[derive(Default)]
 pub struct RunState {
     pub name: String,
