@@ -135,8 +135,7 @@ fn adapters() {
     let folder = TempDir::new().unwrap();
     let base = tests_folder().join("language/qwen2");
     let mut model = LanguageModel::load(&base).unwrap();
-    let config = LoraConfig::new(2);
-    model.adapters = Some(Adapters::zeros(&model.shape, &config));
+    model.adapters = Some(Adapters::zeros(&model.shape, &LoraConfig::new(2)));
     model.save(folder.path()).unwrap();
     for name in ["adapter_config.json", "adapter_model.safetensors"] {
         fuzz_in_place(&folder.path().join(name), || {
@@ -248,11 +247,8 @@ fn problems() {
 /// Writes a dataset of two episodes.
 fn write_dataset(folder: &Path) {
     let mut writer = DatasetWriter::create(folder, Manifest::new("cartpole")).unwrap();
-    let statuses = [
-        EpisodeStatus::new(false, false),
-        EpisodeStatus::new(true, false),
-        EpisodeStatus::new(false, true),
-    ];
+    let ends = [(false, false), (true, false), (false, true)];
+    let statuses = ends.map(|(terminated, truncated)| EpisodeStatus::new(terminated, truncated));
     let columns = StepColumns {
         num_features: 4,
         obs: (0..12).map(|i| i as f32).collect(),
