@@ -363,9 +363,8 @@ fn http_head() {
             client.shutdown().await.unwrap();
             let service = service_fn(async |request: Request<_>| {
                 let refused = check_request(&request, &hosts).err();
-                Ok::<_, Infallible>(Response::new(
-                    refused.map_or("", |refused| refused.text).to_string(),
-                ))
+                let text = refused.map_or_else(String::new, |refused| refused.text.into());
+                Ok::<_, Infallible>(Response::new(text))
             });
             let connection = http1::Builder::new();
             let _ = connection.serve_connection(TokioIo::new(server), service).await;
