@@ -351,17 +351,12 @@ fn missing_error(table: &Table, key: &str, leaf: &str, foreign: Option<&str>) ->
     if VALUE_FUNCTION_SETTINGS.contains(&leaf) {
         return ConfigError::ValueFunction { key: key.to_string() };
     }
-    if let Some(ours) = foreign {
-        return unknown_key_error(key, Some(ours.to_string()));
+    if foreign.is_none()
+        && let Some(kind) = kind_with_setting(table, key)
+    {
+        return other_run_error(table, key, kind);
     }
-    match kind_with_setting(table, key) {
-        Some(kind) => other_run_error(table, key, kind),
-        None => unknown_key_error(key, nearest_path(table, key, leaf)),
-    }
-}
-
-/// The error for a key that no setting has.
-fn unknown_key_error(key: &str, suggestion: Option<String>) -> ConfigError {
+    let suggestion = foreign.map(str::to_string).or_else(|| nearest_path(table, key, leaf));
     ConfigError::UnknownKey { key: key.to_string(), suggestion }
 }
 
