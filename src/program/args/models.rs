@@ -1,6 +1,6 @@
 //! Options of the commands that use a trained policy or a language model.
 
-use super::parsers::{count_in, one_of, parse_sampling, parse_seed, parse_temperature};
+use super::parsers::{OneOf, count_in, parse_sampling, parse_seed, parse_temperature};
 use super::verifier::VerifierArgs;
 use crate::settings::Precision;
 use crate::text::GgufType;
@@ -73,7 +73,7 @@ pub struct GenerateArgs {
     pub completions: usize,
     /// Precision of matrix products.
     #[arg(long, default_value = "f32", value_name = "NAME",
-        value_parser = one_of(&[Precision::F32, Precision::Bf16], Precision::name))]
+        value_parser = OneOf(&[Precision::F32, Precision::Bf16], Precision::name))]
     pub precision: Precision,
     /// Random seed of sampling.
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = parse_seed::<u64>, allow_negative_numbers = true)]
@@ -102,7 +102,7 @@ pub struct ExportArgs {
     #[arg(long)]
     pub merge: bool,
     /// Number format of a GGUF file [default: f32].
-    #[arg(long, value_name = "NAME", value_parser = one_of(GgufType::ALL, GgufType::name))]
+    #[arg(long, value_name = "NAME", value_parser = OneOf(GgufType::ALL, GgufType::name))]
     pub outtype: Option<GgufType>,
     /// Also write random observations with the policy's logits, to check the exported policy elsewhere (safetensors).
     #[arg(long, value_name = "FILE")]

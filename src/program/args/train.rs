@@ -1,6 +1,6 @@
 //! Options of the commands that train.
 
-use super::parsers::{Seeds, count_in, one_of, parse_seed, parse_seeds};
+use super::parsers::{OneOf, Seeds, count_in, parse_seed, parse_seeds};
 use super::verifier::VerifierArgs;
 use crate::disk::input;
 use crate::settings::{EngineChoice, Precision, overlay};
@@ -93,10 +93,10 @@ pub struct RunArgs {
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub device: String,
     /// The engine; `auto` is the fastest that supports the settings.
-    #[arg(long, value_name = "NAME", value_parser = one_of(EngineChoice::ALL, EngineChoice::name))]
+    #[arg(long, value_name = "NAME", value_parser = OneOf(EngineChoice::ALL, EngineChoice::name))]
     pub engine: Option<EngineChoice>,
     /// Precision of matrix products, where supported.
-    #[arg(long, value_name = "NAME", value_parser = one_of(Precision::ALL, Precision::name))]
+    #[arg(long, value_name = "NAME", value_parser = OneOf(Precision::ALL, Precision::name))]
     pub precision: Option<Precision>,
     /// Number of CPU threads; does not affect the result [default: one per core].
     #[arg(long, value_name = "N", value_parser = count_in::<u32>(1..=1024))]
