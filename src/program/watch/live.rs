@@ -45,7 +45,8 @@ pub struct ServedPolicy {
 /// The live state of a run, shared between threads.
 pub struct LiveRun {
     state: Mutex<RunState>,
-    changes: watch::Sender<()>,
+    /// Wakes the connections that follow the run.
+    pub changes: watch::Sender<()>,
 }
 
 impl LiveRun {
@@ -73,11 +74,6 @@ impl LiveRun {
     /// Locks the current state. Hold the guard briefly, since it blocks the other threads.
     pub fn lock_state(&self) -> MutexGuard<'_, RunState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Subscribes to changes from now on.
-    pub fn subscribe(&self) -> watch::Receiver<()> {
-        self.changes.subscribe()
     }
 }
 
@@ -125,7 +121,7 @@ impl Follower {
 
     /// Lists the saved checkpoints, newest first.
     fn list_checkpoints(&self) -> Vec<String> {
-        let store = Store::new(self.files.root().join("checkpoints"));
+        let store = Store::new(self.files.root.join("checkpoints"));
         let iterations = store.iterations().unwrap_or_default().into_iter().rev();
         let name = |iteration| Some(store.path(iteration).file_name()?.to_str()?.to_string());
         iterations.filter_map(name).map(|name| format!("checkpoints/{name}")).collect()

@@ -20,7 +20,7 @@ pub struct MetricsIndex {
     file: Option<File>,
     records: Vec<RecordPosition>,
     /// Offset of the end of the last complete line.
-    end: u64,
+    pub end: u64,
     /// The last complete line, malformed or not, by which the file is recognized.
     last_line: Vec<u8>,
     /// Offset of the last complete line.
@@ -39,11 +39,6 @@ impl MetricsIndex {
     /// Iteration of the newest record.
     pub fn iteration(&self) -> Option<u32> {
         self.records.last().map(|record| record.iteration)
-    }
-
-    /// Offset of the end of the last complete line.
-    pub fn end(&self) -> u64 {
-        self.end
     }
 
     /// Index of the record after the one with the event id `id`, if that one is in this file.
@@ -177,8 +172,8 @@ mod tests {
         for strange in ["", "1", "x-1", &id.replace("-1", "-3"), &format!("{id}x")] {
             assert_eq!(index.index_after(strange), None, "{strange}");
         }
-        let bytes = index.read_range(0, index.end()).unwrap();
-        assert_eq!(bytes, torn.as_bytes()[..index.end() as usize]);
+        let bytes = index.read_range(0, index.end).unwrap();
+        assert_eq!(bytes, torn.as_bytes()[..index.end as usize]);
 
         // The torn line is complete; malformed records and those that would break an event are skipped.
         let rest =
@@ -200,7 +195,7 @@ mod tests {
         assert_eq!(state(&index), (Some(1), 2, None));
         fs::remove_file(&path).unwrap();
         assert!(poll(&mut index));
-        assert_eq!((index.iteration(), index.generation, index.end()), (None, 3, 0));
+        assert_eq!((index.iteration(), index.generation, index.end), (None, 3, 0));
         assert!(!poll(&mut index));
     }
 

@@ -97,7 +97,7 @@ impl Site {
     fn metrics_response(&self) -> Result<Response<Body>, Refusal> {
         let (generation, end) = {
             let run = self.live.lock_state();
-            (run.metrics.generation, run.metrics.end())
+            (run.metrics.generation, run.metrics.end)
         };
         if end == 0 {
             return Err(not_found());
