@@ -7,7 +7,7 @@ use crate::device::{self, DeviceInfo};
 use crate::env::{self, CheckOptions, CheckReport, Finding};
 use crate::run::pluralize;
 use crate::trainer::new_settings;
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 use serde::Serialize;
 use std::fmt::{self, Display, Formatter};
 
@@ -41,10 +41,8 @@ pub fn check<G: ConfigurableGame>(args: &CheckArgs) -> Result<()> {
     } else {
         print_result(&report)?
     }
-    match num_findings {
-        0 => Ok(()),
-        _ => bail!("{} found in {}", pluralize(num_findings, "problem"), G::NAME),
-    }
+    ensure!(num_findings == 0, "{} found in {}", pluralize(num_findings, "problem"), G::NAME);
+    Ok(())
 }
 
 /// The findings, with the extent of the check.

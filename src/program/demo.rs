@@ -53,10 +53,7 @@ pub fn demonstrate<G: ConfigurableGame>(models: &Models, args: &DemoArgs) -> Res
     env::validate(&game).map_err(anyhow::Error::msg)?;
     let player = find_demonstrator(models, game, &args.player)?;
     let manifest = Manifest {
-        settings: match serde_json::to_value(game)? {
-            serde_json::Value::Object(settings) => settings,
-            _ => Default::default(),
-        },
+        settings: serde_json::to_value(game)?.as_object().cloned().unwrap_or_default(),
         player: args.player.clone(),
         features: game.feature_names(),
         actions: game.action_names(),

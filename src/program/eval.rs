@@ -44,9 +44,9 @@ pub fn run(games: &Games, args: EvalArgs) -> Result<()> {
     }
     let has_language_options = args.model.is_some() || args.task_data.is_some() || args.k.is_some();
     if has_language_options || args.verifier.is_given() {
+        let run = args.run.display();
         bail!(
-            "{} is of a game; --model, --task-data, --k and --verifier are for language models",
-            args.run.display()
+            "{run} is of a game; --model, --task-data, --k and --verifier are for language models"
         );
     }
     (games.find(&read_game_name(&checkpoint)?)?.eval)(&games.models, &args, &checkpoint)
@@ -73,31 +73,23 @@ fn evaluate_language_model(args: &EvalArgs, checkpoint: &Checkpoint) -> Result<(
     config.seed = args.seed;
     let load = || load_language_model(checkpoint, args.model.as_deref());
     let model = with_note(text::READING_MODEL, load)?;
-    let task = text::reopen_task(
-        &task_name,
-        &mut task_settings,
-        args.task_data.as_deref(),
-        &args.verifier,
-    )?;
+    let data = args.task_data.as_deref();
+    let task = text::reopen_task(&task_name, &mut task_settings, data, &args.verifier)?;
     let trainer = LanguageTrainer::for_task(task, config, Some(model))?;
     let trainer = trainer.with_checkpoint(checkpoint)?;
     let sampling = trainer.sampling();
     let greedy = Sampling { temperature: 0.0, ..sampling.clone() };
+    let k = args.k.unwrap_or(DEFAULT_COMPLETIONS);
     evaluate_and_report(args, checkpoint, Subject::Task(task_name), || {
         Ok(Scores {
             greedy: trainer.evaluate(args.episodes, 1, &greedy)?,
-            sampled: Some(trainer.evaluate(
-                args.episodes,
-                args.k.unwrap_or(DEFAULT_COMPLETIONS),
-                &sampling,
-            )?),
+            sampled: Some(trainer.evaluate(args.episodes, k, &sampling)?),
             seed: args.seed,
             reference_scores: Vec::new(),
         })
     })
 }
 
-/// Evaluates, and prints the scores.
 fn evaluate_and_report(
     args: &EvalArgs,
     checkpoint: &Checkpoint,

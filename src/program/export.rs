@@ -16,10 +16,9 @@ use crate::rng::{draw, uniform};
 use crate::run::{RunFolder, is_of_language_model};
 use crate::settings::TrainConfig;
 use crate::trainer::{config_to_toml, read_game_name, read_policy_params};
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use serde::Serialize;
 
-/// A policy in the format `json`.
 #[derive(Serialize)]
 struct JsonPolicy<'a> {
     env: &'a str,
@@ -83,11 +82,8 @@ pub fn write<G: ConfigurableGame>(
     let (layout, values) = read_policy_params(checkpoint, game, &config)?;
     let iteration = checkpoint.iteration;
     let format = args.format.unwrap_or(ExportFormat::Onnx);
-    if args.merge || args.outtype.is_some() {
-        bail!(LANGUAGE_OPTIONS_ERROR);
-    }
-    let policy = ExportedPolicy { game, config: &config, iteration, layout, values };
-    let bytes = policy.encode(format)?;
+    ensure!(!args.merge && args.outtype.is_none(), LANGUAGE_OPTIONS_ERROR);
+    let bytes = encode(format, game, &config, iteration, &layout, &values)?;
     let stem = output_stem(&args.run);
     let out = args.out.clone().unwrap_or_else(|| format!("{stem}.{}", name_of(&format)).into());
     args.samples.iter().chain([&out]).try_for_each(|path| RunFolder::check_output(path))?;
@@ -108,44 +104,38 @@ pub fn write<G: ConfigurableGame>(
     }
 }
 
-/// A policy to export.
-struct ExportedPolicy<'a, G> {
+/// Encodes a policy as a file in a format of games' policies.
+fn encode<G: ConfigurableGame>(
+    format: ExportFormat,
     game: G,
-    config: &'a TrainConfig,
+    config: &TrainConfig,
     iteration: u64,
-    layout: Vec<Parameter>,
-    values: Vec<f32>,
-}
-
-impl<G: ConfigurableGame> ExportedPolicy<'_, G> {
-    /// Encodes it as a file in a format of games' policies.
-    fn encode(&self, format: ExportFormat) -> Result<Vec<u8>> {
-        let Self { game, config, iteration, layout, values } = self;
-        let (num_features, num_actions) = (game.num_features(), game.num_actions());
-        Ok(match format {
-            ExportFormat::Onnx => onnx::encode(&onnx::Policy {
-                name: G::NAME,
-                config: &config.policy,
-                num_features,
-                num_actions,
-                params: values,
-            })?,
-            ExportFormat::Safetensors => {
-                let header = Header { iteration: *iteration, config: config_to_toml(game, config) };
-                write_params(layout, values, Some(&header))
-            }
-            ExportFormat::Gguf => bail!(LANGUAGE_OPTIONS_ERROR),
-            ExportFormat::Json => serde_json::to_vec(&JsonPolicy {
-                env: G::NAME,
-                iteration: *iteration,
-                kind: config.policy.kind.to_string(),
-                activation: config.policy.activation.to_string(),
-                features: game.feature_names(),
-                actions: game.action_names(),
-                tensors: split_into_tensors(layout, values),
-            })?,
-        })
-    }
+    layout: &[Parameter],
+    values: &[f32],
+) -> Result<Vec<u8>> {
+    Ok(match format {
+        ExportFormat::Onnx => onnx::encode(&onnx::Policy {
+            name: G::NAME,
+            config: &config.policy,
+            num_features: game.num_features(),
+            num_actions: game.num_actions(),
+            params: values,
+        })?,
+        ExportFormat::Safetensors => {
+            let header = Header { iteration, config: config_to_toml(&game, config) };
+            write_params(layout, values, Some(&header))
+        }
+        ExportFormat::Gguf => bail!(LANGUAGE_OPTIONS_ERROR),
+        ExportFormat::Json => serde_json::to_vec(&JsonPolicy {
+            env: G::NAME,
+            iteration,
+            kind: config.policy.kind.to_string(),
+            activation: config.policy.activation.to_string(),
+            features: game.feature_names(),
+            actions: game.action_names(),
+            tensors: split_into_tensors(layout, values),
+        })?,
+    })
 }
 
 fn split_into_tensors<'a>(layout: &'a [Parameter], mut values_left: &'a [f32]) -> Vec<Tensor<'a>> {

@@ -6,11 +6,11 @@ use super::model_card::format_card;
 use super::output::{eprint_line, print_json};
 use super::progress_note::with_note;
 use super::recorded_run::RecordedRun;
-use super::text::{load_model, load_named_model};
+use super::text::load_named_model;
 use crate::disk;
 use crate::run::RunFolder;
 use crate::text::{GgufType, LanguageModel};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -51,17 +51,12 @@ pub fn output_stem(path: &Path) -> String {
 
 /// Writes the model at `path`, which `run` has trained if it is known.
 pub fn write(games: &Games, args: &ExportArgs, path: &Path, run: Option<&RunFolder>) -> Result<()> {
-    if args.samples.is_some() {
-        bail!("--samples is for games");
-    }
+    ensure!(args.samples.is_none(), "--samples is for games");
     let format = args.format.unwrap_or(ExportFormat::Gguf);
     if args.outtype.is_some() && format != ExportFormat::Gguf {
         bail!("--outtype is for the format gguf");
     }
-    let mut model = match run {
-        Some(run) => load_named_model(run.path())?,
-        None => load_model(path)?,
-    };
+    let mut model = load_named_model(run.map_or(path, RunFolder::path))?;
     if args.merge {
         model = model.merge_adapters();
     }
@@ -102,9 +97,7 @@ fn write_folder(
     out: &Path,
     run: Option<&RunFolder>,
 ) -> Result<()> {
-    if out.exists() {
-        bail!("{} exists already; --out FOLDER names another one", out.display());
-    }
+    ensure!(!out.exists(), "{} exists already; --out FOLDER names another one", out.display());
     let clear = |folder: &Path| fs::remove_dir_all(folder);
     disk::replace_folder(out, clear, |folder| -> Result<()> {
         with_note(WRITING_MODEL, || model.save(folder))?;

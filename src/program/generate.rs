@@ -65,21 +65,20 @@ pub fn run(args: GenerateArgs) -> Result<()> {
             "seconds": seconds,
         }))?;
     } else if is_streaming {
-        print_result(text(&completions[0]).get(printer.printed_bytes()..).unwrap_or(""))?;
+        let printed_bytes =
+            printer.printed_bytes.into_inner().expect("no holder of the lock panics");
+        print_result(text(&completions[0]).get(printed_bytes..).unwrap_or(""))?;
     } else {
-        completions
-            .iter()
-            .try_for_each(|completion| print_result(format_args!("{}\n---", text(completion))))?;
+        for completion in &completions {
+            print_result(format_args!("{}\n---", text(completion)))?;
+        }
     }
     let num_tokens: usize = completions.iter().map(|completion| completion.tokens.len()).sum();
-    eprint_line!(
-        "{num_tokens} tokens in {seconds:.2} s, {:.0} a second.",
-        num_tokens as f64 / seconds.max(1e-9)
-    );
+    let rate = num_tokens as f64 / seconds.max(1e-9);
+    eprint_line!("{num_tokens} tokens in {seconds:.2} s, {rate:.0} a second.");
     Ok(())
 }
 
-/// A completion and its text as JSON.
 fn completion_json(completion: &Completion, text: String) -> Value {
     let Completion { tokens, logprobs, has_ended, .. } = completion;
     json!({ "text": text, "tokens": tokens, "logprobs": logprobs, "ended": has_ended })
@@ -162,10 +161,6 @@ impl CompletionPrinter<'_> {
             let _ = stdout().flush();
             *printed_bytes = end;
         }
-    }
-
-    fn printed_bytes(&self) -> usize {
-        *self.printed_bytes.lock().expect("no holder of the lock panics")
     }
 }
 

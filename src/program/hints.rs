@@ -64,10 +64,11 @@ fn unknown_option(error: &clap::Error, argv: &[OsString]) -> Option<String> {
         .is_some_and(|command| COMMANDS_WITH_SETTINGS.iter().any(|known| command == known));
     let is_unknown = has_settings && error.kind() == ErrorKind::UnknownArgument;
     match error.get(ContextKind::InvalidArg) {
-        Some(ContextValue::String(option)) if is_unknown => Some(option.clone()),
+        Some(ContextValue::String(option)) if is_unknown && option.starts_with('-') => {
+            Some(option.clone())
+        }
         _ => None,
     }
-    .filter(|option| option.starts_with('-'))
 }
 
 /// Whether the parser refuses a second name beside `--resume`.
@@ -87,10 +88,9 @@ pub fn add_hint(mut error: clap::Error, argv: &[OsString]) -> clap::Error {
         return error;
     }
     let Some(option) = unknown_option(&error, argv) else { return error };
-    let has_similar = match error.get(ContextKind::SuggestedArg) {
-        Some(ContextValue::String(suggested)) => is_like(&option, suggested),
-        _ => false,
-    };
+    let suggested = error.get(ContextKind::SuggestedArg);
+    let has_similar =
+        matches!(suggested, Some(ContextValue::String(suggested)) if is_like(&option, suggested));
     let hint = find_hint(&option, has_similar);
     if hint.is_none() && has_similar {
         return error;

@@ -58,14 +58,10 @@ impl Interrupt {
     /// listener, with the answer of the first call.
     pub fn listen(answer: Option<&'static str>) -> Result<Self> {
         static LISTENER: Mutex<Option<Interrupt>> = Mutex::new(None);
-        let mut listener = LISTENER.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*listener {
-            Some(interrupt) => Ok(interrupt.clone()),
-            None => Ok(listener.insert(Self::new(answer)?).clone()),
+        let mut first = LISTENER.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(interrupt) = &*first {
+            return Ok(interrupt.clone());
         }
-    }
-
-    fn new(answer: Option<&'static str>) -> Result<Self> {
         let state = Mutex::new(State { first_signal: None, answer });
         let interrupt = Self { shared: Arc::new(Shared { state, arrived: Condvar::new() }) };
         let listener = interrupt.clone();
@@ -82,7 +78,7 @@ impl Interrupt {
         .context("cannot listen for Ctrl-C")?;
         #[cfg(unix)]
         ignore_signals(&ignored);
-        Ok(interrupt)
+        Ok(first.insert(interrupt).clone())
     }
 
     /// Treats the end of stdin as Ctrl-C, unless a signal has arrived already: the parent process asks for a stop, or
@@ -92,11 +88,8 @@ impl Interrupt {
         std::thread::spawn(move || {
             let _ = io::copy(&mut io::stdin(), &mut io::sink());
             std::thread::sleep(DUPLICATE_TIME);
-            let mut state = listener.state();
-            let is_first =
-                state.first_signal.is_none() && state.receive(Instant::now()) == Signal::First;
-            drop(state);
-            if is_first {
+            let signal = listener.state().receive(Instant::now());
+            if signal == Signal::First {
                 listener.handle_first_signal();
             }
         });

@@ -6,8 +6,9 @@
 use super::args::{RunArgs, TrainArgs, VerifierArgs};
 use super::interrupt::{INTERRUPTED_STATUS, Interrupt};
 use super::progress::RunBoard;
-use super::text::{self, device::device_name};
+use super::text::device::device_name;
 use crate::device;
+use crate::run::pluralize;
 use anyhow::{Context, Result, anyhow};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashSet};
@@ -30,13 +31,11 @@ pub struct Concurrency {
 }
 
 impl Concurrency {
-    /// Divides this machine's threads, or those of `--threads`, among `num_runs` runs. On devices other than the CPU,
-    /// runs are trained one after another.
-    pub fn new(args: &TrainArgs, num_runs: usize) -> Result<Self> {
-        let RunArgs { device, threads, .. } = &args.run;
+    /// Divides this machine's threads, or those of `--threads`, among `num_runs` runs of games or, if `is_text`, of
+    /// language models. On devices other than the CPU, runs are trained one after another.
+    pub fn new(device: &str, threads: Option<u32>, is_text: bool, num_runs: usize) -> Result<Self> {
         let available = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = threads.map_or(available, |threads| threads as usize);
-        let is_text = text::is_requested(args);
         let is_cpu = |name: &str| -> Result<bool> {
             let name = if is_text { device_name(name) } else { name };
             Ok(name == "cpu" || device::start(name)?.info.is_cpu())
@@ -49,6 +48,12 @@ impl Concurrency {
     fn divide(threads: usize, num_runs: usize) -> Self {
         let max_runs = threads.min(num_runs).max(1);
         Self { max_runs, threads_per_run: threads / max_runs }
+    }
+
+    /// Describes it, for the announcement of the runs.
+    pub fn describe(self) -> String {
+        let threads = pluralize(self.threads_per_run, "thread");
+        format!("{} at a time, with {threads} each", self.max_runs)
     }
 }
 
@@ -69,28 +74,28 @@ pub fn format_command_line(args: &TrainArgs) -> Vec<OsString> {
         ("from", &args.from),
         ("config", config),
     ];
-    let paths =
-        paths.into_iter().filter_map(|(name, path)| Some(option_argument(name, path.as_ref()?)));
     let texts = [
         ("verifier", verifier.clone()),
-        (
-            "verifier-sandbox",
-            verifier_sandbox.map(|is_on| ["off", "on"][usize::from(is_on)].into()),
-        ),
+        ("verifier-sandbox", verifier_sandbox.map(|is_on| if is_on { "on" } else { "off" }.into())),
         ("device", Some(device.clone())),
         ("engine", engine.map(|engine| engine.to_string())),
         ("precision", precision.map(|precision| precision.to_string())),
         ("iterations", iterations.map(|iterations| iterations.to_string())),
         ("timeout", timeout.map(|timeout| timeout.to_string())),
     ];
-    let texts = texts.into_iter().filter_map(|(name, text)| Some(option_argument(name, text?)));
-    let lists = [("verifier-allow", verifier_allow), ("set", set)];
-    let lists = lists
-        .into_iter()
-        .flat_map(|(name, list)| list.iter().map(move |value| option_argument(name, value)));
-    let command = std::iter::once(OsString::from("train")).chain(args.game.clone().map(Into::into));
-    let flag = trust.then(|| OsString::from("--trust"));
-    command.chain(paths).chain(texts).chain(lists).chain(flag).collect()
+    let mut argv = vec![OsString::from("train")];
+    argv.extend(args.game.as_ref().map(OsString::from));
+    for (name, path) in paths {
+        argv.extend(path.as_ref().map(|path| option_argument(name, path)));
+    }
+    for (name, text) in texts {
+        argv.extend(text.map(|text| option_argument(name, text)));
+    }
+    for (name, list) in [("verifier-allow", verifier_allow), ("set", set)] {
+        argv.extend(list.iter().map(|value| option_argument(name, value)));
+    }
+    argv.extend(trust.then(|| OsString::from("--trust")));
+    argv
 }
 
 /// Runs this program, which `start_command` starts (by default its executable), once for each of `jobs`, given by its

@@ -15,14 +15,12 @@ const NAME: &str = "grove";
 /// Commands whose game may also be a language model's task.
 pub const TASK_COMMANDS: [&str; 3] = ["train", "bench", "settings"];
 
-/// Options of `completions`.
 #[derive(Args, Debug)]
 pub struct CompletionsArgs {
     /// The shell. For bash: `source <(grove completions bash)`.
     pub shell: Shell,
 }
 
-/// Options of `man`.
 #[derive(Args, Debug)]
 pub struct ManArgs {
     /// The folder to write into.
@@ -136,10 +134,8 @@ mod tests {
 
     #[test]
     fn scripts_offer_the_names_of_games_tasks_and_settings() {
-        let (games, tasks) = (
-            builtin_games().joined_names().replace(',', ""),
-            crate::task::joined_names().replace(',', ""),
-        );
+        let names = [builtin_games().joined_names(), crate::task::joined_names()];
+        let [games, tasks] = names.map(|names| names.replace(',', ""));
         let [engines, precisions] =
             [EngineChoice::NAMES, Precision::NAMES].map(|names| names.join(" "));
         let bash = script_of(Shell::Bash);

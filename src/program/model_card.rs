@@ -28,27 +28,14 @@ impl Games {
         evaluation: Option<&FinalEvaluation>,
     ) -> Result<Vec<String>> {
         let warnings = self.animate(run, files, env_steps, best);
-        if let Some(evaluation) = evaluation {
-            write(self, run, files, evaluation)?;
+        if evaluation.is_some()
+            && let Some(model) = run.language_model()
+        {
+            let recorded = RecordedRun::read(files.folder().path())?;
+            files.write_model_card(&format_card(self, &recorded, &model, evaluation))?;
         }
         Ok(warnings)
     }
-}
-
-/// Writes the card of a language model that a run has trained into its folder; nothing for games.
-///
-/// # Errors
-/// If the run's files cannot be read, or the card cannot be written.
-fn write(
-    games: &Games,
-    run: &dyn Run,
-    files: &RunFiles,
-    evaluation: &FinalEvaluation,
-) -> Result<()> {
-    let Some(model) = run.language_model() else { return Ok(()) };
-    let text =
-        format_card(games, &RecordedRun::read(files.folder().path())?, &model, Some(evaluation));
-    Ok(files.write_model_card(&text)?)
 }
 
 /// Formats the card of a run's model, in the format of the Hugging Face Hub. `evaluation` is the final one,

@@ -27,7 +27,6 @@ impl Models {
         self.0.push((name, Network::user_defined::<M>));
     }
 
-    /// The names of the models.
     pub fn names(&self) -> Vec<&'static str> {
         self.0.iter().map(|(name, _)| *name).collect()
     }
@@ -49,14 +48,12 @@ impl Models {
         game: G,
         config: &TrainConfig,
     ) -> Result<NativePolicy, SnapshotError> {
-        match self.find_user_defined(config) {
-            Some(_) => {
-                let network = self.new_network(game, config, &Device::flex());
-                let network = load_weights(network, checkpoint)?;
-                Ok(NativePolicy::new(&network, game.num_features(), game.num_actions()))
-            }
-            None => load_policy(checkpoint, game, config),
+        if self.find_user_defined(config).is_none() {
+            return load_policy(checkpoint, game, config);
         }
+        let network = self.new_network(game, config, &Device::flex());
+        let network = load_weights(network, checkpoint)?;
+        Ok(NativePolicy::new(&network, game.num_features(), game.num_actions()))
     }
 
     /// Finds the constructor of the model that the settings name, if it is user-defined.

@@ -23,14 +23,9 @@ pub(super) use eprint_line;
 /// Whether output is suppressed, because another MPI process prints it.
 static MUTED: AtomicBool = AtomicBool::new(false);
 
-/// Suppresses all output until [`unmute`].
-pub fn mute() {
-    MUTED.store(true, Ordering::Relaxed);
-}
-
-/// Enables output again.
-pub fn unmute() {
-    MUTED.store(false, Ordering::Relaxed);
+/// Suppresses all output, or enables it again.
+pub fn set_muted(is_muted: bool) {
+    MUTED.store(is_muted, Ordering::Relaxed);
 }
 
 /// Whether output is suppressed.
@@ -38,7 +33,6 @@ pub fn is_muted() -> bool {
     MUTED.load(Ordering::Relaxed)
 }
 
-/// Prints a line on stderr.
 pub fn print_stderr(line: Arguments<'_>) {
     if !is_muted() {
         let _ = writeln!(std::io::stderr(), "{}", escape_control_chars(&line.to_string()));

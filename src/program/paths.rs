@@ -8,13 +8,10 @@ use std::path::Path;
 /// # Errors
 /// If it is not UTF-8.
 pub fn utf8_path(path: &Path) -> Result<String> {
-    let text = path.to_str().with_context(|| {
-        format!(
-            "the path {} is not UTF-8, as the settings of a run must be: rename it",
-            path.display()
-        )
-    })?;
-    Ok(text.to_string())
+    path.to_str().map(str::to_string).with_context(|| {
+        let path = path.display();
+        format!("the path {path} is not UTF-8, as the settings of a run must be: rename it")
+    })
 }
 
 /// Canonical path of an existing file or folder, as a string for settings.

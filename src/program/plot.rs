@@ -38,7 +38,6 @@ impl RunGroup {
     }
 }
 
-/// A row of the table.
 #[derive(Serialize)]
 struct Row {
     name: String,
@@ -59,9 +58,10 @@ pub fn run(games: &Games, args: PlotArgs) -> Result<()> {
     for (group, name) in groups.iter().zip(name_groups(games, &groups)) {
         let curves = group.runs.iter().map(|run| collect_points(&run.records, args.x, &args.y));
         let curves: Vec<_> = curves.filter(|curve| !curve.is_empty()).collect();
-        let line = Line { name, band: aggregate(&curves) };
-        rows.push(table_row(&line, curves.len()));
-        lines.push(line);
+        let band = aggregate(&curves);
+        let ((x, y), interval) = (band.last().unzip(), band.interval.last().copied());
+        rows.push(Row { name: name.clone(), runs: curves.len(), x, y, interval });
+        lines.push(Line { name, band });
     }
     lines.retain(|line| !line.band.x.is_empty());
     if lines.is_empty() {
@@ -100,11 +100,6 @@ pub fn run(games: &Games, args: PlotArgs) -> Result<()> {
     let rows: Vec<_> = rows.iter().map(cells).collect();
     let header = ["settings", "seeds", &name_of(&args.x), &args.y, "95 % low", "high"];
     print_result(align_columns(&header, &rows, 1..))
-}
-
-fn table_row(line: &Line, runs: usize) -> Row {
-    let (x, y) = line.band.last().unzip();
-    Row { name: line.name.clone(), runs, x, y, interval: line.band.interval.last().copied() }
 }
 
 /// Groups runs with the same settings and environment, in order of their first runs.
@@ -151,13 +146,9 @@ fn name_groups(games: &Games, groups: &[RunGroup]) -> Vec<String> {
         }
     };
     let names: Vec<String> = groups.iter().map(name).collect();
-    let disambiguate = |(name, group): (&String, &RunGroup)| match names
-        .iter()
-        .filter(|other| *other == name)
-        .count()
-    {
-        1 => name.clone(),
-        _ => format!("{name} ({})", group.runs[0].path.display()),
+    let disambiguate = |(name, group): (&String, &RunGroup)| {
+        let is_only = names.iter().filter(|other| *other == name).count() == 1;
+        if is_only { name.clone() } else { format!("{name} ({})", group.runs[0].path.display()) }
     };
     names.iter().zip(groups).map(disambiguate).collect()
 }

@@ -24,7 +24,7 @@ const REDRAW_INTERVAL: Duration = Duration::from_millis(500);
 /// Progress line with the history above it.
 pub struct ProgressLine {
     bar: ProgressBar,
-    dashboard: Option<Dashboard>,
+    pub dashboard: Option<Dashboard>,
     is_quiet: bool,
     /// Number of iterations of the whole run.
     num_iterations: u32,
@@ -52,19 +52,6 @@ impl ProgressLine {
         Self { bar, dashboard, is_quiet: args.quiet, num_iterations, last_line_iteration: num_done }
     }
 
-    /// Whether there is a dashboard.
-    pub fn has_dashboard(&self) -> bool {
-        self.dashboard.is_some()
-    }
-
-    /// Shows the key bindings if keyboard input is available.
-    pub fn show_keys(&mut self, is_available: bool) {
-        if let Some(dashboard) = &mut self.dashboard {
-            dashboard.has_keys = is_available;
-        }
-    }
-
-    /// Shows an iteration.
     pub fn show(&mut self, report: &IterationReport) {
         let Self { bar, dashboard, is_quiet, num_iterations, last_line_iteration } = self;
         let columns = terminal_columns();
@@ -87,12 +74,8 @@ impl ProgressLine {
             // Without a bar, stderr is not a terminal, and lines may be of any length.
             let width =
                 if bar.is_hidden() { usize::MAX } else { columns.saturating_sub(2 * digits + 3) };
-            self.print_above(|| {
-                eprint_line!(
-                    "{iteration:>digits$}/{num_iterations}  {}",
-                    join_fitting(&metrics, width)
-                )
-            });
+            let line = join_fitting(&metrics, width);
+            self.print_above(|| eprint_line!("{iteration:>digits$}/{num_iterations}  {line}"));
         }
     }
 
@@ -134,14 +117,11 @@ impl RunBoard {
     /// Prints the line of a run that has ended, and shows a table of those so far on a terminal.
     pub fn print_ended(&self, line: &str, table: impl FnOnce() -> String) {
         self.print_line(line);
-        if self.bar.is_hidden() {
-            return self.bar.inc(1);
+        if !self.bar.is_hidden() {
+            let columns = terminal_columns().saturating_sub(1);
+            let cut = |row: &str| format!("\n{}", row.chars().take(columns).collect::<String>());
+            self.bar.set_message(table().lines().map(cut).collect::<String>());
         }
-        let columns = terminal_columns();
-        let cut = |row: &str| {
-            format!("\n{}", row.chars().take(columns.saturating_sub(1)).collect::<String>())
-        };
-        self.bar.set_message(table().lines().map(cut).collect::<String>());
         self.bar.inc(1);
     }
 }

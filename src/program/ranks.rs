@@ -2,7 +2,7 @@
 
 use super::args::RunArgs;
 use super::games::ConfigurableGame;
-use super::output::{eprint_line, mute, unmute};
+use super::output::{eprint_line, set_muted};
 use super::text::device::device_name;
 use crate::device::{self, ChosenDevice};
 use crate::disk::input;
@@ -257,9 +257,7 @@ fn is_about_others(error: &Error) -> bool {
 pub fn connect() -> Result<()> {
     if mpi::is_launched() {
         mpi::start().map_err(Error::msg)?;
-        if !is_root_process() {
-            mute();
-        }
+        set_muted(!is_root_process());
     }
     Ok(())
 }
@@ -312,22 +310,22 @@ pub fn start_thread_pool(threads: Option<u32>) -> Result<()> {
 
 /// Prints an error, and ends the other processes of the run, which would wait in vain.
 pub fn report_failure(error: &Error) {
-    if let Some((rank, size)) = mpi_rank() {
-        // An error of several ranks is printed by the first one that can.
-        let is_common = |cause: &(dyn std::error::Error + 'static)| {
-            cause.is::<TrainError>() || matches!(cause.downcast_ref(), Some(RunError::Train(_)))
-        };
-        if rank > 0 && (is_about_others(error) || error.chain().any(is_common)) {
-            // Long enough for another process to end this one.
-            std::thread::sleep(Duration::from_secs((3 * rank as u64).min(10)));
-        }
-        unmute();
-        match rank {
-            0 => eprint_line!("error: {error:#}"),
-            _ => eprint_line!("error at rank {rank} of {size}: {error:#}"),
-        }
-        mpi::abort(1);
+    let Some((rank, size)) = mpi_rank() else {
+        eprint_line!("error: {error:#}");
         return;
+    };
+    // An error of several ranks is printed by the first one that can.
+    let is_common = |cause: &(dyn std::error::Error + 'static)| {
+        cause.is::<TrainError>() || matches!(cause.downcast_ref(), Some(RunError::Train(_)))
+    };
+    if rank > 0 && (is_about_others(error) || error.chain().any(is_common)) {
+        // Long enough for another process to end this one.
+        std::thread::sleep(Duration::from_secs((3 * rank as u64).min(10)));
     }
-    eprint_line!("error: {error:#}");
+    set_muted(false);
+    match rank {
+        0 => eprint_line!("error: {error:#}"),
+        _ => eprint_line!("error at rank {rank} of {size}: {error:#}"),
+    }
+    mpi::abort(1);
 }

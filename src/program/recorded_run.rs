@@ -2,7 +2,7 @@
 
 use super::games::{Games, ReferenceScores};
 use super::output::eprint_line;
-use super::settings::{InitialModel, language_defaults};
+use super::settings::language_defaults;
 use super::text::device::default_precision;
 use crate::disk::input;
 use crate::env::{Env, HostGame};
@@ -16,7 +16,7 @@ use crate::settings::{
 use crate::task::{self, TaskError};
 use crate::trainer::BestEvaluation;
 use crate::trainer::text::{join_language_settings, split_language_settings};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs;
@@ -34,6 +34,7 @@ const STEP_FACTORS: [&str; 2] = ["update_epochs", "num_minibatches"];
 pub const READING_RUNS: &str = "Reading the runs.";
 
 /// A run as its directory records it.
+#[derive(Default)]
 pub struct RecordedRun {
     pub path: PathBuf,
     pub settings: Table,
@@ -69,21 +70,17 @@ impl RecordedRun {
         let text = input::read_description(&file);
         let text = text.with_context(|| format!("cannot read {}", file.display()))?;
         let settings = overlay::parse(&file.display().to_string(), &text)?;
-        let (records, is_locked) = (folder.read_records()?, folder.is_locked());
-        let (environment, devices) = (folder.environment(), folder.devices());
-        let iterations_of_epochs = folder.iterations_of_epochs();
-        let path = folder.path().to_path_buf();
+        let records = folder.read_records()?;
         let last = records.last().map_or(0, |record| record.iteration);
-        let is_saved = folder.has_checkpoint(last);
         Ok(Self {
-            path,
+            is_locked: folder.is_locked(),
+            is_saved: folder.has_checkpoint(last),
+            path: folder.path().to_path_buf(),
             settings,
             records,
-            environment,
-            iterations_of_epochs,
-            devices,
-            is_locked,
-            is_saved,
+            environment: folder.environment(),
+            iterations_of_epochs: folder.iterations_of_epochs(),
+            devices: folder.devices(),
         })
     }
 
@@ -93,9 +90,7 @@ impl RecordedRun {
         if is_run(folder) {
             return Ok(vec![Self::read(folder)?]);
         }
-        if !folder.exists() {
-            bail!(RunError::Missing(folder.to_path_buf()));
-        }
+        ensure!(folder.exists(), RunError::Missing(folder.to_path_buf()));
         let paths = list_paths(folder);
         let paths = paths.with_context(|| format!("cannot read {}", folder.display()))?;
         let runs = paths.into_iter().flat_map(|path| {
@@ -213,7 +208,7 @@ impl RecordedRun {
             let mut config = if self.is_fit() {
                 LanguageConfig::for_sft(path, num_params, precision)
             } else {
-                language_defaults(subject, InitialModel { path, num_params }, precision)?
+                language_defaults(subject, path, num_params, precision)?
             };
             // A run shorter than its SFT stage is SFT throughout.
             config.fit.iterations = config.fit.iterations.min(self.planned_iterations());
@@ -307,9 +302,7 @@ pub fn read_runs(paths: &[PathBuf]) -> Result<Vec<RecordedRun>> {
     for path in paths {
         if path.is_dir() {
             let found = RecordedRun::read_all(path)?;
-            if found.is_empty() {
-                bail!("{} is neither a run nor a folder of runs", path.display());
-            }
+            ensure!(!found.is_empty(), "{} is neither a run nor a folder of runs", path.display());
             runs.extend(found);
         } else {
             runs.push(RecordedRun::read(path)?);
@@ -388,18 +381,8 @@ mod tests {
 
     /// Names of the settings of a run, trained on a device, that are not the defaults.
     fn changes(settings: Table, device: &str) -> Vec<String> {
-        let (path, records, devices) = (PathBuf::new(), Vec::new(), vec![device.to_string()]);
-        let (environment, iterations_of_epochs, is_locked, is_saved) = (None, None, false, true);
-        let run = RecordedRun {
-            path,
-            settings,
-            records,
-            environment,
-            iterations_of_epochs,
-            devices,
-            is_locked,
-            is_saved,
-        };
+        let devices = vec![device.to_string()];
+        let run = RecordedRun { settings, devices, ..RecordedRun::default() };
         run.changes(&crate::program::dispatch::builtin_games()).unwrap().into_keys().collect()
     }
 

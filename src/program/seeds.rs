@@ -7,6 +7,7 @@ use super::interrupt::Interrupt;
 use super::jobs::{Concurrency, format_command_line, option_argument, run_side_by_side};
 use super::output::{eprint_line, print_json, print_result};
 use super::progress::RunBoard;
+use super::text;
 use crate::plot::statistics::{bootstrap_interval, interquartile_mean, mean};
 use crate::run::pluralize;
 use anyhow::{Result, bail};
@@ -32,14 +33,10 @@ struct Summary {
 
 /// Trains a run for each seed, side by side in processes, and prints their scores with the means over all seeds.
 pub fn run(games: &Games, args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
-    let concurrency = Concurrency::new(args, seeds.len())?;
+    let (device, is_text) = (&args.run.device, text::is_requested(args));
+    let concurrency = Concurrency::new(device, args.run.threads, is_text, seeds.len())?;
     let jobs = format_command_lines(args, seeds);
-    eprint_line!(
-        "Training {}, {} at a time, with {} each.",
-        pluralize(seeds.len(), "seed"),
-        concurrency.max_runs,
-        pluralize(concurrency.threads_per_run, "thread")
-    );
+    eprint_line!("Training {}, {}.", pluralize(seeds.len(), "seed"), concurrency.describe());
     let interrupt = Interrupt::listen(Some(INTERRUPT_ANSWER))?;
     let mut reports: Vec<Option<Value>> = vec![None; seeds.len()];
     let mut failed = Vec::new();
@@ -56,11 +53,9 @@ pub fn run(games: &Games, args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> 
     let outcome =
         run_side_by_side(&games.start_command, concurrency, &jobs, &interrupt, &board, on_end);
     drop(board);
-    let seed_without_report =
-        |(seed, report): (&u64, &Option<Value>)| report.is_none().then_some(*seed);
-    let mut not_begun: Vec<u64> =
-        seeds.iter().zip(&reports).filter_map(seed_without_report).collect();
-    not_begun.retain(|seed| !failed.contains(seed));
+    let has_begun = |(i, seed): &(usize, &u64)| reports[*i].is_some() || failed.contains(seed);
+    let not_begun = seeds.iter().enumerate().filter(|seed| !has_begun(seed));
+    let not_begun: Vec<u64> = not_begun.map(|(_, seed)| *seed).collect();
     let runs: Vec<Value> = reports.into_iter().flatten().collect();
     let remaining = describe_remaining_work(&runs, &not_begun);
     let problem = match (outcome, failed.len()) {
@@ -142,11 +137,8 @@ fn print_summary(runs: Vec<Value>, is_json: bool) -> Result<()> {
         ]
     };
     let rows: Vec<_> = summary.runs.iter().map(row).collect();
-    print_result(align_columns(
-        &["seed", "run", "score", "best iteration", "elapsed seconds"],
-        &rows,
-        2..,
-    ))?;
+    let header = ["seed", "run", "score", "best iteration", "elapsed seconds"];
+    print_result(align_columns(&header, &rows, 2..))?;
     let Summary { mean: Some(mean), interquartile_mean: Some(iqm), interval, runs } = summary
     else {
         return Ok(());

@@ -18,6 +18,7 @@ use crate::run::{
     RunLock, RunMetadata, RunSummary, SavedPolicy, Schedule, Subject, catch_panic, drive, finish,
     preview, restore_best,
 };
+use crate::settings::StopConfig;
 use crate::task::DataTask;
 use anyhow::{Result, bail};
 use std::path::Path;
@@ -109,7 +110,6 @@ pub fn lock_folder(folder: &RunFolder) -> Result<PendingLock> {
     Ok(Mutex::new(Some(lock)))
 }
 
-/// Prints warnings.
 pub fn warn(warnings: &[String]) {
     warnings.iter().for_each(|warning| eprint_line!("warning: {warning}"));
 }
@@ -138,25 +138,18 @@ fn check_unfinished(run: &dyn Run, folder: &RunFolder) -> Result<()> {
     let schedule = trainer.schedule();
     // The first rank may save it while others look.
     let is_unsaved = trainer.team().any(!folder.has_checkpoint(iteration))?;
-    match schedule.end_reason(iteration, trainer.best()) {
-        None | Some(EndReason::Seconds) => Ok(()),
-        Some(_)
-            if (is_unsaved || !folder.has_final_evaluation())
-                && iteration <= schedule.iterations =>
-        {
-            Ok(())
+    let is_complete = !is_unsaved && folder.has_final_evaluation();
+    let (is_beyond, patience) = (iteration > schedule.iterations, schedule.patience);
+    bail!(match schedule.end_reason(iteration, trainer.best()) {
+        None | Some(EndReason::Seconds) => return Ok(()),
+        Some(_) if !is_complete && !is_beyond => return Ok(()),
+        Some(EndReason::Iterations) if is_beyond => {
+            RunError::BeyondEnd { path, iterations: iteration }
         }
-        Some(EndReason::Iterations) if iteration > schedule.iterations => {
-            bail!(RunError::BeyondEnd { path, iterations: iteration })
-        }
-        Some(EndReason::Iterations) => bail!(RunError::Done { path, iterations: iteration }),
-        Some(EndReason::Score) => {
-            bail!(RunError::ScoreReached { path, score: schedule.stop.score })
-        }
-        Some(EndReason::Patience) => {
-            bail!(RunError::OutOfPatience { path, iteration, patience: schedule.patience })
-        }
-    }
+        Some(EndReason::Iterations) => RunError::Done { path, iterations: iteration },
+        Some(EndReason::Score) => RunError::ScoreReached { path, score: schedule.stop.score },
+        Some(EndReason::Patience) => RunError::OutOfPatience { path, iteration, patience },
+    })
 }
 
 /// Restores the best policy of a run that ended for the reason `end_reason`, and evaluates it. Evaluating a language
@@ -189,14 +182,11 @@ fn serve_until_interrupt(interrupt: &Interrupt) {
 /// Describes the early end of a run, one before its last iteration; `None` if it had them all, or ran
 /// out of patience.
 fn describe_early_end(end_reason: Option<EndReason>, schedule: &Schedule) -> Option<String> {
+    let StopConfig { score, seconds } = schedule.stop;
     match end_reason {
         None => Some("Interrupted".to_string()),
-        Some(EndReason::Seconds) => {
-            Some(format!("Trained for {} s (stop.seconds)", schedule.stop.seconds))
-        }
-        Some(EndReason::Score) => {
-            Some(format!("Reached a score of {} (stop.score)", schedule.stop.score))
-        }
+        Some(EndReason::Seconds) => Some(format!("Trained for {seconds} s (stop.seconds)")),
+        Some(EndReason::Score) => Some(format!("Reached a score of {score} (stop.score)")),
         Some(EndReason::Iterations | EndReason::Patience) => None,
     }
 }
@@ -213,10 +203,8 @@ impl Session<'_> {
     /// Checks that all ranks resume from the same iteration.
     pub fn check_same_iteration(&self, team: &Team) -> Result<()> {
         let Some(checkpoint) = self.checkpoint() else { return Ok(()) };
-        Ok(team.check_identical(
-            "iteration in its last checkpoint",
-            &checkpoint.iteration.to_string(),
-        )?)
+        let iteration = checkpoint.iteration.to_string();
+        Ok(team.check_identical("iteration in its last checkpoint", &iteration)?)
     }
 
     /// Trains a run with these settings to its end or to Ctrl-C, then evaluates and reports its best policy; a dry run
@@ -267,11 +255,9 @@ impl Session<'_> {
         if let Some(outputs) = &outputs {
             self.announce(run, chosen, outputs);
         }
-        let server =
-            match outputs.as_mut().and_then(|outputs| Some((outputs.port.take()?, outputs))) {
-                Some((port, outputs)) => Some(watch::start(self.games, port, outputs.path())?),
-                None => None,
-            };
+        let port = outputs.as_mut().and_then(|outputs| Some((outputs.port.take()?, outputs)));
+        let server = port.map(|(port, outputs)| watch::start(self.games, port, outputs.path()));
+        let server = server.transpose()?;
         let summary = self.train_with_progress(run, outputs.as_mut(), interrupt.clone())?;
         let best =
             outputs.as_ref().map(|outputs| outputs.files.load_best_policy(run)).transpose()?;

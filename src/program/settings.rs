@@ -4,10 +4,8 @@
 use super::args::SettingsArgs;
 use super::games::{ConfigurableGame, Games};
 use super::output::{print_json, print_result};
-use crate::schema::{self, Settings, Shape, flatten_sections};
-use crate::settings::{
-    LanguageConfig, Precision, SchemaSource, TINY, TrainConfig, file_schema, narrowed_ranges,
-};
+use crate::schema::{Setting, Shape, flatten_sections};
+use crate::settings::{LanguageConfig, Precision, TINY, declarations, file_schema, overlay};
 use crate::task::{self, TaskError};
 use crate::trainer::text::join_language_settings;
 use crate::trainer::{config_to_toml, new_settings};
@@ -36,31 +34,18 @@ pub fn list<G: ConfigurableGame>(args: &SettingsArgs) -> Result<()> {
 fn list_task(name: &str, args: &SettingsArgs) -> Result<()> {
     let task = task::find(name)?;
     let task_settings = (task.defaults)();
-    let config = language_defaults(name, InitialModel::TINY, Precision::F32)?;
+    let config = language_defaults(name, TINY, None, Precision::F32)?;
     print(&join_language_settings(name, &task_settings, &config), task.settings, args)
 }
 
-/// The model that a new run begins with.
-#[derive(Clone, Copy, Debug)]
-pub struct InitialModel<'a> {
-    /// Path of the model, or `tiny`.
-    pub path: &'a str,
-    /// Number of parameters; `None` for new weights.
-    pub num_params: Option<usize>,
-}
-
-impl InitialModel<'static> {
-    /// A new, small model.
-    pub const TINY: Self = Self { path: TINY, num_params: None };
-}
-
-/// Default settings of a run on a task for a model.
+/// Default settings of a run on a task for the model at `path`, or `tiny`, of `num_params` parameters; `None` for new
+/// weights.
 pub fn language_defaults(
     task: &str,
-    model: InitialModel,
+    path: &str,
+    num_params: Option<usize>,
     precision: Precision,
 ) -> Result<LanguageConfig> {
-    let InitialModel { path, num_params } = model;
     Ok(match num_params {
         Some(num_params) => LanguageConfig::for_pretrained(path, num_params, precision),
         None => match task::find(task) {
@@ -91,11 +76,7 @@ struct Report<'a> {
 /// Prints settings; those of the game or task come with their own declarations.
 fn print(table: &Table, own_settings: Declarations, args: &SettingsArgs) -> Result<()> {
     if args.schema {
-        let RunKind { subject_key, settings, narrowed_ranges } = RunKind::of(table);
-        return print_json(&file_schema(
-            &SchemaSource { settings, narrowed_ranges, subject_key, own_settings },
-            table,
-        ));
+        return print_json(&file_schema(table, own_settings));
     }
     if args.json {
         let (env, task) = (table.get("env"), table.get("task"));
@@ -103,30 +84,11 @@ fn print(table: &Table, own_settings: Declarations, args: &SettingsArgs) -> Resu
             collect_sections(table, own_settings).into_iter().flat_map(|section| section.rows());
         return print_json(&Report { env, task, settings: settings.collect() });
     }
-    print_result(format_in_order(table, own_settings).trim_end())
+    print_result(add_comments(table, own_settings).trim_end())
 }
 
 /// Declarations of settings.
-type Declarations = &'static [schema::Setting];
-
-/// The kind of run that has the settings in a table.
-struct RunKind {
-    /// Setting that names its game or task.
-    subject_key: &'static str,
-    settings: Declarations,
-    narrowed_ranges: &'static [(&'static str, Shape)],
-}
-
-impl RunKind {
-    fn of(table: &Table) -> Self {
-        let (subject_key, settings) = if table.contains_key("task") {
-            ("task", LanguageConfig::SETTINGS)
-        } else {
-            ("env", TrainConfig::SETTINGS)
-        };
-        Self { subject_key, settings, narrowed_ranges: narrowed_ranges(table) }
-    }
-}
+type Declarations = &'static [Setting];
 
 /// Settings of a table.
 struct Section<'a> {
@@ -137,7 +99,7 @@ struct Section<'a> {
 struct SectionSetting<'a> {
     key: &'a str,
     value: &'a Value,
-    declaration: Option<schema::Setting>,
+    declaration: Option<Setting>,
 }
 
 impl Section<'_> {
@@ -157,54 +119,45 @@ impl Section<'_> {
 /// Collects the sections of a complete table in order of declaration: settings without a section, the game's or task's
 /// own, and those of the run.
 fn collect_sections(table: &Table, own_settings: Declarations) -> Vec<Section<'_>> {
-    let RunKind { settings: declared, narrowed_ranges, .. } = RunKind::of(table);
-    let collect = |name, table, settings| collect_section(name, table, settings, narrowed_ranges);
-    let mut sections = vec![collect("", table, declared)];
+    let (declared, _) = declarations(table);
     let position = |name: &str| declared.iter().position(|setting| setting.key == name);
-    let inner = table.iter().filter_map(|(name, value)| Some((name, value.as_table()?)));
-    let mut tables: Vec<_> = inner.collect();
-    tables.sort_by_key(|(name, _)| position(name).map_or(0, |index| index + 1));
-    sections.extend(tables.into_iter().map(|(name, inner)| {
-        match position(name).map(|index| declared[index].shape) {
-            Some(Shape::Section(settings)) => collect(name, inner, settings),
-            _ => collect(name, inner, own_settings),
-        }
-    }));
-    sections
+    let inner = table.iter().filter_map(|(name, value)| Some((name.as_str(), value.as_table()?)));
+    let mut sections: Vec<_> = inner.collect();
+    sections.sort_by_key(|(name, _)| position(name).map_or(0, |index| index + 1));
+    sections.insert(0, ("", table));
+    let collect = |(name, section)| match position(name).map(|index| declared[index].shape) {
+        _ if name.is_empty() => collect_section(table, name, section, declared),
+        Some(Shape::Section(settings)) => collect_section(table, name, section, settings),
+        _ => collect_section(table, name, section, own_settings),
+    };
+    sections.into_iter().map(collect).collect()
 }
 
-/// Collects the values of a table in order of declaration, preceded by undeclared ones.
+/// Collects the values of a section of `table` in order of declaration, preceded by undeclared ones.
 fn collect_section<'a>(
+    table: &Table,
     name: &'a str,
-    table: &'a Table,
+    section: &'a Table,
     declared: Declarations,
-    narrowed: &[(&str, Shape)],
 ) -> Section<'a> {
     let declared = flatten_sections(declared);
-    let narrow = |setting: &schema::Setting| {
-        let is_here = |path: &str| path.split_once('.') == Some((name, setting.key));
-        let narrower = narrowed.iter().find(|(path, _)| is_here(path));
-        schema::Setting { shape: narrower.map_or(setting.shape, |(_, shape)| *shape), ..*setting }
-    };
     let position = |key: &str| declared.iter().position(|setting| setting.key == key);
-    let values = table.iter().filter(|(_, value)| !value.is_table());
-    let mut settings: Vec<_> = values
-        .map(|(key, value)| {
-            let declaration = position(key).map(|index| narrow(declared[index]));
-            SectionSetting { key, value, declaration }
-        })
-        .collect();
+    let find_declaration = |key: &str| {
+        let setting = declared[position(key)?];
+        let range = overlay::range_at(table, &format!("{name}.{key}"));
+        Some(Setting { shape: range.unwrap_or(setting.shape), ..*setting })
+    };
+    let mut settings = Vec::new();
+    for (key, value) in section.iter().filter(|(_, value)| !value.is_table()) {
+        settings.push(SectionSetting { key, value, declaration: find_declaration(key) });
+    }
     settings.sort_by_key(|setting| position(setting.key).map_or(0, |index| index + 1));
     Section { name, settings }
 }
 
 /// Formats a settings file in order of declaration, with the meaning and range of each setting in a comment before it.
 /// `own_settings` are the declarations of the game or task.
-pub fn add_comments(text: &str, own_settings: Declarations) -> Result<String, toml::de::Error> {
-    Ok(format_in_order(&text.parse()?, own_settings))
-}
-
-fn format_in_order(table: &Table, own_settings: Declarations) -> String {
+pub fn add_comments(table: &Table, own_settings: Declarations) -> String {
     let mut text = String::new();
     for Section { name, settings } in collect_sections(table, own_settings) {
         if !name.is_empty() {
@@ -240,12 +193,14 @@ fn format_comment(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::env::{Env, Fruit};
+    use crate::settings::TrainConfig;
 
     #[test]
     fn a_commented_file_has_the_same_settings_in_the_order_of_declaration() {
         let plain = config_to_toml(&Fruit::default(), &TrainConfig::for_game("fruit"));
-        let text = add_comments(&plain, Fruit::settings()).unwrap();
-        assert_eq!(text.parse::<Table>().unwrap(), plain.parse::<Table>().unwrap());
+        let plain: Table = plain.parse().unwrap();
+        let text = add_comments(&plain, Fruit::settings());
+        assert_eq!(text.parse::<Table>().unwrap(), plain);
         let words = "# learning_rate: 0 or more\nlearning_rate = ";
         assert!(text.contains(words), "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= COMMENT_COLUMNS), "{text}");

@@ -31,11 +31,12 @@ pub struct LivePage<'a> {
 impl<'a> Terminal<'a> {
     /// Creates a terminal with this progress, which listens for keys if `progress` has a dashboard.
     pub fn new(interrupt: Interrupt, mut progress: Option<(ProgressLine, LivePage<'a>)>) -> Self {
-        let has_keys = progress.as_ref().is_some_and(|(line, _)| line.has_dashboard());
-        let keys = has_keys.then(KeyListener::listen).flatten();
-        if let Some((line, _)) = &mut progress {
-            line.show_keys(keys.is_some());
-        }
+        let dashboard = progress.as_mut().and_then(|(line, _)| line.dashboard.as_mut());
+        let keys = dashboard.and_then(|dashboard| {
+            let keys = KeyListener::listen();
+            dashboard.has_keys = keys.is_some();
+            keys
+        });
         Self {
             interrupt,
             progress,
@@ -59,7 +60,6 @@ impl<'a> Terminal<'a> {
         }
     }
 
-    /// Handles a key.
     fn handle_key(&self, key: u8) {
         match key {
             b'q' => self.is_stop_pressed.set(true),

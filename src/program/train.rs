@@ -1,6 +1,6 @@
 //! `grove train` for games: new and resumed runs.
 
-use super::args::{RunArgs, TrainArgs};
+use super::args::{RunArgs, TrainArgs, agree_on_subject};
 use super::games::{ConfigurableGame, Games, NewRun, SavedRun};
 use super::output::eprint_line;
 use super::paths::quote_path;
@@ -18,6 +18,7 @@ use crate::model::Network;
 use crate::parallel::{DEFAULT_TIMEOUT, Team};
 use crate::run::{GameRun, RunFolder, SavedPolicy, is_of_language_model};
 use crate::settings::{TrainConfig, change_saved_settings, overlay};
+use crate::trainer::text::read_settings;
 use crate::trainer::{config_to_toml, layer_settings, load_weights, read_config, read_game_name};
 use anyhow::{Context, Result, bail, ensure};
 use std::path::Path;
@@ -81,8 +82,8 @@ fn resume_any(games: &Games, mut args: TrainArgs) -> Result<()> {
                 "--data is for a run of a dataset; --task-data names the prompts of a language model"
             );
         }
-        let saved_name = text::saved_task_name(&checkpoint)?;
-        check_name(&saved_name, name.filter(|_| run.run_dir.is_some()))?;
+        let settings = read_settings(&checkpoint)?;
+        check_name(overlay::text_at(&settings, "task"), name.filter(|_| run.run_dir.is_some()))?;
         return text::resume(games, &args, saved);
     }
     if args.task_data.is_some() || args.verifier.is_given() || args.model.is_some() {
@@ -169,20 +170,13 @@ fn game_name<'a>(requested: Option<&'a str>, file: &'a toml::Table) -> Result<Op
         Some(other) => bail!("`env` is {other}, but must be the name of a game"),
         None => None,
     };
-    match (requested, in_file) {
-        (Some(requested), Some(in_file)) if requested != in_file => {
-            bail!("the settings file is for `{in_file}`, not `{requested}`")
-        }
-        _ => Ok(requested.or(in_file)),
-    }
+    agree_on_subject(requested, in_file)
 }
 
-/// Trains a new run.
 pub fn train_new<G: ConfigurableGame>(games: &Games, run: &NewRun) -> Result<()> {
     ranks::run(run.args, DEFAULT_TIMEOUT, |rank| train_new_rank::<G>(games, run, rank))
 }
 
-/// Trains one rank of a new run.
 fn train_new_rank<G: ConfigurableGame>(games: &Games, run: &NewRun, rank: Rank) -> Result<()> {
     let started = Instant::now();
     let NewRun { args, layers, from } = run;
@@ -217,14 +211,10 @@ fn train_new_rank<G: ConfigurableGame>(games: &Games, run: &NewRun, rank: Rank) 
         data.as_ref().map(|data| data.iterations_of_epochs(&config, config.data.epochs));
     let origin = Origin::New(G::NAME);
     let session = Session { args, games, origin, iterations_of_epochs, started };
-    let setup = GameSetup { game, config, data, from: *from };
-    train_rank(&session, rank, setup, |folder| {
-        if can_improve_by_play {
-            format!("grove train {} --from {folder}", G::NAME)
-        } else {
-            format!("grove watch {folder}")
-        }
-    })
+    let next =
+        if can_improve_by_play { format!("train {} --from", G::NAME) } else { "watch".to_string() };
+    let next_command = |folder: &str| format!("grove {next} {folder}");
+    train_rank(&session, rank, game, &config, data, *from, next_command)
 }
 
 /// Checks that a run without a dataset has no settings for one.
@@ -240,12 +230,10 @@ fn refuse_data_settings<G: ConfigurableGame>(
     Ok(())
 }
 
-/// Resumes a run.
 pub fn resume<G: ConfigurableGame>(games: &Games, args: &TrainArgs, saved: SavedRun) -> Result<()> {
     ranks::run(&args.run, DEFAULT_TIMEOUT, |rank| resume_rank::<G>(games, args, saved, rank))
 }
 
-/// Trains one rank of a resumed run.
 fn resume_rank<G: ConfigurableGame>(
     games: &Games,
     args: &TrainArgs,
@@ -266,29 +254,21 @@ fn resume_rank<G: ConfigurableGame>(
         data.as_ref().map(|data| data.iterations_of_epochs(&config, config.data.epochs));
     let origin = Origin::Saved(run);
     let session = Session { args: &args.run, games, origin, iterations_of_epochs, started };
-    let setup = GameSetup { game, config, data, from: None };
-    train_rank(&session, rank, setup, |folder| format!("grove watch {folder}"))
+    let next_command = |folder: &str| format!("grove watch {folder}");
+    train_rank(&session, rank, game, &config, data, None, next_command)
 }
 
-/// Inputs of a run of a game.
-struct GameSetup<'a, G> {
-    game: G,
-    config: TrainConfig,
-    /// The dataset; `None` for a run that plays.
-    data: Option<TrainingData>,
-    /// Run whose best policy a new run starts from.
-    from: Option<&'a Path>,
-}
-
-/// Trains one rank of a run, new or resumed. `next_command` gives the command to suggest at the end, from the folder.
+/// Trains one rank of a run, new or resumed, that plays unless it has `data`. A new one may start `from` the best policy
+/// of another run. `next_command` gives the command to suggest at the end, from the folder.
 fn train_rank<G: ConfigurableGame>(
     session: &Session,
     rank: Rank,
-    setup: GameSetup<G>,
+    game: G,
+    config: &TrainConfig,
+    data: Option<TrainingData>,
+    from: Option<&Path>,
     next_command: impl FnOnce(&str) -> String,
 ) -> Result<()> {
-    let GameSetup { game, config, data, from } = setup;
-    let config = &config;
     let create_network =
         |chosen: &ChosenDevice| session.games.models.new_network(game, config, &chosen.device);
     let try_rollout = |chosen: &ChosenDevice| {
@@ -332,7 +312,7 @@ fn train_rank<G: ConfigurableGame>(
         bail!(missing);
     }
     let run = GameRun::new(trainer, iterations_per_epoch, action_names);
-    session.train(&chosen, run, &add_comments(&settings, G::settings())?, next_command)
+    session.train(&chosen, run, &add_comments(&settings.parse()?, G::settings()), next_command)
 }
 
 /// Gives the network the weights of the best policy of a run with the same game and network.

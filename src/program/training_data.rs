@@ -6,7 +6,7 @@ use super::paths::canonical_path;
 use crate::data::{Dataset, Manifest, ShardedSteps, Steps, WindowOptions, WindowSet, hold_out};
 use crate::settings::{ClassWeights, DataConfig, TrainConfig, overlay};
 use crate::trainer::Demonstrations;
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use serde_json::Value;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -136,9 +136,7 @@ pub fn note_iterations_of_epochs(file: &Table, in_file: u32, iterations_of_epoch
 /// Checks that a dataset is of the run's game, with the same parameters.
 fn check_game<G: ConfigurableGame>(game: G, manifest: &Manifest, path: &str) -> Result<()> {
     let Manifest { env, settings: recorded, .. } = manifest;
-    if env != G::NAME {
-        bail!("the dataset in {path} is of `{env}`, not `{}`", G::NAME);
-    }
+    ensure!(env == G::NAME, "the dataset in {path} is of `{env}`, not `{}`", G::NAME);
     let Value::Object(parameters) = serde_json::to_value(game)? else { return Ok(()) };
     let differs = |(name, value): &(&String, &Value)| parameters.get(*name) != Some(*value);
     if let Some((name, value)) = recorded.iter().find(differs) {
@@ -193,22 +191,17 @@ fn split_episodes(
         let (train, validation) = episodes.into_iter().partition(is_train);
         [train, validation]
     };
+    let DataConfig { path, window, validation: share, .. } = data;
+    let num_episodes = train.len() + validation.len();
     if train.is_empty() || validation.is_empty() {
         bail!(
-            "the dataset in {} has too few episodes, {}, to hold out a share of {} (data.validation); `ends` marks the last \
-             step of each",
-            data.path,
-            train.len() + validation.len(),
-            data.validation
+            "the dataset in {path} has too few episodes, {num_episodes}, to hold out a share of {share} (data.validation); \
+             `ends` marks the last step of each"
         );
     }
     let longest = train.iter().map(ExactSizeIterator::len).max().unwrap_or(0);
-    if data.window > longest {
-        bail!(
-            "data.window is {}, but the longest episode in {} has {longest} steps",
-            data.window,
-            data.path
-        );
+    if *window > longest {
+        bail!("data.window is {window}, but the longest episode in {path} has {longest} steps");
     }
     Ok([train, validation])
 }

@@ -5,7 +5,7 @@ use super::args::VerifierArgs;
 use crate::disk::{self, input};
 use crate::settings::overlay;
 use crate::task::cache;
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
@@ -69,7 +69,13 @@ fn check_consent(
         );
     }
     if task_settings.get(UNSAFE_SETTING).and_then(Value::as_bool) == Some(true) {
-        return check_unsafe(name, args.trust || is_set(UNSAFE_SETTING));
+        let setting = format!("{name}.{UNSAFE_SETTING}");
+        return require_approval(&setting, args.trust || is_set(UNSAFE_SETTING), || {
+            format!(
+                "the settings run the code of completions even where it cannot be confined ({setting} = true), which you \
+                 have not approved yet; approve it with --trust"
+            )
+        });
     }
     if command.is_empty() {
         return Ok(());
@@ -90,16 +96,6 @@ fn check_consent(
     let settings = format_approved_settings(task_settings, &absolute_folder);
     require_approval(&settings, is_approved, || {
         format_refusal(task_settings, &loose_settings, options)
-    })
-}
-
-/// Checks consent to a task that runs code without a sandbox, which the command line may give.
-fn check_unsafe(name: &str, is_approved: bool) -> Result<()> {
-    require_approval(&format!("{name}.{UNSAFE_SETTING}"), is_approved, || {
-        format!(
-            "the settings run the code of completions even where it cannot be confined \
-             ({name}.{UNSAFE_SETTING} = true), which you have not approved yet; approve it with --trust"
-        )
     })
 }
 
@@ -140,9 +136,7 @@ fn require_approval(
     if approvals.is_some_and(|approvals| approvals.lines().any(|other| other == line)) {
         return Ok(());
     }
-    if !is_approved {
-        bail!(refusal());
-    }
+    ensure!(is_approved, refusal());
     if let Some(file) = file {
         // If this fails, the user is asked again.
         let opened = File::options().create(true).append(true).open(file);
@@ -177,10 +171,8 @@ mod tests {
             let task_settings = [("verifier", "./v.sh"), ("folder", folder)];
             let task_settings =
                 task_settings.map(|(key, value)| (key.to_string(), Value::from(value)));
-            format_approved_settings(
-                &Table::from_iter(task_settings),
-                &Path::new(here).join(folder),
-            )
+            let folder = Path::new(here).join(folder);
+            format_approved_settings(&Table::from_iter(task_settings), &folder)
         };
         assert_ne!(text("", "/mine"), text("", "/theirs"));
         assert_ne!(text("sub", "/mine"), text("sub", "/theirs"));
@@ -211,11 +203,8 @@ mod tests {
         ] {
             let task_settings = Table::from_iter([(key.to_string(), value)]);
             assert_eq!(is_strict(&task_settings, key), expected, "{task_settings}");
-            assert!(
-                SANDBOX_SETTINGS
-                    .iter()
-                    .all(|other| *other == key || is_strict(&task_settings, other))
-            );
+            let mut others = SANDBOX_SETTINGS.iter().filter(|other| **other != key);
+            assert!(others.all(|other| is_strict(&task_settings, other)));
         }
     }
 }

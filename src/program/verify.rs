@@ -117,21 +117,19 @@ mod tests {
         let findings = |results| Report { task: "own".to_string(), results }.findings();
         let right = || result("the solution", 2, 1.0);
         assert_eq!(findings(vec![right()]), [""; 0]);
-        assert_eq!(
-            findings(vec![result("the solution", 1, 1.0)]),
-            ["Warning: 1 of 2 solutions do not get full marks."]
-        );
-        assert_eq!(
-            findings(vec![right(), result("empty", 0, 0.0)]),
-            ["No worthless answer earns a reward."]
-        );
-        assert_eq!(
-            findings(vec![right(), result("empty", 1, 0.5)]),
-            ["Warning: worthless answers that get full marks: empty."]
-        );
         let some = || vec![right(), result("empty", 0, 0.0), result("huge", 0, 1e-5)];
-        let finding = "No worthless answer gets full marks; the highest reward is <0.001 (huge).";
-        assert_eq!(findings(some()), [finding]);
+        let full = "Warning: worthless answers that get full marks: empty.";
+        for (results, finding) in [
+            (
+                vec![result("the solution", 1, 1.0)],
+                "Warning: 1 of 2 solutions do not get full marks.",
+            ),
+            (vec![right(), result("empty", 0, 0.0)], "No worthless answer earns a reward."),
+            (vec![right(), result("empty", 1, 0.5)], full),
+            (some(), "No worthless answer gets full marks; the highest reward is <0.001 (huge)."),
+        ] {
+            assert_eq!(findings(results), [finding]);
+        }
         let table = Report { task: "own".to_string(), results: some() }.to_string();
         assert!(table.contains("huge            <0.001   <0.001  0 of 2"), "{table}");
         assert!(findings(vec![])[0].contains("--attack"));

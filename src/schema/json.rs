@@ -54,23 +54,21 @@ fn shape_schema(shape: &Shape) -> Value {
         Shape::Name(names) => json!({ "enum": names }),
         Shape::OpenName(names) => json!({ "anyOf": [{ "enum": names }, { "type": "string" }] }),
         Shape::String => json!({ "type": "string" }),
-        Shape::Strings => {
-            let list = json!({ "type": "array", "items": { "type": "string" } });
-            json!({ "anyOf": [list, { "type": "string" }] })
-        }
-        Shape::StringsOf(names) => {
-            let list = json!({ "type": "array", "items": { "enum": names } });
-            json!({ "anyOf": [list, { "enum": names }] })
-        }
+        Shape::Strings => list_schema(&json!({ "type": "string" })),
+        Shape::StringsOf(names) => list_schema(&json!({ "enum": names })),
         Shape::Integers { count, each } => {
-            let each = json!({ "type": "integer", "minimum": each.0, "maximum": each.1 });
-            let list = json!({ "type": "array", "minItems": count.0, "maxItems": count.1 });
-            let mut either = json!({ "anyOf": [list, each] });
-            either["anyOf"][0]["items"] = each;
-            either
+            let mut schema = list_schema(&shape_schema(&Shape::Integer(each.0, each.1)));
+            let list = &mut schema["anyOf"][0];
+            (list["minItems"], list["maxItems"]) = (count.0.into(), count.1.into());
+            schema
         }
         Shape::Section(settings) => table_schema(settings, &toml::Table::new()),
     }
+}
+
+/// Schema of a list of such items, or of one that stands for a list of one.
+fn list_schema(item: &Value) -> Value {
+    json!({ "anyOf": [{ "type": "array", "items": item }, item] })
 }
 
 /// Schema of the numbers of an interval.

@@ -11,10 +11,7 @@ pub mod range;
 pub(crate) mod table;
 mod value;
 
-#[doc(hidden)]
-pub use names::deserialize_name;
-pub use names::names;
-pub use names::{UnknownName, find_by_name};
+pub use names::{UnknownName, find_by_name, names};
 pub use range::Shape;
 pub use value::SettingValue;
 

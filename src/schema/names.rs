@@ -1,7 +1,5 @@
 //! Enumerated settings: declares an enum together with the names of its values in text and settings.
 
-use std::str::FromStr;
-
 /// A name that is not allowed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{name}` must be one of: {}", .known.join(", "))]
@@ -25,16 +23,6 @@ pub fn find_by_name<T: Copy>(
         Some(index) => Ok(all[index]),
         None => Err(UnknownName { name: name.to_string(), known: names.to_vec() }),
     }
-}
-
-/// Deserializes a name and parses it.
-pub fn deserialize_name<'de, T, D>(deserializer: D) -> Result<T, D::Error>
-where
-    T: FromStr<Err = UnknownName>,
-    D: serde::Deserializer<'de>,
-{
-    let name = <String as serde::Deserialize>::deserialize(deserializer)?;
-    name.parse().map_err(serde::de::Error::custom)
 }
 
 /// Declares an enum whose variants have names in settings and on the command line.
@@ -95,7 +83,8 @@ macro_rules! names {
 
         impl<'de> serde::Deserialize<'de> for $Enum {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                $crate::schema::deserialize_name(deserializer)
+                let name = <String as serde::Deserialize>::deserialize(deserializer)?;
+                name.parse().map_err(serde::de::Error::custom)
             }
         }
 

@@ -42,14 +42,13 @@ fn check_number(number: f64, shape: &Shape) -> Result<(), OutOfRange> {
     ensure(interval.contains(number), "", format_number(number), interval.describe_for(number))
 }
 
-macro_rules! unlimited {
-    ($($ty:ty = $shape:expr),*) => {$(
-        impl SettingValue for $ty {
-            const SHAPE: Shape = $shape;
-        }
-    )*};
+impl SettingValue for bool {
+    const SHAPE: Shape = Shape::Bool;
 }
-unlimited!(bool = Shape::Bool, String = Shape::String);
+
+impl SettingValue for String {
+    const SHAPE: Shape = Shape::String;
+}
 
 impl SettingValue for Vec<String> {
     const SHAPE: Shape = Shape::Strings;

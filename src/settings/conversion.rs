@@ -1,13 +1,14 @@
 //! Conversion of a value from outside to the type of a setting.
 
-use super::{ConfigError, LanguageConfig, TrainConfig};
-use crate::schema::{Settings, Shape, shape_at};
+use super::ConfigError;
+use crate::schema::Shape;
 use toml::Value;
 
-/// `value` in the type of `like`: integers serve as floats, nothing else is converted.
+/// `value` in the type of `like`: integers serve as floats, nothing else is converted. `range` is that of the setting,
+/// unless it is a game's or a task's own.
 pub(super) fn convert(
     key: &str,
-    narrowed_ranges: &[(&str, Shape)],
+    range: Option<Shape>,
     like: &Value,
     value: Value,
 ) -> Result<Value, ConfigError> {
@@ -23,7 +24,7 @@ pub(super) fn convert(
         (Value::Float(_), Value::Integer(i)) => Ok(Value::Float(i as f64)),
         (Value::Float(_), value) if !value.is_float() => Err(wrong_value(&value, "a number")),
         (Value::Integer(_), Value::Integer(i @ 0..)) => Ok(i.into()),
-        (Value::Integer(_), value) => match describe_range(narrowed_ranges, key) {
+        (Value::Integer(_), value) => match range {
             Some(range) => Err(wrong_value(&value, &format!("a whole number, {range}"))),
             // The range of a game's or a task's own is checked where it is read.
             None if value.is_integer() => Ok(value),
@@ -55,15 +56,6 @@ pub(super) fn convert(
         (Value::Array(_), value) => Err(wrong_value(&value, "a list such as [64, 64]")),
         (_, value) => Ok(value),
     }
-}
-
-/// The range of a setting of the run, in words; `None` for those of a game or task.
-fn describe_range(narrowed: &[(&str, Shape)], path: &str) -> Option<String> {
-    let narrowed_shape = narrowed.iter().find(|(key, _)| *key == path).map(|(_, shape)| *shape);
-    let mut all = [TrainConfig::SETTINGS, LanguageConfig::SETTINGS].into_iter();
-    narrowed_shape
-        .or_else(|| all.find_map(|settings| shape_at(settings, path)))
-        .map(|it| it.to_string())
 }
 
 /// Whether all items of a list are strings; true for an empty one.

@@ -1,36 +1,26 @@
 //! JSON Schema of a settings file, from which editors complete and check it.
 
+use super::declarations;
 use super::overlay::{SCALE_REWARDS, aliases, resolve};
-use crate::schema::{Setting, Shape, json};
+use crate::schema::{Setting, json};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use toml::Table;
 
-/// Declarations of the settings that a file may hold.
-pub struct SchemaSource<'a> {
-    /// Settings of the run.
-    pub settings: &'static [Setting],
-    /// Ranges of settings of the run, by path, that replace the declared ones.
-    pub narrowed_ranges: &'a [(&'a str, Shape)],
-    /// `env` or `task`: the key of the defaults that holds the name of the game's or task's section.
-    pub subject_key: &'a str,
-    /// Settings of the game or task.
-    pub own_settings: &'static [Setting],
-}
-
-/// The schema of the settings files of a run with these defaults.
+/// The schema of the settings files of a run with these defaults, whose game or task declares `own_settings`.
 ///
 /// A setting of a section may also stand at the top, as in a file, under each of its names that no other setting has
 /// and that other trainers do not use for another setting.
-pub fn file_schema(source: &SchemaSource, defaults: &Table) -> Value {
-    let SchemaSource { settings, narrowed_ranges, subject_key, own_settings } = *source;
+pub fn file_schema(defaults: &Table, own_settings: &'static [Setting]) -> Value {
+    let (settings, narrowed_ranges) = declarations(defaults);
     let mut schema = json::table_schema(settings, defaults);
     for (path, shape) in narrowed_ranges {
         json::narrow(&mut schema, path, shape);
     }
     let properties = schema["properties"].as_object_mut().expect("a table has properties");
-    if let Some(name) = defaults.get(subject_key).and_then(toml::Value::as_str) {
-        properties.insert(subject_key.to_string(), json!({ "const": name }));
+    let subject = |key: &'static str| Some((key, defaults.get(key)?.as_str()?));
+    if let Some((key, name)) = ["env", "task"].into_iter().find_map(subject) {
+        properties.insert(key.to_string(), json!({ "const": name }));
         if let Some(toml::Value::Table(own_defaults)) = defaults.get(name) {
             properties.insert(name.to_string(), json::table_schema(own_settings, own_defaults));
         }
@@ -68,20 +58,13 @@ pub fn file_schema(source: &SchemaSource, defaults: &Table) -> Value {
 mod tests {
     use super::*;
     use crate::env::{Catch, Env};
-    use crate::schema::Settings;
     use crate::settings::{LanguageConfig, TrainConfig, overlay};
 
     fn games() -> Value {
         let mut table = overlay::to_table(&TrainConfig::for_game("catch"));
         table.insert("env".to_string(), "catch".into());
         table.insert("catch".to_string(), overlay::to_table(&Catch::default()).into());
-        let source = SchemaSource {
-            settings: TrainConfig::SETTINGS,
-            narrowed_ranges: TrainConfig::NARROWED_RANGES,
-            subject_key: "env",
-            own_settings: Catch::settings(),
-        };
-        file_schema(&source, &table)
+        file_schema(&table, Catch::settings())
     }
 
     #[test]
@@ -146,13 +129,7 @@ mod tests {
         assert!(at("/properties/data/properties/batch_size").is_some());
         // Two sections have a learning rate there, so the short name is ambiguous.
         let table = overlay::to_table(&LanguageConfig::for_model("tiny"));
-        let source = SchemaSource {
-            settings: LanguageConfig::SETTINGS,
-            narrowed_ranges: LanguageConfig::NARROWED_RANGES,
-            subject_key: "task",
-            own_settings: &[],
-        };
-        let texts = file_schema(&source, &table);
+        let texts = file_schema(&table, &[]);
         assert_eq!(texts.pointer("/properties/learning_rate"), None);
         let rate = json!({ "$ref": "#/properties/optimizer/properties/lr" });
         assert_eq!(texts.pointer("/properties/lr"), Some(&rate));

@@ -287,15 +287,9 @@ impl LanguageConfig {
             fit.iterations if fit.iterations == 0 || !is_sft, "0 where the loss is nll, which is SFT throughout";
         );
         let GenerationConfig { num_prompts, group_size, max_new_tokens, .. } = generation;
-        let tokens = [num_prompts, group_size, max_new_tokens]
-            .into_iter()
-            .map(|n| *n as u64)
-            .product::<u64>();
-        ensure(
-            tokens <= 1 << 32,
-            "generation.num_prompts * group_size * max_new_tokens",
-            tokens,
-            "at most 2^32",
-        )
+        let tokens: u64 =
+            [num_prompts, group_size, max_new_tokens].map(|n| *n as u64).iter().product();
+        let product = "generation.num_prompts * group_size * max_new_tokens";
+        ensure(tokens <= 1 << 32, product, tokens, "at most 2^32")
     }
 }

@@ -23,7 +23,7 @@ mod update;
 pub use checkpoint::{CheckpointConfig, StopConfig, TrackingConfig};
 pub use data::{ClassWeights, DataConfig};
 pub use defaults::IMITATION_DEFAULTS;
-pub use file_schema::{SchemaSource, file_schema};
+pub use file_schema::file_schema;
 pub use language::{
     Baseline, CompletionsConfig, FitConfig, GenerationConfig, LanguageConfig, ModelConfig,
     RewardConfig, TINY,
@@ -39,15 +39,16 @@ pub use crate::model::{DecoderConfig, ModelKind, PolicyConfig, Precision};
 pub use crate::objective::{KlEstimator, LossConfig, LossType};
 pub use crate::schema::OutOfRange;
 
-use crate::schema::Shape;
+use crate::schema::{Setting, Settings, Shape};
 use toml::Table;
 
-/// Settings of a table's run with a narrower range than declared.
-pub fn narrowed_ranges(table: &Table) -> &'static [(&'static str, Shape)] {
-    if table.contains_key("generation") {
-        LanguageConfig::NARROWED_RANGES
+/// Declarations of the settings of the run in a complete table, and the narrower ranges that some of them have there.
+pub fn declarations(table: &Table) -> (&'static [Setting], &'static [(&'static str, Shape)]) {
+    // A game, too, may be called `generation`.
+    if table.contains_key("generation") && !table.contains_key("env") {
+        (LanguageConfig::SETTINGS, LanguageConfig::NARROWED_RANGES)
     } else {
-        TrainConfig::NARROWED_RANGES
+        (TrainConfig::SETTINGS, TrainConfig::NARROWED_RANGES)
     }
 }
 

@@ -5,10 +5,10 @@
 
 use super::conversion::convert;
 use super::foreign::{NEAREST_SETTINGS, VALUE_FUNCTION_SETTINGS};
-use super::{ConfigError, LanguageConfig, TrainConfig, narrowed_ranges};
+use super::{ConfigError, LanguageConfig, TrainConfig, declarations};
 use crate::env::{self, Env};
 pub use crate::schema::table::get;
-use crate::schema::{Setting, Settings, Shape, flatten_sections};
+use crate::schema::{Setting, Settings, Shape, flatten_sections, shape_at};
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::HashSet;
 use toml::{Table, Value};
@@ -275,7 +275,7 @@ fn apply_change(table: &mut Table, Change { key, path, value }: Change) -> Resul
         }
         (error, _) => error,
     })?;
-    let ranges = narrowed_ranges(table);
+    let range = range_at(table, &path);
     let current = match path.split_once('.') {
         Some((section, leaf)) => table.get_mut(section).and_then(|s| s.get_mut(leaf)),
         None => table.get_mut(&path),
@@ -288,8 +288,15 @@ fn apply_change(table: &mut Table, Change { key, path, value }: Change) -> Resul
             "`{path}` is not a setting; name the {what} itself, as in `grove train {name}`"
         )));
     }
-    *current = convert(&path, ranges, current, from_trl(&path, value))?;
+    *current = convert(&path, range, current, from_trl(&path, value))?;
     Ok(())
+}
+
+/// The range of a setting of a table's run; `None` for those of a game or task.
+pub fn range_at(table: &Table, path: &str) -> Option<Shape> {
+    let (settings, narrowed_ranges) = declarations(table);
+    let narrowed = narrowed_ranges.iter().find(|(key, _)| *key == path);
+    narrowed.map(|(_, shape)| *shape).or_else(|| shape_at(settings, path))
 }
 
 /// The full path of `key`.
@@ -344,17 +351,12 @@ fn missing_error(table: &Table, key: &str, leaf: &str, foreign: Option<&str>) ->
     if VALUE_FUNCTION_SETTINGS.contains(&leaf) {
         return ConfigError::ValueFunction { key: key.to_string() };
     }
-    if let Some(ours) = foreign {
-        return unknown_key_error(key, Some(ours.to_string()));
+    if foreign.is_none()
+        && let Some(kind) = kind_with_setting(table, key)
+    {
+        return other_run_error(table, key, kind);
     }
-    match kind_with_setting(table, key) {
-        Some(kind) => other_run_error(table, key, kind),
-        None => unknown_key_error(key, nearest_path(table, key, leaf)),
-    }
-}
-
-/// The error for a key that no setting has.
-fn unknown_key_error(key: &str, suggestion: Option<String>) -> ConfigError {
+    let suggestion = foreign.map(str::to_string).or_else(|| nearest_path(table, key, leaf));
     ConfigError::UnknownKey { key: key.to_string(), suggestion }
 }
 

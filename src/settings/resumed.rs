@@ -48,9 +48,9 @@ pub fn change_saved_settings(table: &mut Table, assignments: &[String]) -> Resul
 
 /// Checks that the evaluations that patience counts are as far apart as they were.
 fn check_patience(table: &Table, before: &Table) -> Result<(), ConfigError> {
-    let (Patience { key, evaluations, eval_every }, before) =
-        (read_patience(table)?, read_patience(before)?);
-    if evaluations == 0 || eval_every == before.eval_every {
+    let (key, patience, eval_every) = read_patience(table)?;
+    let (_, _, eval_every_before) = read_patience(before)?;
+    if patience == 0 || eval_every == eval_every_before {
         return Ok(());
     }
     Err(ConfigError::Conflict(format!(
@@ -58,27 +58,17 @@ fn check_patience(table: &Table, before: &Table) -> Result<(), ConfigError> {
     )))
 }
 
-/// The patience of a run.
-struct Patience {
-    /// Key of the setting.
-    key: &'static str,
-    /// Number of evaluations without improvement after which the run ends; 0 for no limit.
-    evaluations: u32,
-    /// Number of iterations between evaluations.
-    eval_every: u32,
-}
-
-/// Reads the patience of a run from its settings.
-fn read_patience(table: &Table) -> Result<Patience, ConfigError> {
+/// Reads the patience of a run: the key of the setting, the number of evaluations without improvement after which the
+/// run ends (0 for no limit), and the iterations between evaluations.
+fn read_patience(table: &Table) -> Result<(&'static str, u32, u32), ConfigError> {
     let table = table.clone();
-    let (key, evaluations, checkpoint) = if table.contains_key("task") {
+    Ok(if table.contains_key("task") {
         let config: LanguageConfig = overlay::from_table(table)?;
-        ("fit.patience", config.patience(), config.checkpoint)
+        ("fit.patience", config.patience(), config.checkpoint.eval_every)
     } else {
         let config: TrainConfig = overlay::from_table(table)?;
-        ("data.patience", config.patience(), config.checkpoint)
-    };
-    Ok(Patience { key, evaluations, eval_every: checkpoint.eval_every })
+        ("data.patience", config.patience(), config.checkpoint.eval_every)
+    })
 }
 
 /// Checks that a setting is as it was, or may change.

@@ -30,14 +30,10 @@ impl RolloutConfig {
     }
 
     fn check_settings(&self) -> Result<(), OutOfRange> {
-        ensure(
-            self.learn_steps <= self.num_steps,
-            "learn_steps",
-            self.learn_steps,
-            format!("1 to num_steps ({})", self.num_steps),
-        )?;
-        let product = [self.num_groups, self.group_size, self.num_steps];
-        let steps: u128 = product.into_iter().map(|count| count as u128).product();
+        let Self { num_groups, group_size, num_steps, learn_steps, .. } = *self;
+        let allowed = format!("1 to num_steps ({num_steps})");
+        ensure(learn_steps <= num_steps, "learn_steps", learn_steps, allowed)?;
+        let steps: u128 = [num_groups, group_size, num_steps].map(|n| n as u128).iter().product();
         ensure(steps <= 1 << 30, "num_groups * group_size * num_steps", steps, "at most 2^30")
     }
 }

@@ -105,14 +105,10 @@ impl TrainConfig {
             update.num_minibatches if is_data || is_divisor, divisor;
             update.gradient_accumulation_steps if update.gradient_accumulation_steps <= minibatch, samples;
         );
-        let product = [update.num_minibatches, data.batch_size, data.window];
-        let steps: u128 = product.into_iter().map(|count| count as u128).product();
-        ensure(
-            !is_data || steps <= 1 << 40,
-            "update.num_minibatches * data.batch_size * data.window",
-            steps,
-            "at most 2^40",
-        )
+        let factors = [update.num_minibatches, data.batch_size, data.window];
+        let steps: u128 = factors.map(|n| n as u128).iter().product();
+        let product = "update.num_minibatches * data.batch_size * data.window";
+        ensure(!is_data || steps <= 1 << 40, product, steps, "at most 2^40")
     }
 
     /// Number of evaluations without improvement after which the run ends; 0 for no limit, as of games.

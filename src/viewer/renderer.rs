@@ -5,7 +5,6 @@ use super::instance::SPRITE_WORDS;
 use super::{SceneSize, Sprite, Wall};
 use crate::env::look::SceneInfo;
 
-/// Shader source.
 const SHADER: &str = include_str!("../../shaders/sprites.wgsl");
 
 /// 32-bit words of the shader's `Layout`.

@@ -11,7 +11,7 @@ pub use models::{EvalArgs, ExportArgs, ExportFormat, GenerateArgs, RecordArgs, R
 pub use parsers::{Seeds, name_of, parse_seeds};
 pub use runs::{Axis, PlotArgs, RunsArgs, SweepArgs, WatchArgs};
 pub use tools::{CheckArgs, DemoArgs, DevicesArgs, ImportArgs, SettingsArgs};
-pub use train::{FitArgs, RunArgs, TrainArgs};
+pub use train::{FitArgs, RunArgs, TrainArgs, agree_on_subject};
 pub use verifier::{VerifierArgs, VerifyArgs};
 
 use super::bench::BenchArgs;

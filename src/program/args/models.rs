@@ -1,6 +1,6 @@
 //! Options of the commands that use a trained policy or a language model.
 
-use super::parsers::{count_in, one_of, parse_sampling, parse_seed, parse_temperature};
+use super::parsers::{OneOf, count_in, parse_sampling, parse_seed, parse_temperature};
 use super::verifier::VerifierArgs;
 use crate::settings::Precision;
 use crate::text::GgufType;
@@ -8,7 +8,6 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
-/// Options of `eval`.
 #[derive(Args, Debug)]
 pub struct EvalArgs {
     /// A run, by its folder or its game (its best policy is used), a checkpoint, or a policy file (`.safetensors`).
@@ -41,7 +40,6 @@ pub struct EvalArgs {
     pub json: bool,
 }
 
-/// Options of `generate`.
 #[derive(Args, Debug)]
 pub struct GenerateArgs {
     /// The model: a run (its best model), a checkpoint, a Hugging Face folder, or a GGUF file.
@@ -75,7 +73,7 @@ pub struct GenerateArgs {
     pub completions: usize,
     /// Precision of matrix products.
     #[arg(long, default_value = "f32", value_name = "NAME",
-        value_parser = one_of(&[Precision::F32, Precision::Bf16], Precision::name))]
+        value_parser = OneOf(&[Precision::F32, Precision::Bf16], Precision::name))]
     pub precision: Precision,
     /// Random seed of sampling.
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = parse_seed::<u64>, allow_negative_numbers = true)]
@@ -88,7 +86,6 @@ pub struct GenerateArgs {
     pub json: bool,
 }
 
-/// Options of `export`.
 #[derive(Args, Debug)]
 pub struct ExportArgs {
     /// A run, by its folder or its game (its best policy is used), a checkpoint, or a policy file (`.safetensors`); for
@@ -105,7 +102,7 @@ pub struct ExportArgs {
     #[arg(long)]
     pub merge: bool,
     /// Number format of a GGUF file [default: f32].
-    #[arg(long, value_name = "NAME", value_parser = one_of(GgufType::ALL, GgufType::name))]
+    #[arg(long, value_name = "NAME", value_parser = OneOf(GgufType::ALL, GgufType::name))]
     pub outtype: Option<GgufType>,
     /// Also write random observations with the policy's logits, to check the exported policy elsewhere (safetensors).
     #[arg(long, value_name = "FILE")]
@@ -128,7 +125,6 @@ pub enum ExportFormat {
     Gguf,
 }
 
-/// Options of `record`.
 #[derive(Args, Debug)]
 pub struct RecordArgs {
     /// A run, by its folder or its game (its best policy is used), a checkpoint, or a policy file (`.safetensors`).

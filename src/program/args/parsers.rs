@@ -7,25 +7,17 @@ use clap::{Arg, Command, ValueEnum};
 use std::ffi::OsStr;
 use std::ops::RangeInclusive;
 
-/// Creates a parser of these values by their names, which help and shells' completions list.
-pub fn one_of<T>(all: &'static [T], name: fn(T) -> &'static str) -> ChoiceParser<T> {
-    ChoiceParser { all, name }
-}
-
-/// A parser of the values that an option takes.
+/// A parser of these values by their names, which help and shells' completions list.
 #[derive(Clone)]
-pub struct ChoiceParser<T: 'static> {
-    all: &'static [T],
-    name: fn(T) -> &'static str,
-}
+pub struct OneOf<T: 'static>(pub &'static [T], pub fn(T) -> &'static str);
 
-impl<T: Copy> ChoiceParser<T> {
+impl<T: Copy> OneOf<T> {
     fn names(&self) -> Vec<&'static str> {
-        self.all.iter().map(|choice| (self.name)(*choice)).collect()
+        self.0.iter().map(|choice| (self.1)(*choice)).collect()
     }
 }
 
-impl<T: Copy + Send + Sync + 'static> TypedValueParser for ChoiceParser<T> {
+impl<T: Copy + Send + Sync + 'static> TypedValueParser for OneOf<T> {
     type Value = T;
 
     fn parse_ref(
@@ -34,7 +26,7 @@ impl<T: Copy + Send + Sync + 'static> TypedValueParser for ChoiceParser<T> {
         arg: Option<&Arg>,
         value: &OsStr,
     ) -> Result<T, clap::Error> {
-        let (all, names) = (self.all, self.names());
+        let (all, names) = (self.0, self.names());
         // A function is a parser whose error names the option.
         let parse = move |text: &str| find_by_name(text, all, &names);
         parse.parse_ref(command, arg, value)

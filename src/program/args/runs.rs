@@ -5,7 +5,6 @@ use super::{DEFAULT_HOST, DEFAULT_PORT};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
-/// Options of `watch`.
 #[derive(Args, Debug)]
 pub struct WatchArgs {
     /// A run, by its folder or its game [default: the latest in runs/].
@@ -24,7 +23,6 @@ pub struct WatchArgs {
     pub json: bool,
 }
 
-/// Options of `runs`.
 #[derive(Args, Debug)]
 pub struct RunsArgs {
     /// The folder of runs, or a run.
@@ -35,7 +33,6 @@ pub struct RunsArgs {
     pub json: bool,
 }
 
-/// Options of `plot`.
 #[derive(Args, Debug)]
 pub struct PlotArgs {
     /// Run directories, or folders of runs.
@@ -72,8 +69,7 @@ pub enum Axis {
     Iterations,
 }
 
-/// Options of `sweep`.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 pub struct SweepArgs {
     /// The file of the sweep (TOML); see docs/runs.md.
     #[arg(value_name = "FILE")]

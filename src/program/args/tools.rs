@@ -4,7 +4,6 @@ use super::parsers::{count_in, parse_seed};
 use clap::Args;
 use std::path::PathBuf;
 
-/// Options of `demo`.
 #[derive(Args, Debug)]
 pub struct DemoArgs {
     /// The game.
@@ -29,7 +28,6 @@ pub struct DemoArgs {
     pub json: bool,
 }
 
-/// Options of `import`.
 #[derive(Args, Debug)]
 pub struct ImportArgs {
     /// A time series as a CSV file, or a file of games saved on the page.
@@ -60,7 +58,6 @@ pub struct ImportArgs {
     pub json: bool,
 }
 
-/// Options of `devices`.
 #[derive(Args, Debug)]
 pub struct DevicesArgs {
     /// Print the list as a JSON object on stdout.
@@ -68,7 +65,6 @@ pub struct DevicesArgs {
     pub json: bool,
 }
 
-/// Options of `check`.
 #[derive(Args, Debug)]
 pub struct CheckArgs {
     /// The game.
@@ -91,7 +87,6 @@ pub struct CheckArgs {
     pub json: bool,
 }
 
-/// Options of `settings`.
 #[derive(Args, Debug)]
 pub struct SettingsArgs {
     /// The game, the language task, or `data` for prompts of your own.

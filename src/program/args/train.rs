@@ -1,14 +1,13 @@
 //! Options of the commands that train.
 
-use super::parsers::{Seeds, count_in, one_of, parse_seed, parse_seeds};
+use super::parsers::{OneOf, Seeds, count_in, parse_seed, parse_seeds};
 use super::verifier::VerifierArgs;
 use crate::disk::input;
 use crate::settings::{EngineChoice, Precision, overlay};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use std::path::PathBuf;
 
-/// Options of `train`.
 #[derive(Args, Debug, Default)]
 #[command(after_help = "Examples:
   grove train fruit --watch
@@ -49,7 +48,6 @@ pub struct TrainArgs {
     pub verifier: VerifierArgs,
 }
 
-/// Options of `fit`.
 #[derive(Args, Debug)]
 // `grove train` resumes the runs of `fit`.
 #[command(mut_arg("resume", |arg| arg.hide(true)))]
@@ -95,10 +93,10 @@ pub struct RunArgs {
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub device: String,
     /// The engine; `auto` is the fastest that supports the settings.
-    #[arg(long, value_name = "NAME", value_parser = one_of(EngineChoice::ALL, EngineChoice::name))]
+    #[arg(long, value_name = "NAME", value_parser = OneOf(EngineChoice::ALL, EngineChoice::name))]
     pub engine: Option<EngineChoice>,
     /// Precision of matrix products, where supported.
-    #[arg(long, value_name = "NAME", value_parser = one_of(Precision::ALL, Precision::name))]
+    #[arg(long, value_name = "NAME", value_parser = OneOf(Precision::ALL, Precision::name))]
     pub precision: Option<Precision>,
     /// Number of CPU threads; does not affect the result [default: one per core].
     #[arg(long, value_name = "N", value_parser = count_in::<u32>(1..=1024))]
@@ -147,5 +145,21 @@ impl RunArgs {
         let text = input::read_description(path)
             .with_context(|| format!("cannot read the settings file {}", path.display()))?;
         Ok(overlay::parse(&path.display().to_string(), &text)?)
+    }
+}
+
+/// The name of the game or task of a run, on the command line or in the settings file.
+///
+/// # Errors
+/// If the two differ.
+pub fn agree_on_subject<'a>(
+    requested: Option<&'a str>,
+    in_file: Option<&'a str>,
+) -> Result<Option<&'a str>> {
+    match (requested, in_file) {
+        (Some(requested), Some(in_file)) if requested != in_file => {
+            bail!("the settings file is for `{in_file}`, not `{requested}`")
+        }
+        _ => Ok(requested.or(in_file)),
     }
 }

@@ -1,6 +1,6 @@
 //! Options of the command that verifies completions, and of `grove verify`.
 
-use super::parsers::{count_in, one_of};
+use super::parsers::{OneOf, count_in};
 use crate::task::DataTask;
 use anyhow::{Result, bail};
 use clap::Args;
@@ -21,7 +21,7 @@ pub struct VerifierArgs {
     ///
     /// It has no network there, and reads only the system's programs, its folder, and what its command names.
     #[arg(long, value_name = "on|off",
-        value_parser = one_of(&[true, false], |is_on| if is_on { "on" } else { "off" }))]
+        value_parser = OneOf(&[true, false], |is_on| if is_on { "on" } else { "off" }))]
     pub verifier_sandbox: Option<bool>,
     /// A further path that the sandboxed verifier may read, or `network`; may be repeated.
     #[arg(long, value_name = "PATH|network")]
@@ -31,7 +31,6 @@ pub struct VerifierArgs {
     pub trust: bool,
 }
 
-/// Options of `verify`.
 #[derive(Args, Debug)]
 pub struct VerifyArgs {
     /// The language task, such as `sort`; without one, --task-data names the prompts.

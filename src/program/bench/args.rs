@@ -1,6 +1,6 @@
 //! Options of `bench`.
 
-use crate::program::args::parsers::{count_in, one_of, parse_finite};
+use crate::program::args::parsers::{OneOf, count_in, parse_finite};
 use crate::settings::{EngineChoice, Precision};
 use clap::Args;
 use std::path::PathBuf;
@@ -23,10 +23,10 @@ pub struct BenchArgs {
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub device: String,
     /// The engine, as for `train`.
-    #[arg(long, value_name = "NAME", value_parser = one_of(EngineChoice::ALL, EngineChoice::name))]
+    #[arg(long, value_name = "NAME", value_parser = OneOf(EngineChoice::ALL, EngineChoice::name))]
     pub engine: Option<EngineChoice>,
     /// Precision of matrix products, as for `train`.
-    #[arg(long, value_name = "NAME", value_parser = one_of(Precision::ALL, Precision::name))]
+    #[arg(long, value_name = "NAME", value_parser = OneOf(Precision::ALL, Precision::name))]
     pub precision: Option<Precision>,
     /// Change a setting, as for `train`; may be repeated.
     ///

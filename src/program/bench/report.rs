@@ -129,24 +129,17 @@ pub(super) struct Report<'a> {
 
 impl Display for Report<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{} on {}: {}", self.env, self.device, self.engine)?;
+        let Self { env, device, engine, num_envs, num_steps, policy, .. } = self;
+        let Self { learn_steps, update_epochs, .. } = self;
+        let features = pluralize(self.num_features, "feature");
+        let threads = pluralize(self.threads, "CPU thread");
+        let updates = pluralize(self.optimizer_steps_per_iteration, "optimizer step");
+        writeln!(f, "{env} on {device}: {engine}")?;
+        writeln!(f, "{num_envs} games x {num_steps} steps, {features}, {policy}, {threads}")?;
         writeln!(
             f,
-            "{} games x {} steps, {}, {}, {}",
-            self.num_envs,
-            self.num_steps,
-            pluralize(self.num_features, "feature"),
-            self.policy,
-            pluralize(self.threads, "CPU thread")
+            "per iteration: {updates}; epochs over the first {learn_steps} steps: {update_epochs}\n"
         )?;
-        writeln!(
-            f,
-            "per iteration: {}; epochs over the first {} steps: {}",
-            pluralize(self.optimizer_steps_per_iteration, "optimizer step"),
-            self.learn_steps,
-            self.update_epochs
-        )?;
-        writeln!(f)?;
         let rows = [
             ("rules, random actions", self.rules_steps_per_second),
             ("rules and policy", self.policy_steps_per_second),
@@ -166,41 +159,34 @@ impl Display for Report<'_> {
 impl Report<'_> {
     /// Formats the device's peak and the fractions of it that are reached.
     fn fmt_shares(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Some(work) = &self.work_per_step else { return Ok(()) };
+        let Some(work) = self.work_per_step else { return Ok(()) };
+        let StepWork { policy_flops, policy_bytes, trained_flops, trained_bytes } = work;
         writeln!(
             f,
-            "minimum work per step: {:.0} FLOP and {:.0} bytes played, {:.0} and {:.0} trained",
-            work.policy_flops, work.policy_bytes, work.trained_flops, work.trained_bytes
+            "minimum work per step: {policy_flops:.0} FLOP and {policy_bytes:.0} bytes played, {trained_flops:.0} and \
+             {trained_bytes:.0} trained"
         )?;
         let Some(peak) = &self.device_peak else { return Ok(()) };
         let format_peak = |value: Option<f64>, scale: f64, unit: &str| match value {
             Some(value) => format!("{:.3} {unit}", value / scale),
             None => format!("unknown {unit}"),
         };
-        writeln!(
-            f,
-            "measured peak of the device: {}, {}",
-            format_peak(peak.flops_per_second, 1e12, "TFLOP/s"),
-            format_peak(peak.bytes_per_second, 1e9, "GB/s")
-        )?;
+        let arithmetic = format_peak(peak.flops_per_second, 1e12, "TFLOP/s");
+        let bandwidth = format_peak(peak.bytes_per_second, 1e9, "GB/s");
+        writeln!(f, "measured peak of the device: {arithmetic}, {bandwidth}")?;
         for (name, rate, flops, bytes) in [
-            (
-                "rules and policy",
-                self.policy_steps_per_second,
-                work.policy_flops,
-                work.policy_bytes,
-            ),
-            ("training", self.trained_steps_per_second, work.trained_flops, work.trained_bytes),
+            ("rules and policy", self.policy_steps_per_second, policy_flops, policy_bytes),
+            ("training", self.trained_steps_per_second, trained_flops, trained_bytes),
         ] {
             let share = |work_per_step: f64, peak: Option<f64>| match peak {
                 Some(peak) => format!("{:.2} %", 100.0 * rate.median * work_per_step / peak),
                 None => "unknown".to_string(),
             };
+            let arithmetic = share(flops, peak.flops_per_second);
+            let bandwidth = share(bytes, peak.bytes_per_second);
             writeln!(
                 f,
-                "  {name}: {} of peak arithmetic, {} of peak bandwidth",
-                share(flops, peak.flops_per_second),
-                share(bytes, peak.bytes_per_second)
+                "  {name}: {arithmetic} of peak arithmetic, {bandwidth} of peak bandwidth"
             )?;
         }
         Ok(())
@@ -223,11 +209,11 @@ impl Display for ScoreRuns {
         if all == 1 {
             return writeln!(f, "  {median:.2} s");
         }
+        let first =
+            self.runs[0].map_or("did not reach it".to_string(), |s| format!("took {s:.2} s"));
         writeln!(
             f,
-            "  {median:.2} s ({min:.2} to {max:.2}), {reached} of {all} runs; the first run, with a cold \
-             start, {}",
-            self.runs[0].map_or("did not reach it".to_string(), |s| format!("took {s:.2} s"))
+            "  {median:.2} s ({min:.2} to {max:.2}), {reached} of {all} runs; the first run, with a cold start, {first}"
         )
     }
 }

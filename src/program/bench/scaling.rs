@@ -30,7 +30,6 @@ const WARM_UP_ITERATIONS: usize = 3;
 #[derive(Serialize)]
 struct Scaling {
     env: &'static str,
-    /// The kind of ranks.
     #[serde(rename = "ranks")]
     rank_kind: &'static str,
     num_envs: usize,
@@ -114,7 +113,6 @@ fn rank_counts(max: usize) -> impl Iterator<Item = usize> {
     (0..).map(|i| 1 << i).take_while(move |count| *count < max).chain([max])
 }
 
-/// The work of an iteration.
 #[derive(Clone, Copy)]
 struct IterationWork {
     steps: f64,

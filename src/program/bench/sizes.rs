@@ -37,12 +37,8 @@ pub fn apply_sizes(args: &BenchArgs, table: &Table, settings: &TrainConfig) -> R
     set_size(&mut rollout.learn_steps, args.learn_steps, is_set("rollout.learn_steps"), all_steps);
     set_size(&mut rollout.start, None, is_set("rollout.start"), GroupStart::Level);
     set_size(&mut update.update_epochs, args.update_epochs, is_set("update.update_epochs"), 1);
-    set_size(
-        &mut update.num_minibatches,
-        args.num_minibatches,
-        is_set("update.num_minibatches"),
-        1,
-    );
+    let minibatches = args.num_minibatches;
+    set_size(&mut update.num_minibatches, minibatches, is_set("update.num_minibatches"), 1);
     // Long enough that no schedule ends during the measurement.
     config.iterations = 1_000_000;
     Ok(config)

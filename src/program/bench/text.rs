@@ -7,18 +7,17 @@ use super::args::BenchArgs;
 use super::publish;
 use super::report::{Measurement, write_memory, write_table};
 use crate::device;
-use crate::program::settings::{InitialModel, language_defaults};
+use crate::program::settings::language_defaults;
 use crate::program::text::device::{default_precision, device_name};
 use crate::program::text::{
-    ENGINE_ERROR, LanguageOverrides, load_initial_model, open_task, resolve_model_path,
-    resolve_settings,
+    ENGINE_ERROR, load_initial_model, open_task, resolve_model_path, resolve_settings,
 };
 use crate::rng::{draw, uniform};
 use crate::run::pluralize;
 use crate::settings::{EngineChoice, Precision};
 use crate::task::{Completion, Prompt, RewardPart, Rewards, Split, Task, TaskError};
-use crate::trainer::text::{LanguageConfig, LanguageTrainer};
-use anyhow::{Result, bail};
+use crate::trainer::text::{LanguageConfig, LanguageSettings, LanguageTrainer};
+use anyhow::{Result, bail, ensure};
 use burn::tensor::Device;
 use serde::Serialize;
 use std::fmt::{self, Display, Formatter};
@@ -98,20 +97,17 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
     let path = resolve_model_path(task, args.model.as_deref(), &file, &args.set)?;
     let model = load_initial_model(&path)?;
     let num_params = model.as_ref().map(|model| model.shape.num_params());
-    let initial = InitialModel { path: &path, num_params };
-    let run_defaults = language_defaults(task, initial, default_precision(&args.device))?;
-    let precision = run_defaults.precision;
+    let precision = default_precision(&args.device);
+    let precision = language_defaults(task, &path, num_params, precision)?.precision;
     let defaults = LanguageConfig { precision, ..LanguageConfig::for_model(&path) };
-    let (task_settings, mut config) =
-        resolve_settings(task, Table::new(), defaults, file, &LanguageOverrides::of(&args.set))?;
+    let LanguageSettings { task_settings, mut config, .. } =
+        resolve_settings(task, Table::new(), defaults, file, &args.set)?;
     config.precision = args.precision.unwrap_or(config.precision);
     config.fit.iterations = 0;
     // Long enough that no schedule ends during the measurement.
     config.iterations = 1_000_000;
-    let rewards = RandomRewards {
-        task: open_task(task, task_settings)?,
-        parts: [RewardPart::new("random", 1.0)],
-    };
+    let parts = [RewardPart::new("random", 1.0)];
+    let rewards = RandomRewards { task: open_task(task, task_settings)?, parts };
     let rewards: Arc<dyn Task> = Arc::new(rewards);
     let mut model = match model {
         Some(model) => model,
@@ -124,7 +120,8 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
         .with_device(chosen.language_device())?;
     let generation = trainer.config().generation.clone();
     let prompt_tokens = measure_prompt_tokens(&trainer)?;
-    let rates = measure(&mut trainer, &chosen.device, args.repeats)?;
+    let ([generated, learnt, trained], peak_memory_bytes) =
+        measure(&mut trainer, &chosen.device, args.repeats)?;
     let report = Report {
         task,
         model: &path,
@@ -137,19 +134,17 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
         precision,
         threads: rayon::current_num_threads(),
         repeats: args.repeats,
-        generated_per_second: rates.generation,
-        learnt_per_second: rates.update,
-        trained_per_second: rates.iteration,
-        peak_memory_bytes: rates.peak_memory,
+        generated_per_second: generated,
+        learnt_per_second: learnt,
+        trained_per_second: trained,
+        peak_memory_bytes,
     };
     publish(args, &report)
 }
 
 /// Rejects options that are for games alone.
 fn check_options(args: &BenchArgs) -> Result<()> {
-    if args.engine.is_some_and(|engine| engine != EngineChoice::Auto) {
-        bail!(ENGINE_ERROR);
-    }
+    ensure!(args.engine.is_none_or(|engine| engine == EngineChoice::Auto), ENGINE_ERROR);
     if let Some(option) = args.game_only_option() {
         bail!(
             "{option} is for games; --set has the sizes of a language model's benchmark, for instance \
@@ -171,16 +166,13 @@ fn measure_prompt_tokens(trainer: &LanguageTrainer) -> Result<f64> {
     Ok(mean)
 }
 
-/// Completion tokens per second of the phases, and of whole iterations; the peak of memory, bytes.
-struct Rates {
-    generation: Measurement,
-    update: Measurement,
-    iteration: Measurement,
-    peak_memory: Option<u64>,
-}
-
-/// Trains for as many iterations as a measurement needs.
-fn measure(trainer: &mut LanguageTrainer, device: &Device, repeats: usize) -> Result<Rates> {
+/// Trains for as many iterations as a measurement needs. Returns the completion tokens per second of generation, of the
+/// update, and of whole iterations, and the peak of memory, bytes.
+fn measure(
+    trainer: &mut LanguageTrainer,
+    device: &Device,
+    repeats: usize,
+) -> Result<([Measurement; 3], Option<u64>)> {
     let generation = &trainer.config().generation;
     let tokens = generation.num_prompts * generation.group_size * generation.max_new_tokens;
     let (mut rollout_seconds, mut update_seconds, mut peak_memory) = (Vec::new(), Vec::new(), None);
@@ -199,26 +191,19 @@ fn measure(trainer: &mut LanguageTrainer, device: &Device, repeats: usize) -> Re
         let measured = &seconds[seconds.len().saturating_sub(repeats)..];
         Measurement::of(measured.iter().map(|seconds| tokens as f64 / seconds).collect())
     };
-    let (generation, update) = (rate(&rollout_seconds), rate(&update_seconds));
-    Ok(Rates { generation, update, iteration, peak_memory })
+    Ok(([rate(&rollout_seconds), rate(&update_seconds), iteration], peak_memory))
 }
 
 impl Display for Report<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self { model, num_params, precision, device, .. } = self;
+        let Self { num_prompts, prompt_tokens, group_size, completion_tokens, .. } = self;
+        let threads = pluralize(self.threads, "thread");
         writeln!(
             f,
-            "{} of {} parameters in {} on {}, {}: {} prompts of {:.1} tokens x {} completions of {}",
-            self.model,
-            self.num_params,
-            self.precision,
-            self.device,
-            pluralize(self.threads, "thread"),
-            self.num_prompts,
-            self.prompt_tokens,
-            self.group_size,
-            self.completion_tokens
+            "{model} of {num_params} parameters in {precision} on {device}, {threads}: {num_prompts} prompts of \
+             {prompt_tokens:.1} tokens x {group_size} completions of {completion_tokens}\n"
         )?;
-        writeln!(f)?;
         let rows = [
             ("generation", self.generated_per_second),
             ("update", self.learnt_per_second),

@@ -72,17 +72,22 @@ mod unix {
         unsafe { libc::tcgetpgrp(STDIN) == libc::getpgrp() }
     }
 
+    /// The mode of the terminal at stdin.
+    fn current_mode() -> Option<libc::termios> {
+        // SAFETY: all bits 0 are a valid `termios`, which the call fills in.
+        unsafe {
+            let mut mode: libc::termios = std::mem::zeroed();
+            (libc::tcgetattr(STDIN, &raw mut mode) == 0).then_some(mode)
+        }
+    }
+
     /// Switches the terminal to passing on every key at once, and reads the keys on a thread. `None` unless this
     /// process is in the foreground of a terminal.
     pub fn listen() -> Option<KeyListener> {
         if !is_in_foreground() {
             return None;
         }
-        // SAFETY: all bits 0 are a valid `termios`, which the call fills in.
-        let before = unsafe {
-            let mut mode: libc::termios = std::mem::zeroed();
-            (libc::tcgetattr(STDIN, &raw mut mode) == 0).then_some(mode)?
-        };
+        let before = current_mode()?;
         *MODE_BEFORE.lock().ok()? = Some(before);
         let mut mode = before;
         mode.c_lflag &= !(libc::ICANON | libc::ECHO);
@@ -124,13 +129,10 @@ mod unix {
     fn set_mode_again(mode: &libc::termios) {
         // Once the mode has been restored, it stays so.
         let Ok(before) = MODE_BEFORE.lock() else { return };
-        // SAFETY: all bits 0 are a valid `termios`, which the first call fills in; `mode` is one of this terminal.
-        unsafe {
-            let mut now: libc::termios = std::mem::zeroed();
-            let is_known = libc::tcgetattr(STDIN, &raw mut now) == 0;
-            if before.is_some() && is_known && now.c_lflag & libc::ICANON != 0 {
-                libc::tcsetattr(STDIN, libc::TCSANOW, mode);
-            }
+        let is_in_line_mode = current_mode().is_some_and(|now| now.c_lflag & libc::ICANON != 0);
+        if before.is_some() && is_in_line_mode {
+            // SAFETY: `mode` is one of this terminal.
+            unsafe { libc::tcsetattr(STDIN, libc::TCSANOW, mode) };
         }
     }
 

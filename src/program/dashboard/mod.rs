@@ -33,14 +33,12 @@ const MAX_POINTS: usize = 2000;
 /// Minimum time between frames; drawing every iteration would slow down fast runs.
 const FRAME_INTERVAL: Duration = Duration::from_millis(200);
 
-/// State of the dashboard.
 #[derive(Default)]
 pub struct Dashboard {
     /// Number of iterations of the whole run.
     num_iterations: u32,
     first_curve: Vec<(f64, f64)>,
     greedy_curve: Vec<(f64, f64)>,
-    /// Name of the first curve.
     first_curve_name: &'static str,
     /// Whether any iteration had a score.
     has_scores: bool,

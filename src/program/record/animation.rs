@@ -77,7 +77,6 @@ impl<F: AnimationWriter> Animation<F> {
         Ok(Self { file: file.context(CANNOT_WRITE)?, last: None, num_frames: 0 })
     }
 
-    /// Adds a frame.
     pub fn add(&mut self, picture: &Picture) -> Result<()> {
         let region = match &self.last {
             None => ChangedRegion::whole(picture),

@@ -88,7 +88,6 @@ struct GameRendering<'a, G: Rules> {
     /// The renderer on a GPU, which draws what the CPU paints; `None` on the CPU.
     gpu: Option<GpuRenderer>,
     picture: Picture,
-    scene_size: SceneSize,
     timing: FrameTiming,
     /// Ends the rendering of a file; `None` where nothing is to listen.
     interrupt: Option<(Interrupt, &'a Path)>,
@@ -205,7 +204,6 @@ impl<'a, G: ConfigurableGame> GameRendering<'a, G> {
             sprites: Vec::new(),
             gpu: None,
             picture: Picture::new(width, height),
-            scene_size,
             timing,
             interrupt: None,
         })
@@ -237,7 +235,8 @@ impl<G: Rules> GameRendering<'_, G> {
         }
         if self.options.score {
             let Picture { width, height, .. } = self.picture;
-            let wall = Wall::fit(self.scene_size, self.games.count(), width, height);
+            let scene_size = SceneSize::of(self.scene.info());
+            let wall = Wall::fit(scene_size, self.games.count(), width, height);
             for i in 0..self.games.count() {
                 let score = format_score(self.games.episode(i).score);
                 draw_caption(&score, wall.board_origin(i), wall.board_width, &mut self.picture);

@@ -2,7 +2,7 @@
 
 use super::animation::{AnimationWriter, ChangedRegion};
 use crate::viewer::Picture;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use std::ffi::OsString;
 use std::io::{ErrorKind, Read, Write};
 use std::path::Path;
@@ -49,9 +49,7 @@ impl Mp4 {
             let _ = stderr.read_to_string(&mut message);
         }
         let status = self.ffmpeg.wait()?;
-        if !status.success() {
-            bail!("ffmpeg failed ({status}): {}", message.trim());
-        }
+        ensure!(status.success(), "ffmpeg failed ({status}): {}", message.trim());
         Ok(())
     }
 }

@@ -29,8 +29,8 @@ impl<W: Write + Seek> WebP<W> {
         // The length is filled in by `finish`.
         file.write_all(b"RIFF\0\0\0\0WEBP")?;
         let mut header = vec![ANIMATED_WITH_ALPHA, 0, 0, 0];
-        header.extend(to_u24_bytes(width - 1));
-        header.extend(to_u24_bytes(height - 1));
+        header.extend(&(width - 1).to_le_bytes()[..3]);
+        header.extend(&(height - 1).to_le_bytes()[..3]);
         write_chunk(&mut file, b"VP8X", &header)?;
         // A transparent background, and an infinite loop.
         write_chunk(&mut file, b"ANIM", &[0; 6])?;
@@ -57,7 +57,7 @@ impl<W: Write + Seek> AnimationWriter for WebP<W> {
         for value in
             [region.left as u32 / 2, region.top as u32 / 2, width - 1, height - 1, self.delay]
         {
-            frame.extend(to_u24_bytes(value));
+            frame.extend(&value.to_le_bytes()[..3]);
         }
         frame.push(BLENDED);
         frame.extend(&still[FILE_HEADER_BYTES..]);
@@ -69,12 +69,6 @@ impl<W: Write + Seek> AnimationWriter for WebP<W> {
         self.file.seek(SeekFrom::Start(4))?;
         Ok(self.file.write_all(&length.to_le_bytes())?)
     }
-}
-
-/// Converts a number to its lower three bytes, little-endian.
-fn to_u24_bytes(value: u32) -> [u8; 3] {
-    let [low, middle, high, _] = value.to_le_bytes();
-    [low, middle, high]
 }
 
 /// Writes a chunk: its name, length and data, padded to an even length.

@@ -165,14 +165,8 @@ mod tests {
     /// The error about a sweep's file; empty if it is accepted.
     fn refusal(text: &str) -> String {
         let file = toml::from_str(text).unwrap();
-        let args = SweepArgs {
-            file: "none/sweep.toml".into(),
-            out: None,
-            device: "cpu".to_string(),
-            threads: None,
-            trust: false,
-            json: false,
-        };
+        let (file_path, device) = ("none/sweep.toml".into(), "cpu".to_string());
+        let args = SweepArgs { file: file_path, device, ..SweepArgs::default() };
         let sweep = Sweep::new(&builtin_games(), file, &args).map(drop);
         sweep.err().map(|error| format!("{error:#}")).unwrap_or_default()
     }

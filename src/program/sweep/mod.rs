@@ -7,14 +7,14 @@ mod results;
 mod search;
 mod space;
 
-use super::args::{self, RunArgs, Seeds, SweepArgs, TrainArgs};
+use super::args::{self, Seeds, SweepArgs};
 use super::games::Games;
 use super::interrupt::Interrupt;
 use super::jobs::{Concurrency, option_argument, run_side_by_side};
 use super::output::eprint_line;
 use super::progress::RunBoard;
 use super::recorded_run::format_settings;
-use super::settings::{InitialModel, language_defaults};
+use super::settings::language_defaults;
 use super::{ranks, seeds, text};
 use crate::disk::{self, input};
 use crate::plot::statistics::mean;
@@ -52,7 +52,6 @@ const SEARCH_KEYS: [(&str, &[Search]); 5] = [
     ("batch", &[Search::Tpe]),
 ];
 
-/// File of a sweep.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SweepFile {
@@ -138,6 +137,11 @@ impl SweepFile {
         let chosen = (batch as usize + 1).saturating_mul(self.batch);
         self.search == Search::Tpe && chosen < self.trials
     }
+
+    /// Number of iterations of a run in a round of halving whose last round has `iterations`.
+    fn iterations_in_round(&self, iterations: u32, round: u32) -> u32 {
+        (iterations / self.eta.saturating_pow(self.rounds - 1 - round)).max(1)
+    }
 }
 
 impl<'a> Sweep<'a> {
@@ -166,7 +170,7 @@ impl<'a> Sweep<'a> {
         // Trials with other models, or other numbers of SFT iterations, differ in this.
         let may_differ = check::searches_any(&file, &["fit.iterations", "model.path"]);
         if file.search == Search::Halving && !may_differ {
-            check::check_first_round(&settings, iterations_in_round(iterations, &file, 0))?;
+            check::check_first_round(&settings, file.iterations_in_round(iterations, 0))?;
         }
         if let Some(note) = search::limit_trials(&mut file) {
             eprint_line!("{note}");
@@ -199,30 +203,27 @@ impl<'a> Sweep<'a> {
             self.train(&trials, &indices, round, &interrupt)?;
             // A run that something else has stopped has no result, either.
             if interrupt.has_signal() || !self.pending_runs(&indices, round).is_empty() {
-                bail!(
-                    "interrupted; the same command continues the sweep in {}",
-                    self.folder.display()
-                );
+                let folder = self.folder.display();
+                bail!("interrupted; the same command continues the sweep in {folder}");
             }
             for index in indices {
-                let score = self.scores(index, round).map(|scores| mean(&scores));
+                let scores = self.results.scores(index, round, &self.seeds);
+                let score = scores.map(|scores| mean(&scores));
                 trials[index].score = score;
                 first_scores.entry(index).or_insert(score);
             }
-            let has_no_score = trials.iter().all(|trial: &Trial| trial.score.is_none());
-            let has_lost_batch =
-                self.file.has_batch_after(round) && is_lost_batch(&self.results, round);
-            if has_no_score || has_lost_batch {
-                let mut round_results =
-                    self.results.latest_results.values().filter(|result| result.round == round);
-                let error = round_results.find_map(|result| result.error.clone());
-                let error = error.unwrap_or("they have no score".to_string());
-                if has_lost_batch {
-                    bail!(
-                        "all runs of batch {} failed: {error}; the same command tries them again",
-                        round + 1
-                    );
-                }
+            let results = self.results.latest_results.values();
+            let error = results
+                .filter(|result| result.run.round == round)
+                .find_map(|it| it.error.as_deref());
+            let error = error.unwrap_or("they have no score");
+            if self.file.has_batch_after(round) && is_lost_batch(&self.results, round) {
+                let batch = round + 1;
+                bail!(
+                    "all runs of batch {batch} failed: {error}; the same command tries them again"
+                );
+            }
+            if trials.iter().all(|trial: &Trial| trial.score.is_none()) {
                 bail!("all runs failed: {error}");
             }
         }
@@ -230,11 +231,6 @@ impl<'a> Sweep<'a> {
         let report = Report::new(self, &trials, first_scores);
         report.write_best_settings(self)?;
         report.print(self)
-    }
-
-    /// Scores of a trial by seed; `None` unless all runs have one.
-    fn scores(&self, trial: usize, round: u32) -> Option<Vec<f64>> {
-        self.results.scores(trial, round, &self.seeds)
     }
 
     /// Trains the runs of a round that have no result yet; `indices` are those of its trials.
@@ -248,8 +244,8 @@ impl<'a> Sweep<'a> {
         let runs = self.pending_runs(indices, round);
         let commands = runs.iter().map(|run| self.prepare_run(run, &trials[run.trial]));
         let jobs = commands.collect::<Result<Vec<_>>>()?;
-        let train_args = self.train_args();
-        let concurrency = Concurrency::new(&train_args, runs.len())?;
+        let SweepArgs { device, threads, .. } = self.args;
+        let concurrency = Concurrency::new(device, *threads, self.is_task, runs.len())?;
         self.announce(round, runs.len(), concurrency);
         let path = self.folder.join(RESULTS_FILE);
         let file = disk::open_append(&path);
@@ -296,12 +292,11 @@ impl<'a> Sweep<'a> {
             || format!("failed: {}", error.as_deref().unwrap_or("it has no score")),
             |score| format!("{score:.3}"),
         );
-        let RunKey { trial: index, round, seed } = run;
-        let result = RunResult { trial: index, round, seed, score, error };
+        let result = RunResult { run, score, error };
         let line = serde_json::to_string(&result)? + "\n";
         disk::write(file, line.as_bytes()).context("cannot write the results")?;
         self.results.insert(result);
-        Ok(format!("trial {index} seed {seed}: {outcome}  ({settings})"))
+        Ok(format!("trial {} seed {}: {outcome}  ({settings})", run.trial, run.seed))
     }
 
     /// The runs of these trials in a round that have no result yet.
@@ -323,21 +318,9 @@ impl<'a> Sweep<'a> {
             Search::Tpe => format!("Batch {}: ", round + 1),
             Search::Grid | Search::Random => String::new(),
         };
-        let Concurrency { max_runs, threads_per_run } = concurrency;
-        let (runs, threads) = (pluralize(num_runs, "run"), pluralize(threads_per_run, "thread"));
-        eprint_line!("{round}{runs}, {max_runs} at a time, with {threads} each.");
+        eprint_line!("{round}{}, {}.", pluralize(num_runs, "run"), concurrency.describe());
     }
 
-    fn train_args(&self) -> TrainArgs {
-        let run = RunArgs {
-            device: self.args.device.clone(),
-            threads: self.args.threads,
-            ..RunArgs::default()
-        };
-        TrainArgs { game: Some(self.file.game.clone()), run, ..TrainArgs::default() }
-    }
-
-    /// Folder of a run.
     fn run_folder(&self, run: &RunKey) -> PathBuf {
         let RunKey { trial, round, seed } = run;
         let rounds = if self.file.search == Search::Halving {
@@ -366,11 +349,8 @@ impl<'a> Sweep<'a> {
         argv.push(option_argument("seed", run.seed.to_string()));
         let settings =
             self.complete_settings(space::settings_at(&self.file.space, &trial.point), run.round);
-        argv.extend(
-            check::format_assignments(&settings)
-                .iter()
-                .map(|assignment| option_argument("set", assignment)),
-        );
+        let assignments = check::format_assignments(&settings).into_iter();
+        argv.extend(assignments.map(|assignment| option_argument("set", assignment)));
         Ok(argv)
     }
 
@@ -379,23 +359,11 @@ impl<'a> Sweep<'a> {
     fn complete_settings(&self, searched: BTreeMap<String, toml::Value>, round: u32) -> Table {
         let mut settings = check::complete_settings(&self.file, searched);
         if self.file.search == Search::Halving {
-            settings.insert(
-                "iterations".to_string(),
-                i64::from(self.iterations_in_round(round)).into(),
-            );
+            let iterations = self.file.iterations_in_round(self.iterations, round);
+            settings.insert("iterations".to_string(), i64::from(iterations).into());
         }
         settings
     }
-
-    /// Number of iterations of a run in a round of halving.
-    fn iterations_in_round(&self, round: u32) -> u32 {
-        iterations_in_round(self.iterations, &self.file, round)
-    }
-}
-
-/// Number of iterations of a run in a round of halving whose last round has `iterations`.
-fn iterations_in_round(iterations: u32, file: &SweepFile, round: u32) -> u32 {
-    (iterations / file.eta.saturating_pow(file.rounds - 1 - round)).max(1)
 }
 
 /// Checks what a sweep's file says by itself: which settings are searched, and how.
@@ -403,9 +371,7 @@ fn check_file(file: &SweepFile) -> Result<()> {
     if file.game.is_empty() {
         bail!("`game` is missing: the game, or the language task, whose settings are searched");
     }
-    if file.space.is_empty() {
-        bail!("[space] is empty");
-    }
+    ensure!(!file.space.is_empty(), "[space] is empty");
     if file.space.contains_key("seed") || file.settings.contains_key("seed") {
         bail!("`seed` is not a setting of a sweep; `seeds` lists the seeds of each trial");
     }
@@ -437,7 +403,7 @@ fn default_settings(games: &Games, file: &SweepFile, is_task: bool) -> Result<Ta
     let task_settings = (task::find(name)?.defaults)();
     let path = text::resolve_model_path(name, None, &file.settings, &[])?;
     let num_params = (path != TINY).then_some(usize::MAX);
-    let config = language_defaults(name, InitialModel { path: &path, num_params }, Precision::F32)?;
+    let config = language_defaults(name, &path, num_params, Precision::F32)?;
     Ok(join_language_settings(name, &task_settings, &config))
 }
 

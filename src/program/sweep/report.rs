@@ -22,7 +22,6 @@ const LEADING_TRIALS: usize = 5;
 /// Number of parts of a range of numbers that are compared for a setting's importance.
 const RANGE_PARTS: usize = 4;
 
-/// Report of a sweep.
 #[derive(Serialize)]
 pub struct Report {
     trials: Vec<RankedTrial>,
@@ -55,7 +54,7 @@ impl Report {
     pub fn new(sweep: &Sweep, trials: &[Trial], first_scores: Vec<Option<f64>>) -> Self {
         let order = sort_best_first(sweep.file.search, trials);
         let row = |i: usize| {
-            let scores = sweep.scores(i, trials[i].round);
+            let scores = sweep.results.scores(i, trials[i].round, &sweep.seeds);
             RankedTrial {
                 trial: i,
                 round: trials[i].round,
@@ -83,7 +82,6 @@ impl Report {
             .with_context(|| format!("cannot write {}", self.best_path))
     }
 
-    /// Prints the report.
     pub fn print(&self, sweep: &Sweep) -> Result<()> {
         if sweep.args.json {
             return print_json(self);
@@ -95,7 +93,8 @@ impl Report {
             let mut cells =
                 vec![format_settings(&row.settings, &row.settings), row.trial.to_string()];
             if is_halving {
-                cells.push(sweep.iterations_in_round(row.round).to_string());
+                let iterations = sweep.file.iterations_in_round(sweep.iterations, row.round);
+                cells.push(iterations.to_string());
             }
             cells.extend([score, format_number(low), format_number(high)]);
             cells
@@ -116,10 +115,8 @@ impl Report {
                 vec![name.to_string(), format!("{share:.2}"), format!("{by_chance:.2}")]
             })
             .collect();
-        print_result(format!(
-            "\n{}",
-            align_columns(&["setting", "importance", "by chance"], &rows, 1..)
-        ))?;
+        let table = align_columns(&["setting", "importance", "by chance"], &rows, 1..);
+        print_result(format!("\n{table}"))?;
         let file = quote_path(Path::new(&self.best_path));
         eprint_line!("Best settings: {}. Next: grove train --config {file}", self.best_path);
         Ok(())
@@ -160,11 +157,8 @@ pub fn format_leaders(
         let settings = space::settings_at(&file.space, &trials[*index].point);
         vec![format_settings(&settings, &settings), index.to_string(), format_number(Some(*score))]
     };
-    align_columns(
-        &["best so far", "trial", "score"],
-        &best.iter().map(row).collect::<Vec<_>>(),
-        1..,
-    )
+    let rows: Vec<_> = best.iter().map(row).collect();
+    align_columns(&["best so far", "trial", "score"], &rows, 1..)
 }
 
 /// Returns the indices of trials from best to worst: trials of later rounds of halving first, since they had more
@@ -214,7 +208,7 @@ fn measure_importance(space: &Space, scored: &[(&Point, f64)]) -> (Shares, Share
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::program::sweep::RunResult;
+    use crate::program::sweep::{RunKey, RunResult};
 
     #[test]
     fn the_table_during_a_sweep_has_the_best_of_what_has_ended() {
@@ -225,7 +219,8 @@ mod tests {
         let scores = [(0, 1, 0.5), (0, 2, 0.5), (1, 1, 0.9), (2, 1, 0.4), (2, 2, 0.8)];
         let mut results = Results::default();
         for (trial, seed, score) in scores {
-            results.insert(RunResult { trial, round: 0, seed, score: Some(score), error: None });
+            let run = RunKey { trial, round: 0, seed };
+            results.insert(RunResult { run, score: Some(score), error: None });
         }
         let table = format_leaders(&file, &trials, &results, &[1, 2], 0);
         let rows: Vec<Vec<&str>> =

@@ -17,16 +17,15 @@ const DIVERGENCE_ERROR: &str = "is not finite in iteration";
 /// Result of a run, as stored in the file of results.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RunResult {
-    pub trial: usize,
-    pub round: u32,
-    pub seed: u64,
+    #[serde(flatten)]
+    pub run: RunKey,
     /// Score of the best policy on fresh episodes; `None` if the run failed.
     pub score: Option<f64>,
     pub error: Option<String>,
 }
 
 /// A run of a sweep.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RunKey {
     pub trial: usize,
     pub round: u32,
@@ -44,9 +43,8 @@ pub struct Results {
 
 impl Results {
     pub fn insert(&mut self, result: RunResult) {
-        let run = RunKey { trial: result.trial, round: result.round, seed: result.seed };
-        *self.attempts.entry(run).or_insert(0) += 1;
-        self.latest_results.insert(run, result);
+        *self.attempts.entry(result.run).or_insert(0) += 1;
+        self.latest_results.insert(result.run, result);
     }
 
     /// Scores of a trial by seed; `None` unless all runs have one.
@@ -121,7 +119,7 @@ mod tests {
         assert!(latest().is_empty());
         let format_line = |trial: usize, error: Option<&str>| {
             let (score, error) = (error.is_none().then_some(1.0), error.map(str::to_string));
-            let result = RunResult { trial, round: 0, seed: 1, score, error };
+            let result = RunResult { run: RunKey { trial, round: 0, seed: 1 }, score, error };
             serde_json::to_string(&result).unwrap() + "\n"
         };
         let line = |trial: usize| format_line(trial, None);
@@ -151,7 +149,8 @@ mod tests {
         let mut results = Results::default();
         for (trial, error) in (0..attempts).flat_map(|_| errors.iter().enumerate()) {
             let (score, error) = (error.is_none().then_some(1.0), error.map(str::to_string));
-            results.insert(RunResult { trial, round: trial as u32 / 2, seed: 1, score, error });
+            let run = RunKey { trial, round: trial as u32 / 2, seed: 1 };
+            results.insert(RunResult { run, score, error });
         }
         results
     }

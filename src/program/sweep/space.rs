@@ -14,10 +14,8 @@ const RANGE_ERROR: &str =
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(try_from = "toml::Table")]
 pub enum Range {
-    /// Uniform between two numbers; integers if both are.
-    Linear([Value; 2]),
-    /// Log-uniform between two numbers; integers if both are.
-    Log([Value; 2]),
+    /// Uniform or log-uniform between two numbers; integers if both are.
+    Numbers { ends: [Value; 2], is_log: bool },
     /// One of several values.
     Choices(Vec<Value>),
 }
@@ -31,8 +29,7 @@ impl TryFrom<toml::Table> for Range {
             return Err(RANGE_ERROR);
         };
         match (&*kind, <[Value; 2]>::try_from(values)) {
-            ("linear", Ok(ends)) => Ok(Self::Linear(ends)),
-            ("log", Ok(ends)) => Ok(Self::Log(ends)),
+            ("linear" | "log", Ok(ends)) => Ok(Self::Numbers { ends, is_log: kind == "log" }),
             ("choices", Ok(two)) => Ok(Self::Choices(two.into())),
             ("choices", Err(values)) => Ok(Self::Choices(values)),
             _ => Err(RANGE_ERROR),
@@ -55,11 +52,7 @@ impl TryFrom<toml::Table> for SpaceEntry {
         if table.is_empty() || !table.values().all(Value::is_table) {
             return Range::try_from(table).map(Self::Range);
         }
-        let range = |(key, value)| match value {
-            Value::Table(table) => Ok((key, Range::try_from(table)?)),
-            _ => Err(RANGE_ERROR),
-        };
-        table.into_iter().map(range).collect::<Result<_, _>>().map(Self::Section)
+        Value::Table(table).try_into().map(Self::Section).map_err(|_| RANGE_ERROR)
     }
 }
 
@@ -93,11 +86,11 @@ impl Range {
         match self {
             Self::Choices(values) if values.is_empty() => bail!("{name}: choices is an empty list"),
             Self::Choices(_) => Ok(()),
-            Self::Linear(ends) | Self::Log(ends) => {
+            Self::Numbers { ends, is_log } => {
                 let [Some(low), Some(high)] = ends.each_ref().map(as_number) else {
                     bail!("{name}: a range needs two numbers");
                 };
-                let min = if matches!(self, Self::Log(_)) { 0.0 } else { f64::MIN };
+                let min = if *is_log { 0.0 } else { f64::MIN };
                 if !(low < high && low > min && high.is_finite()) {
                     bail!(
                         "{name}: {low} to {high} is not a range: the first end must be less than the second, and above 0 \
@@ -111,7 +104,7 @@ impl Range {
 
     /// Makes the ends fractional, so that values between integers are not rounded: for fractional settings.
     pub fn allow_fractions(&mut self) {
-        if let Self::Linear(ends) | Self::Log(ends) = self {
+        if let Self::Numbers { ends, .. } = self {
             for end in ends {
                 *end = as_number(end).map_or_else(|| end.clone(), Value::Float);
             }
@@ -122,8 +115,7 @@ impl Range {
     pub fn value_at(&self, position: f64) -> Value {
         match self {
             Self::Choices(values) => values[choice_index(position, values.len())].clone(),
-            Self::Linear(ends) => NumberScale::linear(ends).value_at(position),
-            Self::Log(ends) => NumberScale::log(ends).value_at(position),
+            Self::Numbers { ends, is_log } => NumberScale::new(ends, *is_log).value_at(position),
         }
     }
 
@@ -131,8 +123,7 @@ impl Range {
     fn position_at(&self, share: f64) -> f64 {
         match self {
             Self::Choices(_) => share,
-            Self::Linear(ends) => NumberScale::linear(ends).position_at(share),
-            Self::Log(ends) => NumberScale::log(ends).position_at(share),
+            Self::Numbers { ends, is_log } => NumberScale::new(ends, *is_log).position_at(share),
         }
     }
 
@@ -140,16 +131,13 @@ impl Range {
     pub fn extremes(&self) -> Vec<Value> {
         match self {
             Self::Choices(values) => values.clone(),
-            Self::Linear(ends) | Self::Log(ends) => ends.to_vec(),
+            Self::Numbers { ends, .. } => ends.to_vec(),
         }
     }
 
     /// Number of values in a grid with `steps` values per range of numbers.
     pub fn num_grid_values(&self, steps: usize) -> usize {
-        match self {
-            Self::Choices(values) => values.len(),
-            _ => steps,
-        }
+        self.num_choices().unwrap_or(steps)
     }
 
     /// Number of different values; `None` for a range of fractions.
@@ -158,7 +146,7 @@ impl Range {
             Self::Choices(values) => {
                 Some(values.iter().map(Value::to_string).collect::<HashSet<_>>().len())
             }
-            Self::Linear([low, high]) | Self::Log([low, high]) => {
+            Self::Numbers { ends: [low, high], .. } => {
                 let steps = high.as_integer()?.checked_sub(low.as_integer()?)?;
                 usize::try_from(steps).ok()?.checked_add(1)
             }
@@ -169,7 +157,7 @@ impl Range {
     pub fn num_choices(&self) -> Option<usize> {
         match self {
             Self::Choices(values) => Some(values.len()),
-            _ => None,
+            Self::Numbers { .. } => None,
         }
     }
 }
@@ -183,6 +171,9 @@ fn as_number(value: &Value) -> Option<f64> {
     value.as_float().or_else(|| value.as_integer().map(|whole| whole as f64))
 }
 
+/// A function of a number.
+type Function = fn(f64) -> f64;
+
 /// A range of numbers as a line on which its values are even.
 struct NumberScale {
     /// The lowest and the highest value.
@@ -190,21 +181,15 @@ struct NumberScale {
     /// Whether values are rounded to integers.
     is_whole: bool,
     /// Converts a value to its coordinate.
-    to_coordinate: fn(f64) -> f64,
+    to_coordinate: Function,
     /// Converts a coordinate to its value.
-    to_value: fn(f64) -> f64,
+    to_value: Function,
 }
 
 impl NumberScale {
-    fn linear(ends: &[Value; 2]) -> Self {
-        Self::new(ends, |x| x, |x| x)
-    }
-
-    fn log(ends: &[Value; 2]) -> Self {
-        Self::new(ends, f64::ln, f64::exp)
-    }
-
-    fn new(ends: &[Value; 2], to_coordinate: fn(f64) -> f64, to_value: fn(f64) -> f64) -> Self {
+    fn new(ends: &[Value; 2], is_log: bool) -> Self {
+        let (to_coordinate, to_value): (Function, Function) =
+            if is_log { (f64::ln, f64::exp) } else { (|x| x, |x| x) };
         let is_whole = ends.iter().all(Value::is_integer);
         let ends = ends.each_ref().map(|end| as_number(end).unwrap_or_default());
         Self { ends, is_whole, to_coordinate, to_value }
@@ -280,7 +265,6 @@ pub fn grid_points(space: &Space, steps: usize) -> Vec<Point> {
     points
 }
 
-/// Settings at a point.
 pub fn settings_at(space: &Space, point: &[f64]) -> BTreeMap<String, Value> {
     let pairs = space.iter().zip(point);
     pairs.map(|((name, range), position)| (name.clone(), range.value_at(*position))).collect()
@@ -323,14 +307,15 @@ mod tests {
         let finite = super::tests::space("a = { log = [1, 8] }\nb = { choices = ['x', 'x', 'y'] }");
         assert_eq!(count_points(&finite), Some(8 * 2));
         // Integers are equally likely, the ends too.
-        let whole = Range::Linear([1, 3].map(Value::Integer));
+        let linear = |ends| Range::Numbers { ends, is_log: false };
+        let whole = linear([1, 3].map(Value::Integer));
         let mut counts = [0; 3];
         for i in 0..300 {
             counts[whole.value_at((f64::from(i) + 0.5) / 300.0).as_integer().unwrap() as usize
                 - 1] += 1;
         }
         assert_eq!(counts, [100; 3]);
-        let narrow = Range::Linear([0.99, 0.999_999].map(Value::Float));
+        let narrow = linear([0.99, 0.999_999].map(Value::Float));
         assert_eq!(narrow.value_at(1.0), Value::Float(0.999_999), "an end with many digits");
         let random = draw_point(&space, 7, 3);
         assert_eq!(random, draw_point(&space, 7, 3));

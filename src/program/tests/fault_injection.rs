@@ -128,7 +128,7 @@ fn folder_in_memory() -> TempDir {
     TempDir::new_in("/dev/shm").or_else(|_| TempDir::new()).unwrap()
 }
 
-fn copy_folder(from: &Path, to: &Path) {
+pub(super) fn copy_folder(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {
         let path = entry.unwrap().path();
@@ -148,7 +148,7 @@ fn faults(changes: usize) -> impl Iterator<Item = Fault> {
 
 /// Injects each fault into a run of four iterations, and into one that resumes after two.
 fn meet_all_faults(create: CreateRun) {
-    output::mute();
+    output::set_muted(true);
     let temp_dir = folder_in_memory();
     let [whole, half, run] = ["whole", "half", "run"].map(|name| temp_dir.path().join(name));
     let (done, changes) = with_fault(Fault::Nothing, || train(create, 4, &whole));
@@ -233,7 +233,7 @@ fn a_game_meets_a_fault_anywhere_and_continues_to_the_same_bytes() {
 
 #[test]
 fn a_run_of_demonstrations_meets_a_fault_anywhere_and_continues_to_the_same_bytes() {
-    output::mute();
+    output::set_muted(true);
     let temp_dir = TempDir::new().unwrap();
     let out = temp_dir.path().join("data");
     let args = DemoArgs {

@@ -5,32 +5,30 @@ mod models;
 mod settings;
 mod tasks;
 
-pub use models::{READING_MODEL, load_initial_model, load_model, load_named_model};
-pub use settings::{LanguageOverrides, resolve_model_path, resolve_settings, validate};
+pub use models::{READING_MODEL, load_initial_model, load_named_model};
+pub use settings::{resolve_model_path, resolve_settings, validate};
 pub use tasks::{open_requested_task, open_task, reopen_task};
 
-use super::args::{FitArgs, RunArgs, TrainArgs, VerifierArgs};
+use super::args::{FitArgs, RunArgs, TrainArgs, VerifierArgs, agree_on_subject};
 use super::games::{Games, SavedRun};
 use super::output::eprint_line;
 use super::paths::{canonical_path, quote_path, quote_word, utf8_path};
 use super::progress_note::with_note;
 use super::ranks;
 use super::session::{Origin, Session};
-use super::settings::{InitialModel, add_comments, language_defaults};
+use super::settings::{add_comments, language_defaults};
 use super::training_data::{names_iterations, note_iterations_of_epochs};
 use super::trust;
-use crate::checkpoint::Checkpoint;
 use crate::disk;
-use crate::parallel::Team;
 use crate::run::{LanguageRun, RunFolder};
-use crate::settings::{change_saved_settings, overlay};
+use crate::settings::change_saved_settings;
 use crate::task::{self, DataTask, Message, Prompt, Split, Task};
 use crate::text::LanguageModel;
 use crate::trainer::text::{
     LanguageConfig, LanguageSettings, LanguageTrainer, join_language_settings, load_language_model,
     read_settings, split_language_settings,
 };
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use device::default_precision;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -66,11 +64,6 @@ fn find_task_name(path: &Path) -> Option<String> {
     Some(name.to_string())
 }
 
-/// Name of the task of a language model's checkpoint.
-pub fn saved_task_name(checkpoint: &Checkpoint) -> Result<String> {
-    Ok(overlay::text_at(&read_settings(checkpoint)?, "task").to_string())
-}
-
 /// Trains a new run.
 pub fn train(games: &Games, args: TrainArgs) -> Result<()> {
     let TrainArgs { game: task, task_data, verifier, model, from, run, .. } = args;
@@ -91,11 +84,8 @@ pub fn train(games: &Games, args: TrainArgs) -> Result<()> {
         Some(model) => Some(model),
         None => from.map(find_exported_model).transpose()?,
     };
-    train_new(
-        games,
-        &LanguageRequest { task, task_data, verifier: &verifier, model, is_sft: false },
-        &run,
-    )
+    let request = LanguageRequest { task, task_data, verifier: &verifier, model, is_sft: false };
+    train_new(games, &request, &run)
 }
 
 /// Finds the model exported by another run, which can be used like any other; if `run` is not a run, the path itself.
@@ -117,11 +107,8 @@ pub fn fit(games: &Games, args: FitArgs) -> Result<()> {
     let FitArgs { data, model, verifier, run } = args;
     let task = find_task_name(&data);
     let task_data = task.is_none().then_some(data);
-    train_new(
-        games,
-        &LanguageRequest { task, task_data, verifier: &verifier, model, is_sft: true },
-        &run,
-    )
+    let request = LanguageRequest { task, task_data, verifier: &verifier, model, is_sft: true };
+    train_new(games, &request, &run)
 }
 
 /// Command line of a new run.
@@ -164,16 +151,11 @@ impl LanguageRequest<'_> {
             (Some(_), _) => Some(DataTask::NAME),
             (None, requested) => requested,
         };
-        match (requested, file.get("task").and_then(Value::as_str)) {
-            (Some(requested), Some(in_file)) if requested != in_file => {
-                bail!("the settings file is for `{in_file}`, not `{requested}`")
-            }
-            (Some(name), _) | (None, Some(name)) => Ok(name.to_string()),
-            (None, None) => bail!(
-                "no task is named: it is one of {}; --task-data FILE.jsonl is a task of your own",
-                task::joined_names()
-            ),
-        }
+        let name = agree_on_subject(requested, file.get("task").and_then(Value::as_str))?;
+        name.map(str::to_string).with_context(|| {
+            let names = task::joined_names();
+            format!("no task is named: it is one of {names}; --task-data FILE.jsonl is a task of your own")
+        })
     }
 
     /// Name of the run directory without its number: that of the task or file.
@@ -234,61 +216,41 @@ fn count_iterations_of_epochs(task: &dyn Task, config: &LanguageConfig) -> Optio
     Some(config.iterations_of_epochs(prompts))
 }
 
-/// A run of a language model, ready to start or to resume.
-struct LanguageSetup {
-    /// Name and settings of the task.
-    task_name: String,
-    task_settings: Table,
-    config: LanguageConfig,
-    task: Arc<dyn Task>,
-    /// Initial model, until all ranks have taken it; `None` for a new one.
-    model: Mutex<Option<LanguageModel>>,
-}
-
-impl LanguageSetup {
-    /// Trains the run on all its ranks. `next_command` gives the command to suggest at the end, from the run directory.
-    fn train(&self, session: &Session, next_command: impl Fn(&str) -> String + Sync) -> Result<()> {
-        let Self { task_name, task_settings, config, task, .. } = self;
-        let settings = join_language_settings(task_name, task_settings, config);
-        let commented_settings =
-            add_comments(&settings.to_string(), task::find(task_name)?.settings)?;
-        let prompts = PromptFile::find(task_name, task_settings)?.map(|file| file.path);
-        ranks::run(session.args, TIMEOUT, |rank| {
-            let (chosen, team) = rank.for_language_model().choose_device()?;
-            let model = self.take_model(&team, &settings)?;
-            ranks::check_same_data(&team, prompts.as_slice())?;
-            session.check_same_iteration(&team)?;
-            let trainer =
-                LanguageTrainer::for_task_of_team(task.clone(), config.clone(), model, team)?;
-            let mut trainer = trainer.with_settings(settings.clone());
-            if let Some(checkpoint) = session.checkpoint() {
-                trainer.restore(checkpoint)?;
-            }
-            session.train(
-                &chosen,
-                LanguageRun::new(trainer.with_device(chosen.language_device())?),
-                &commented_settings,
-                &next_command,
-            )
-        })
-    }
-
-    /// Clones the model for a rank, after checking that all ranks train it with these settings. Afterwards the shared
-    /// copy is dropped, so that the first update does not copy the weights.
-    fn take_model(&self, team: &Team, settings: &Table) -> Result<Option<LanguageModel>> {
-        let lock = || self.model.lock().unwrap_or_else(PoisonError::into_inner);
+/// Trains a run on all its ranks, with a new model if `model` is `None`. `next_command` gives the command to suggest at
+/// the end, from the run directory.
+fn train_on_ranks(
+    session: &Session,
+    settings: &LanguageSettings,
+    task: &Arc<dyn Task>,
+    model: Option<LanguageModel>,
+    next_command: impl Fn(&str) -> String + Sync,
+) -> Result<()> {
+    let LanguageSettings { task_name, task_settings, config } = settings;
+    let settings = join_language_settings(task_name, task_settings, config);
+    let commented_settings = add_comments(&settings, task::find(task_name)?.settings);
+    let prompts = PromptFile::find(task_name, task_settings)?.map(|file| file.path);
+    let shared_model = Mutex::new(model);
+    let lock = || shared_model.lock().unwrap_or_else(PoisonError::into_inner);
+    ranks::run(session.args, TIMEOUT, |rank| {
+        let (chosen, team) = rank.for_language_model().choose_device()?;
         let model = lock().clone();
         team.check_identical("setting", &settings.to_string())?;
+        // All ranks have it now, and the first update need not copy the weights.
         *lock() = None;
-        Ok(model)
-    }
+        ranks::check_same_data(&team, prompts.as_slice())?;
+        session.check_same_iteration(&team)?;
+        let trainer = LanguageTrainer::for_task_of_team(task.clone(), config.clone(), model, team)?;
+        let mut trainer = trainer.with_settings(settings.clone());
+        if let Some(checkpoint) = session.checkpoint() {
+            trainer.restore(checkpoint)?;
+        }
+        let run = LanguageRun::new(trainer.with_device(chosen.language_device())?);
+        session.train(&chosen, run, &commented_settings, &next_command)
+    })
 }
 
-/// Starts a new run.
 fn train_new(games: &Games, request: &LanguageRequest, args: &RunArgs) -> Result<()> {
-    if args.engine.is_some() {
-        bail!(ENGINE_ERROR);
-    }
+    ensure!(args.engine.is_none(), ENGINE_ERROR);
     let file = args.read_settings()?;
     let (task_name, task_settings) = request.resolve_task(&file)?;
     let path = resolve_model_path(&task_name, request.model.as_deref(), &file, &args.set)?;
@@ -299,13 +261,15 @@ fn train_new(games: &Games, request: &LanguageRequest, args: &RunArgs) -> Result
     let defaults = if request.is_sft {
         LanguageConfig::for_sft(&path, num_params, precision)
     } else {
-        language_defaults(&task_name, InitialModel { path: &path, num_params }, precision)?
+        language_defaults(&task_name, &path, num_params, precision)?
     };
-    let overrides =
-        LanguageOverrides { assignments: &args.set, seed: args.seed, iterations: args.iterations };
+    let mut assignments = args.set.clone();
+    assignments.extend(args.seed.map(|seed| format!("seed={seed}")));
+    assignments.extend(args.iterations.map(|iterations| format!("iterations={iterations}")));
     let has_iterations = args.iterations.is_some() || names_iterations(&file, &args.set);
-    let (mut task_settings, mut config) =
-        resolve_settings(&task_name, task_settings, defaults, file.clone(), &overrides)?;
+    let mut settings =
+        resolve_settings(&task_name, task_settings, defaults, file.clone(), &assignments)?;
+    let LanguageSettings { task_settings, config, .. } = &mut settings;
     config.precision = args.precision.unwrap_or(config.precision);
     if request.is_sft && !config.is_sft_only() {
         bail!(
@@ -316,9 +280,9 @@ fn train_new(games: &Games, request: &LanguageRequest, args: &RunArgs) -> Result
     if let Some(adapters) = model.as_ref().and_then(|model| model.adapters.as_ref()) {
         config.lora.adopt(adapters.config())?;
     }
-    trust::check(&task_name, &task_settings, request.verifier, &args.set)?;
-    let task = open_new_task(&task_name, &mut task_settings)?;
-    let iterations_of_epochs = count_iterations_of_epochs(&*task, &config);
+    trust::check(&task_name, task_settings, request.verifier, &args.set)?;
+    let task = open_new_task(&task_name, task_settings)?;
+    let iterations_of_epochs = count_iterations_of_epochs(&*task, config);
     if let Some(iterations) = iterations_of_epochs.filter(|_| request.is_sft && !has_iterations) {
         note_iterations_of_epochs(&file, config.iterations, iterations);
         config.iterations = iterations;
@@ -326,14 +290,8 @@ fn train_new(games: &Games, request: &LanguageRequest, args: &RunArgs) -> Result
     let (run_name, started) = (request.run_name(&task_name), Instant::now());
     let session =
         Session { args, games, origin: Origin::New(&run_name), iterations_of_epochs, started };
-    let setup = LanguageSetup {
-        task_name,
-        task_settings,
-        config,
-        task: task.clone(),
-        model: Mutex::new(model),
-    };
-    setup.train(&session, |folder| request.next_command(&*task, has_template, args, folder))
+    let next_command = |folder: &str| request.next_command(&*task, has_template, args, folder);
+    train_on_ranks(&session, &settings, &task, model, next_command)
 }
 
 /// Resumes a run from a checkpoint.
@@ -341,20 +299,19 @@ pub fn resume(games: &Games, args: &TrainArgs, run: SavedRun) -> Result<()> {
     let TrainArgs { run: args, task_data, verifier, model, .. } = args;
     let mut saved = read_settings(run.checkpoint)?;
     change_saved_settings(&mut saved, &args.set)?;
-    let LanguageSettings { task_name, mut task_settings, mut config } =
-        split_language_settings(saved)?;
+    let mut settings = split_language_settings(saved)?;
+    let LanguageSettings { task_name, task_settings, config } = &mut settings;
     config.iterations = args.iterations.unwrap_or(config.iterations);
     config.validate()?;
-    let task = reopen_task(&task_name, &mut task_settings, task_data.as_deref(), verifier)?;
+    let task = reopen_task(task_name, task_settings, task_data.as_deref(), verifier)?;
     let load = || load_language_model(run.checkpoint, model.as_deref());
     let model = with_note(READING_MODEL, load)?;
     let has_template = model.template.is_some();
     let (origin, iterations_of_epochs) =
-        (Origin::Saved(run), count_iterations_of_epochs(&*task, &config));
+        (Origin::Saved(run), count_iterations_of_epochs(&*task, config));
     let session = Session { args, games, origin, iterations_of_epochs, started: Instant::now() };
-    let model = Mutex::new(Some(model));
-    let setup = LanguageSetup { task_name, task_settings, config, task: task.clone(), model };
-    setup.train(&session, |folder| inspection_command(&*task, has_template, folder))
+    let next_command = |folder: &str| inspection_command(&*task, has_template, folder);
+    train_on_ranks(&session, &settings, &task, Some(model), next_command)
 }
 
 #[cfg(test)]

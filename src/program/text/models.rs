@@ -21,7 +21,7 @@ pub fn load_initial_model(setting: &str) -> Result<Option<LanguageModel>> {
 }
 
 /// Loads the model in a folder or file.
-pub fn load_model(path: &Path) -> Result<LanguageModel> {
+fn load_model(path: &Path) -> Result<LanguageModel> {
     let model = with_note(READING_MODEL, || run::load_model(path));
     model.with_context(|| format!("cannot use the model in {}", path.display()))
 }

@@ -1,7 +1,7 @@
 //! Settings of a new run of a language model: defaults, those of a file, and those of the command line.
 
 use crate::program::paths::utf8_path;
-use crate::program::settings::{InitialModel, language_defaults};
+use crate::program::settings::language_defaults;
 use crate::settings::{Precision, overlay};
 use crate::task;
 use crate::trainer::text::{
@@ -33,30 +33,14 @@ pub fn resolve_model_path(
     with_name(Path::new(overlay::text_at(&table, "model.path")))
 }
 
-/// Options of the command line that override the settings of a new run.
-pub struct LanguageOverrides<'a> {
-    /// The `key=value`s of `--set`.
-    pub assignments: &'a [String],
-    pub seed: Option<u64>,
-    pub iterations: Option<u32>,
-}
-
-impl<'a> LanguageOverrides<'a> {
-    /// Overrides by `--set` alone.
-    pub fn of(assignments: &'a [String]) -> Self {
-        Self { assignments, seed: None, iterations: None }
-    }
-}
-
 /// Resolves the settings of a new run, the task's and its own: defaults, file, command line.
 pub fn resolve_settings(
     name: &str,
     requested: Table,
     defaults: LanguageConfig,
     file: Table,
-    overrides: &LanguageOverrides,
-) -> Result<(Table, LanguageConfig)> {
-    let LanguageOverrides { assignments, seed, iterations } = *overrides;
+    assignments: &[String],
+) -> Result<LanguageSettings> {
     for key in requested.keys().filter(|key| !["digest", "folder"].contains(&&***key)) {
         let setting = format!("{name}.{key}");
         if overlay::assigns(assignments, &setting) {
@@ -70,14 +54,12 @@ pub fn resolve_settings(
     overlay::lay_over(&mut table, file)?;
     overlay::lay_over(&mut table, Table::from_iter([(name.to_string(), requested.into())]))?;
     overlay::apply_assignments(&mut table, assignments)?;
-    let split = split_language_settings(table)?;
-    let LanguageSettings { task_settings, mut config, .. } = split;
+    let mut settings = split_language_settings(table)?;
+    let config = &mut settings.config;
     config.model.path = path;
-    config.seed = seed.unwrap_or(config.seed);
-    config.iterations = iterations.unwrap_or(config.iterations);
     config.fit.iterations = config.fit.iterations.min(config.iterations);
     config.validate()?;
-    Ok((task_settings, config))
+    Ok(settings)
 }
 
 /// Checks the settings of a new run of a task with these assignments of `--set`. The model, whose size decides the
@@ -86,17 +68,9 @@ pub fn validate(name: &str, assignments: &[String]) -> Result<()> {
     let path = resolve_model_path(name, None, &Table::new(), assignments)?;
     let sizes = if path == TINY { vec![None] } else { vec![Some(0), Some(usize::MAX)] };
     let check = |size: Option<usize>| -> Result<()> {
-        let model = InitialModel { path: &path, num_params: size };
-        let defaults = language_defaults(name, model, Precision::F32)?;
-        let empty = Table::new();
-        let (task_settings, _) = resolve_settings(
-            name,
-            empty.clone(),
-            defaults,
-            empty,
-            &LanguageOverrides::of(assignments),
-        )?;
-        Ok((task::find(name)?.check)(task_settings)?)
+        let defaults = language_defaults(name, &path, size, Precision::F32)?;
+        let settings = resolve_settings(name, Table::new(), defaults, Table::new(), assignments)?;
+        Ok((task::find(name)?.check)(settings.task_settings)?)
     };
     sizes.into_iter().map(check).reduce(Result::or).unwrap_or(Ok(()))
 }

@@ -1,7 +1,7 @@
 //! Tasks of new and of saved runs, opened with the file of prompts and the verifier that their settings name.
 
 use super::LanguageRequest;
-use super::settings::{LanguageOverrides, resolve_settings};
+use super::settings::resolve_settings;
 use crate::disk::input;
 use crate::program::args::VerifierArgs;
 use crate::program::output::eprint_line;
@@ -33,15 +33,9 @@ pub fn open_requested_task(
     let request = LanguageRequest { task, task_data, verifier, model: None, is_sft: false };
     let (name, requested) = request.resolve_task(&Table::new())?;
     let defaults = LanguageConfig::for_model(TINY);
-    let (task_settings, _) = resolve_settings(
-        &name,
-        requested,
-        defaults,
-        Table::new(),
-        &LanguageOverrides::of(assignments),
-    )?;
-    trust::check(&name, &task_settings, verifier, assignments)?;
-    open_task(&name, task_settings)
+    let settings = resolve_settings(&name, requested, defaults, Table::new(), assignments)?;
+    trust::check(&name, &settings.task_settings, verifier, assignments)?;
+    open_task(&name, settings.task_settings)
 }
 
 /// Opens a task and prints its notes.

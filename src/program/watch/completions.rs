@@ -46,8 +46,7 @@ impl Completions {
         if end <= MAX_BLOCK_BYTES {
             return Ok(0);
         }
-        let (first, next) =
-            self.find_iteration_range(self.find_line_start_before(end - MAX_BLOCK_BYTES)?, end)?;
+        let (first, next) = self.find_iteration_range(end - MAX_BLOCK_BYTES, end)?;
         Ok(if next < end { next } else { first })
     }
 
@@ -56,14 +55,14 @@ impl Completions {
         if end <= start + MAX_BLOCK_BYTES {
             return Ok(end);
         }
-        let (first, next) =
-            self.find_iteration_range(self.find_line_start_before(start + MAX_BLOCK_BYTES)?, end)?;
+        let (first, next) = self.find_iteration_range(start + MAX_BLOCK_BYTES, end)?;
         Ok(if first > start { first } else { next })
     }
 
-    /// Finds the start and the end of the iteration of the line at offset `line`. A line without an iteration is
+    /// Finds the start and the end of the iteration of the line around the offset `at`. A line without an iteration is
     /// one by itself.
-    fn find_iteration_range(&self, line: u64, end: u64) -> io::Result<(u64, u64)> {
+    fn find_iteration_range(&self, at: u64, end: u64) -> io::Result<(u64, u64)> {
+        let line = self.find_line_start_before(at)?;
         match self.read_iteration(line)? {
             Some(iteration) => Ok((
                 self.find_iteration_start(iteration, end)?,

@@ -47,7 +47,7 @@ pub fn stream(live: Arc<LiveRun>, last: Option<&str>) -> Channel<Bytes> {
 }
 
 async fn send(live: Arc<LiveRun>, mut cursor: Cursor, mut sender: Sender<Bytes, Infallible>) {
-    let mut changes = live.subscribe();
+    let mut changes = live.changes.subscribe();
     let mut text = b"retry: 2000\n\n".to_vec();
     loop {
         changes.mark_unchanged();

@@ -17,7 +17,8 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// The canonical directory of a run.
 pub struct WatchedFiles {
-    root: PathBuf,
+    /// Its path. Opening an entry by it may follow a link.
+    pub root: PathBuf,
 }
 
 impl WatchedFiles {
@@ -29,11 +30,6 @@ impl WatchedFiles {
     /// The run's name, which is the directory's.
     pub fn name(&self) -> String {
         self.root.file_name().map_or_else(|| "run".into(), |name| name.to_string_lossy().into())
-    }
-
-    /// The path of the directory. Opening an entry by it may follow a link.
-    pub fn root(&self) -> &Path {
-        &self.root
     }
 
     /// Opens a regular file.

@@ -6,18 +6,19 @@
 
 use hyper::header::{HOST, HeaderName, ORIGIN};
 use hyper::{HeaderMap, Method, Request, StatusCode};
+use std::borrow::Cow;
 use std::net::IpAddr;
 
 /// The response to a refused request.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Refusal {
     pub status: StatusCode,
-    pub text: &'static str,
+    pub text: Cow<'static, str>,
 }
 
 impl Refusal {
-    pub fn new(status: StatusCode, text: &'static str) -> Self {
-        Self { status, text }
+    pub fn new(status: StatusCode, text: impl Into<Cow<'static, str>>) -> Self {
+        Self { status, text: text.into() }
     }
 }
 

@@ -17,7 +17,6 @@ const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// The sections of a checkpoint that a viewer needs; the others are for resuming the run.
 pub const PUBLIC_SECTIONS: [&str; 2] = ["config.toml", "weights.safetensors"];
 
-/// The state of a run.
 #[derive(Default)]
 pub struct RunState {
     pub name: String,
@@ -46,7 +45,8 @@ pub struct ServedPolicy {
 /// The live state of a run, shared between threads.
 pub struct LiveRun {
     state: Mutex<RunState>,
-    changes: watch::Sender<()>,
+    /// Wakes the connections that follow the run.
+    pub changes: watch::Sender<()>,
 }
 
 impl LiveRun {
@@ -54,7 +54,8 @@ impl LiveRun {
     pub fn follow(files: WatchedFiles) -> std::io::Result<Arc<Self>> {
         let state = RunState { name: files.name(), ..RunState::default() };
         let live = Arc::new(Self { state: Mutex::new(state), changes: watch::Sender::new(()) });
-        let mut follower = Follower { files, best_sums: None, newest_sums: None };
+        let mut follower =
+            Follower { files, best: Followed::default(), newest: Followed::default() };
         follower.poll(&live);
         let weak = Arc::downgrade(&live);
         std::thread::Builder::new().name("watch-files".into()).spawn(move || {
@@ -74,40 +75,22 @@ impl LiveRun {
     pub fn lock_state(&self) -> MutexGuard<'_, RunState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    /// Subscribes to changes from now on.
-    pub fn subscribe(&self) -> watch::Receiver<()> {
-        self.changes.subscribe()
-    }
 }
 
 /// Polls the files and updates the state, which is locked only briefly.
 struct Follower {
     files: WatchedFiles,
-    /// Checksums of the best checkpoint, as of the last poll.
-    best_sums: Option<Vec<u8>>,
-    /// Checksums of the newest checkpoint, as of the last poll.
-    newest_sums: Option<Vec<u8>>,
+    best: Followed,
+    newest: Followed,
 }
 
-/// Change of a policy since the last poll.
-enum PolicyChange {
-    Unchanged,
-    /// There is another policy now, or none that can be read.
-    Replaced(Option<ServedPolicy>),
-}
-
-impl PolicyChange {
-    /// Applies the change to the policy of the last poll. Returns whether it was replaced.
-    fn apply(self, policy: &mut Option<ServedPolicy>) -> bool {
-        match self {
-            Self::Unchanged => false,
-            Self::Replaced(new) => {
-                *policy = new;
-                true
-            }
-        }
-    }
+/// A checkpoint as of the last poll.
+#[derive(Default)]
+struct Followed {
+    /// Its checksums.
+    sums: Option<Vec<u8>>,
+    /// `None` if it cannot be read.
+    policy: Option<ServedPolicy>,
 }
 
 impl Follower {
@@ -115,24 +98,21 @@ impl Follower {
     fn poll(&mut self, live: &LiveRun) {
         let config = self.files.read(CONFIG).map(Bytes::from);
         let metadata = self.files.read(METADATA).map(Bytes::from);
+        let mut has_changed = false;
         // The weights of a language model are large, and the page does not use them.
-        let (best, newest) = match Completions::open(&self.files) {
-            Some(_) => (PolicyChange::Unchanged, PolicyChange::Unchanged),
-            None => {
-                let saved = self.list_checkpoints();
-                let best = poll_policy(&self.files, &["best".to_string()], &mut self.best_sums);
-                (best, poll_policy(&self.files, &saved, &mut self.newest_sums))
-            }
-        };
+        if Completions::open(&self.files).is_none() {
+            let saved = self.list_checkpoints();
+            has_changed |= self.best.poll(&self.files, &["best".to_string()]);
+            has_changed |= self.newest.poll(&self.files, &saved);
+        }
 
         let mut run = live.lock_state();
-        let mut has_changed = run.metrics.poll(&self.files);
+        has_changed |= run.metrics.poll(&self.files);
         // Opened after the records were read, whose completions are written before them.
         run.completions = Completions::open(&self.files);
         has_changed |= run.config != config || run.metadata != metadata;
         (run.config, run.metadata) = (config, metadata);
-        has_changed |= best.apply(&mut run.best);
-        has_changed |= newest.apply(&mut run.newest);
+        (run.best, run.newest) = (self.best.policy.clone(), self.newest.policy.clone());
         drop(run);
         if has_changed {
             live.changes.send_replace(());
@@ -141,26 +121,25 @@ impl Follower {
 
     /// Lists the saved checkpoints, newest first.
     fn list_checkpoints(&self) -> Vec<String> {
-        let store = Store::new(self.files.root().join("checkpoints"));
+        let store = Store::new(self.files.root.join("checkpoints"));
         let iterations = store.iterations().unwrap_or_default().into_iter().rev();
         let name = |iteration| Some(store.path(iteration).file_name()?.to_str()?.to_string());
         iterations.filter_map(name).map(|name| format!("checkpoints/{name}")).collect()
     }
 }
 
-/// Reads the first intact checkpoint of `names`, unless the checksums of the first one are still `last_sums`, which are
-/// updated.
-fn poll_policy(
-    files: &WatchedFiles,
-    names: &[String],
-    last_sums: &mut Option<Vec<u8>>,
-) -> PolicyChange {
-    let sums = names.first().and_then(|name| files.read(&format!("{name}/SHA256SUMS")));
-    if sums == *last_sums {
-        return PolicyChange::Unchanged;
+impl Followed {
+    /// Reads the first intact checkpoint of `names`, if the checksums of the first one have changed. Returns whether
+    /// they have.
+    fn poll(&mut self, files: &WatchedFiles, names: &[String]) -> bool {
+        let sums = names.first().and_then(|name| files.read(&format!("{name}/SHA256SUMS")));
+        let has_changed = sums != self.sums;
+        if has_changed {
+            let policy = names.iter().find_map(|name| load_policy(files, name));
+            *self = Self { sums, policy };
+        }
+        has_changed
     }
-    *last_sums = sums;
-    PolicyChange::Replaced(names.iter().find_map(|name| load_policy(files, name)))
 }
 
 /// Reads a checkpoint's public sections; `None` if it is damaged.

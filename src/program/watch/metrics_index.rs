@@ -20,7 +20,7 @@ pub struct MetricsIndex {
     file: Option<File>,
     records: Vec<RecordPosition>,
     /// Offset of the end of the last complete line.
-    end: u64,
+    pub end: u64,
     /// The last complete line, malformed or not, by which the file is recognized.
     last_line: Vec<u8>,
     /// Offset of the last complete line.
@@ -39,11 +39,6 @@ impl MetricsIndex {
     /// Iteration of the newest record.
     pub fn iteration(&self) -> Option<u32> {
         self.records.last().map(|record| record.iteration)
-    }
-
-    /// Offset of the end of the last complete line.
-    pub fn end(&self) -> u64 {
-        self.end
     }
 
     /// Index of the record after the one with the event id `id`, if that one is in this file.
@@ -177,8 +172,8 @@ mod tests {
         for strange in ["", "1", "x-1", &id.replace("-1", "-3"), &format!("{id}x")] {
             assert_eq!(index.index_after(strange), None, "{strange}");
         }
-        let bytes = index.read_range(0, index.end()).unwrap();
-        assert_eq!(bytes, torn.as_bytes()[..index.end() as usize]);
+        let bytes = index.read_range(0, index.end).unwrap();
+        assert_eq!(bytes, torn.as_bytes()[..index.end as usize]);
 
         // The torn line is complete; malformed records and those that would break an event are skipped.
         let rest =
@@ -189,22 +184,18 @@ mod tests {
         assert_eq!(events(&index, 2).matches("id: ").count(), 2);
         assert_eq!(index.index_after(id), Some(1));
 
+        let state =
+            |index: &MetricsIndex| (index.iteration(), index.generation, index.index_after(id));
         // A resumed run drops records; another run replaces it; the file is deleted.
         fs::write(&path, line(1, 0.5)).unwrap();
         assert!(poll(&mut index));
-        assert_eq!(
-            (index.iteration(), index.generation, index.index_after(id)),
-            (Some(1), 1, Some(1))
-        );
+        assert_eq!(state(&index), (Some(1), 1, Some(1)));
         fs::write(&path, line(1, 0.25)).unwrap();
         assert!(poll(&mut index));
-        assert_eq!(
-            (index.iteration(), index.generation, index.index_after(id)),
-            (Some(1), 2, None)
-        );
+        assert_eq!(state(&index), (Some(1), 2, None));
         fs::remove_file(&path).unwrap();
         assert!(poll(&mut index));
-        assert_eq!((index.iteration(), index.generation, index.end()), (None, 3, 0));
+        assert_eq!((index.iteration(), index.generation, index.end), (None, 3, 0));
         assert!(!poll(&mut index));
     }
 
@@ -221,11 +212,8 @@ mod tests {
         assert!(index.last_line.len() <= MAX_READ_BYTES);
         let mut text = Vec::new();
         let next = index.append_records(0, &mut text).unwrap();
-        assert!(
-            next < 5000 && text.len() < 3 * MAX_READ_BYTES,
-            "{next} records in {} bytes",
-            text.len()
-        );
+        let bytes = text.len();
+        assert!(next < 5000 && bytes < 3 * MAX_READ_BYTES, "{next} records in {bytes} bytes");
         let all = events(&index, 0);
         assert_eq!(all.matches("event: record").count(), 5001);
         assert!(all.contains("-5000\n") && all.contains("-5001\n"));

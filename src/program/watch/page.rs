@@ -60,17 +60,13 @@ pub fn find(path: &str) -> Option<&'static File> {
 pub fn content_type(path: &str) -> &'static str {
     match path.rsplit_once('.').map_or("", |(_, extension)| extension) {
         "html" => "text/html; charset=utf-8",
-        "js" | "mjs" => "text/javascript; charset=utf-8",
+        "js" => "text/javascript; charset=utf-8",
         "css" => "text/css; charset=utf-8",
-        "json" | "map" => "application/json",
+        "json" => "application/json",
         "jsonl" => "application/x-ndjson",
-        "toml" | "txt" => "text/plain; charset=utf-8",
+        "toml" => "text/plain; charset=utf-8",
         "wasm" => "application/wasm",
-        "svg" => "image/svg+xml",
         "png" => "image/png",
-        "webp" => "image/webp",
-        "ico" => "image/x-icon",
-        "woff2" => "font/woff2",
         _ => "application/octet-stream",
     }
 }

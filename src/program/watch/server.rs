@@ -72,16 +72,12 @@ impl Port {
     /// the machine's name to a local address.
     pub fn host_advice(&self) -> Option<String> {
         let is_name = self.host.parse::<IpAddr>().is_err() && !self.host.starts_with("localhost");
+        let (host, ip) = (&self.host, self.address.ip());
+        let is_own = || machine_name().is_some_and(|name| name.eq_ignore_ascii_case(host));
         (self.is_local() && is_name).then(|| {
+            let place = if is_own() { "name or its IP address" } else { "IP address" };
             format!(
-                "{} is {} here, which other machines cannot reach; --host 0.0.0.0 serves them, at this machine's {}",
-                self.host,
-                self.address.ip(),
-                if machine_name().is_some_and(|name| name.eq_ignore_ascii_case(&self.host)) {
-                    "name or its IP address"
-                } else {
-                    "IP address"
-                }
+                "{host} is {ip} here, which other machines cannot reach; --host 0.0.0.0 serves them, at this machine's {place}"
             )
         })
     }
@@ -117,8 +113,8 @@ fn machine_name() -> Option<String> {
 
 /// A running server. Dropping it stops the server.
 pub struct Server {
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    /// The thread, which ends when the sender is dropped.
+    running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
 
 impl Server {
@@ -136,20 +132,19 @@ impl Server {
         let serve = move || {
             runtime.block_on(async {
                 tokio::spawn(accept(listener, Arc::new(site)));
-                // The sender is dropped to stop the server.
                 let _ = stopped.await;
             });
         };
         let thread = std::thread::Builder::new().name("watch-server".into()).spawn(serve);
         let thread = thread.context("cannot start the server's thread")?;
-        Ok(Self { stop: Some(stop), thread: Some(thread) })
+        Ok(Self { running: Some((stop, thread)) })
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
+        if let Some((stop, thread)) = self.running.take() {
+            drop(stop);
             let _ = thread.join();
         }
     }

@@ -6,7 +6,7 @@ use super::live::{LiveRun, PUBLIC_SECTIONS, RunState, ServedPolicy};
 use super::page::{self, File, content_type, hash_content};
 use super::{download, events};
 use crate::program::games::Games;
-use crate::run::{CONFIG, METADATA, METRICS, catch_panic};
+use crate::run::{CONFIG, METADATA, METRICS, Panic, catch_panic};
 use http_body_util::channel::Channel;
 use http_body_util::{Either, Full};
 use hyper::body::Bytes;
@@ -46,39 +46,33 @@ pub struct Site {
 impl Site {
     /// Responds to a request.
     pub fn answer<B>(&self, request: &Request<B>) -> Response<Body> {
-        check_request(request, &self.hosts).map_or_else(refusal_response, |()| {
-            catch_panic(|| self.route(request)).unwrap_or_else(|panic| {
-                let text = format!("The answer failed: {panic}.");
-                text_response(StatusCode::INTERNAL_SERVER_ERROR, &text)
-            })
-        })
+        let failed = |panic: Panic| Err(internal_error(format!("The answer failed: {panic}.")));
+        check_request(request, &self.hosts)
+            .and_then(|()| catch_panic(|| self.route(request)).unwrap_or_else(failed))
+            .unwrap_or_else(refusal_response)
     }
 
     /// Responds to an allowed request. Paths are compared literally with a list: they are not decoded and
     /// never used as file system paths.
-    fn route<B>(&self, request: &Request<B>) -> Response<Body> {
+    fn route<B>(&self, request: &Request<B>) -> Result<Response<Body>, Refusal> {
         let path = request.uri().path();
         match path {
             "/run/about.json" => self.about_response(request),
-            "/run/events" => self.events_response(request),
+            "/run/events" => Ok(self.events_response(request)),
             "/run/completions.jsonl" => self.completions_response(request),
             _ => match path.strip_prefix("/run/files/") {
                 Some(METRICS) => self.metrics_response(),
                 Some(name) => self.file_response(request, name),
-                None => page::find(path)
-                    .map_or_else(not_found_response, |file| page_response(request, file)),
+                None => Ok(page_response(request, page::find(path).ok_or_else(not_found)?)),
             },
         }
     }
 
-    fn about_response<B>(&self, request: &Request<B>) -> Response<Body> {
-        match describe_run(&self.live.lock_state(), &self.games) {
-            Ok(about) => {
-                let about = Bytes::from(about.to_string());
-                full_response(request, content_type(".json"), about.clone(), &hash_content(&about))
-            }
-            Err(error) => text_response(StatusCode::NOT_FOUND, &format!("{error:#}.")),
-        }
+    fn about_response<B>(&self, request: &Request<B>) -> Result<Response<Body>, Refusal> {
+        let about = describe_run(&self.live.lock_state(), &self.games)
+            .map_err(|error| Refusal::new(StatusCode::NOT_FOUND, format!("{error:#}.")))?;
+        let about = Bytes::from(about.to_string());
+        Ok(full_response(request, content_type(".json"), about.clone(), &hash_content(&about)))
     }
 
     fn events_response<B>(&self, request: &Request<B>) -> Response<Body> {
@@ -89,51 +83,45 @@ impl Site {
         response
     }
 
-    fn completions_response<B>(&self, request: &Request<B>) -> Response<Body> {
-        let iteration = match parse_query(request.uri().query()) {
-            Ok(iteration) => iteration,
-            Err(refusal) => return refusal_response(refusal),
-        };
+    fn completions_response<B>(&self, request: &Request<B>) -> Result<Response<Body>, Refusal> {
+        let iteration = parse_query(request.uri().query())?;
         let run = self.live.lock_state();
-        let Some(completions) = &run.completions else { return not_found_response() };
-        match completions.read_block(iteration) {
-            Ok(bytes) => {
-                let body = Either::Left(Full::new(Bytes::from(bytes)));
-                new_response(StatusCode::OK, content_type(".jsonl"), body)
-            }
-            Err(error) => {
-                let text = format!("Cannot read the completions: {error}.");
-                text_response(StatusCode::INTERNAL_SERVER_ERROR, &text)
-            }
-        }
+        let completions = run.completions.as_ref().ok_or_else(not_found)?;
+        let bytes = completions
+            .read_block(iteration)
+            .map_err(|error| internal_error(format!("Cannot read the completions: {error}.")))?;
+        let body = Either::Left(Full::new(Bytes::from(bytes)));
+        Ok(new_response(StatusCode::OK, content_type(".jsonl"), body))
     }
 
-    fn metrics_response(&self) -> Response<Body> {
+    fn metrics_response(&self) -> Result<Response<Body>, Refusal> {
         let (generation, end) = {
             let run = self.live.lock_state();
-            (run.metrics.generation, run.metrics.end())
+            (run.metrics.generation, run.metrics.end)
         };
         if end == 0 {
-            return not_found_response();
+            return Err(not_found());
         }
         let body = Either::Right(download::stream_metrics(self.live.clone(), generation, end));
         let mut response = new_response(StatusCode::OK, content_type(METRICS), body);
         // Without it a stream that ends early looks complete.
         set_header(&mut response, header::CONTENT_LENGTH, &end.to_string());
-        response
+        Ok(response)
     }
 
-    fn file_response<B>(&self, request: &Request<B>, name: &str) -> Response<Body> {
+    fn file_response<B>(
+        &self,
+        request: &Request<B>,
+        name: &str,
+    ) -> Result<Response<Body>, Refusal> {
         let run = self.live.lock_state();
-        let Some((bytes, iteration)) = find_public_file(&run, name) else {
-            return not_found_response();
-        };
+        let (bytes, iteration) = find_public_file(&run, name).ok_or_else(not_found)?;
         let mut response =
             full_response(request, content_type(name), bytes.clone(), &hash_content(bytes));
         if let Some(iteration) = iteration {
             set_header(&mut response, ITERATION_HEADER, &iteration.to_string());
         }
-        response
+        Ok(response)
     }
 }
 
@@ -163,21 +151,19 @@ fn find_public_file<'a>(run: &'a RunState, name: &str) -> Option<(&'a Bytes, Opt
 
 /// Responds with a file of the page, compressed if it is embedded so and the browser accepts that.
 fn page_response<B>(request: &Request<B>, file: &'static File) -> Response<Body> {
-    let media_type = content_type(file.path);
-    if !file.is_gzip {
-        return full_response(request, media_type, file.plain(), file.tag);
-    }
-    let mut response = if accepts_gzip(request.headers()) {
-        let tag = format!("{}-gzip", file.tag);
-        let mut response = full_response(request, media_type, Bytes::from_static(file.bytes), &tag);
-        if response.status() == StatusCode::OK {
-            set_header(&mut response, header::CONTENT_ENCODING, "gzip");
-        }
-        response
+    let is_packed = file.is_gzip && accepts_gzip(request.headers());
+    let (bytes, tag) = if is_packed {
+        (Bytes::from_static(file.bytes), format!("{}-gzip", file.tag))
     } else {
-        full_response(request, media_type, file.plain(), file.tag)
+        (file.plain(), file.tag.to_string())
     };
-    set_header(&mut response, header::VARY, "accept-encoding");
+    let mut response = full_response(request, content_type(file.path), bytes, &tag);
+    if is_packed && response.status() == StatusCode::OK {
+        set_header(&mut response, header::CONTENT_ENCODING, "gzip");
+    }
+    if file.is_gzip {
+        set_header(&mut response, header::VARY, "accept-encoding");
+    }
     response
 }
 
@@ -215,20 +201,20 @@ fn full_response<B>(
 /// Responds to a refused request.
 pub fn refusal_response(refusal: Refusal) -> Response<Body> {
     let Refusal { status, text } = refusal;
-    let mut response = text_response(status, text);
+    let body = Either::Left(Full::new(Bytes::from(format!("{text}\n"))));
+    let mut response = new_response(status, "text/plain; charset=utf-8", body);
     if status == StatusCode::METHOD_NOT_ALLOWED {
         set_header(&mut response, header::ALLOW, "GET, HEAD");
     }
     response
 }
 
-fn not_found_response() -> Response<Body> {
-    text_response(StatusCode::NOT_FOUND, "Not found.")
+fn not_found() -> Refusal {
+    Refusal::new(StatusCode::NOT_FOUND, "Not found.")
 }
 
-fn text_response(status: StatusCode, text: &str) -> Response<Body> {
-    let body = Either::Left(Full::new(Bytes::from(format!("{text}\n"))));
-    new_response(status, "text/plain; charset=utf-8", body)
+fn internal_error(text: String) -> Refusal {
+    Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, text)
 }
 
 fn new_response(status: StatusCode, media_type: &str, body: Body) -> Response<Body> {

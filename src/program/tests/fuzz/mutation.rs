@@ -61,16 +61,11 @@ pub fn draw_mutation(files: &[Vec<u8>], u: &mut Unstructured) -> Result<Vec<u8>>
 /// Makes one random change to a file: flips a bit, writes a number, or removes, copies, replaces or repeats a piece.
 fn mutate(bytes: &mut Vec<u8>, files: &[Vec<u8>], u: &mut Unstructured) -> Result<()> {
     match u.int_in_range(0..=8)? {
-        0 => {
+        kind @ 0..=1 => {
             let at = draw_position(bytes, u)?;
             if let Some(byte) = bytes.get_mut(at) {
-                *byte ^= 1 << u.int_in_range(0..=7)?;
-            }
-        }
-        1 => {
-            let at = draw_position(bytes, u)?;
-            if let Some(byte) = bytes.get_mut(at) {
-                *byte = u.arbitrary()?;
+                *byte =
+                    if kind == 0 { *byte ^ 1 << u.int_in_range(0..=7)? } else { u.arbitrary()? };
             }
         }
         2 => {

@@ -11,6 +11,7 @@ use crate::env::{CartPole, Catch};
 use crate::metrics::JsonLines;
 use crate::model::policy_file::{Header, write_params};
 use crate::program::models::Models;
+use crate::program::tests::fault_injection::copy_folder;
 use crate::program::validation::read_valid_settings;
 use crate::program::watch::guard::{Hosts, check_request};
 use crate::settings::{TrainConfig, overlay};
@@ -66,29 +67,35 @@ fn fuzz_file(name: &str, seeds: &[Vec<u8>], read: impl Fn(&Path)) {
     });
 }
 
+/// Feeds mutations of a file to a reader of what it is part of, and restores the file.
+fn fuzz_in_place(path: &Path, read: impl Fn()) {
+    let whole = fs::read(path).unwrap();
+    fuzz(std::slice::from_ref(&whole), |bytes| {
+        fs::write(path, bytes).unwrap();
+        read();
+    });
+    fs::write(path, whole).unwrap();
+}
+
+/// A conversation of one message.
+fn messages() -> [serde_json::Value; 1] {
+    [json!({ "role": "user", "content": "Hi" })]
+}
+
 /// Feeds mutations of one file of a model's folder to the reader of such folders, which then tokenizes a string.
 fn fuzz_model(name: &str) {
     let folder = TempDir::new().unwrap();
-    let families = ["qwen2", "llama", "gemma3"];
-    for family in families {
-        let from = format!("language/{family}");
-        fs::create_dir(folder.path().join(family)).unwrap();
-        let all = tests_folder().join(from);
-        for entry in fs::read_dir(all).unwrap() {
-            let path = entry.unwrap().path();
-            fs::copy(&path, folder.path().join(family).join(path.file_name().unwrap())).unwrap();
-        }
-    }
-    let path = folder.path().join("qwen2").join(name);
-    let seeds = families.map(|family| fs::read(folder.path().join(family).join(name)));
+    let model = folder.path().join("model");
+    let language = tests_folder().join("language");
+    copy_folder(&language.join("qwen2"), &model);
+    let seeds =
+        ["qwen2", "llama", "gemma3"].map(|family| fs::read(language.join(family).join(name)));
     let seeds: Vec<Vec<u8>> = seeds.into_iter().flatten().collect();
     fuzz(&seeds, |bytes| {
-        fs::write(&path, bytes).unwrap();
-        if let Ok(model) = LanguageModel::load(path.parent().unwrap()) {
-            let _ =
-                model.tokenize_prompt("Hi there", &[json!({ "role": "user", "content": "Hi" })]);
-            let messages = [json!({ "role": "user", "content": "Hi" })];
-            let _ = model.tokenize_answer("", &messages, "there", &serde_json::Map::new());
+        fs::write(model.join(name), bytes).unwrap();
+        if let Ok(model) = LanguageModel::load(&model) {
+            let _ = model.tokenize_prompt("Hi there", &messages());
+            let _ = model.tokenize_answer("", &messages(), "there", &serde_json::Map::new());
             let _ = model.decode_completion(&[0, 1, 2]);
         }
     });
@@ -98,8 +105,7 @@ fn fuzz_model(name: &str) {
 fn gguf() {
     fuzz_file("model.gguf", &read_malformed("shape_", ".gguf"), |path| {
         if let Ok(model) = LanguageModel::load(path) {
-            let _ =
-                model.tokenize_prompt("Hi there", &[json!({ "role": "user", "content": "Hi" })]);
+            let _ = model.tokenize_prompt("Hi there", &messages());
         }
     });
 }
@@ -129,19 +135,14 @@ fn adapters() {
     let folder = TempDir::new().unwrap();
     let base = tests_folder().join("language/qwen2");
     let mut model = LanguageModel::load(&base).unwrap();
-    let config = LoraConfig::new(2);
-    model.adapters = Some(Adapters::zeros(&model.shape, &config));
+    model.adapters = Some(Adapters::zeros(&model.shape, &LoraConfig::new(2)));
     model.save(folder.path()).unwrap();
     for name in ["adapter_config.json", "adapter_model.safetensors"] {
-        let path = folder.path().join(name);
-        let whole = fs::read(&path).unwrap();
-        fuzz(std::slice::from_ref(&whole), |bytes| {
-            fs::write(&path, bytes).unwrap();
+        fuzz_in_place(&folder.path().join(name), || {
             if let Ok(model) = LanguageModel::load(folder.path()) {
                 assert!(model.adapters.is_some());
             }
         });
-        fs::write(&path, whole).unwrap();
     }
 }
 
@@ -166,10 +167,8 @@ fn chat_template() {
 
 #[test]
 fn settings() {
-    let game = config_to_toml(
-        &CartPole::default(),
-        &TrainConfig::with_defaults_of(&CartPole::default()).unwrap(),
-    );
+    let game = CartPole::default();
+    let game = config_to_toml(&game, &TrainConfig::with_defaults_of(&game).unwrap());
     let text = b"task = \"sort\"\niterations = 3\n[model]\npath = \"tiny\"\n[lora]\nr = 8\n[sort]\nlength = 4\n";
     fuzz(&[game.into_bytes(), text.to_vec()], |bytes| {
         let Ok(text) = std::str::from_utf8(bytes) else { return };
@@ -243,11 +242,8 @@ fn problems() {
 /// Writes a dataset of two episodes.
 fn write_dataset(folder: &Path) {
     let mut writer = DatasetWriter::create(folder, Manifest::new("cartpole")).unwrap();
-    let statuses = [
-        EpisodeStatus::new(false, false),
-        EpisodeStatus::new(true, false),
-        EpisodeStatus::new(false, true),
-    ];
+    let ends = [(false, false), (true, false), (false, true)];
+    let statuses = ends.map(|(terminated, truncated)| EpisodeStatus::new(terminated, truncated));
     let columns = StepColumns {
         num_features: 4,
         obs: (0..12).map(|i| i as f32).collect(),
@@ -266,12 +262,9 @@ fn dataset_manifest_and_shard() {
     write_dataset(&folder);
     let names = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
     for path in names.collect::<Vec<_>>() {
-        let whole = fs::read(&path).unwrap();
-        fuzz(std::slice::from_ref(&whole), |bytes| {
-            fs::write(&path, bytes).unwrap();
+        fuzz_in_place(&path, || {
             let _ = Dataset::open(&folder).and_then(|dataset| dataset.into_steps(4, 2));
         });
-        fs::write(&path, whole).unwrap();
     }
     assert!(folder.join(MANIFEST_FILE).exists());
 }
@@ -365,9 +358,8 @@ fn http_head() {
             client.shutdown().await.unwrap();
             let service = service_fn(async |request: Request<_>| {
                 let refused = check_request(&request, &hosts).err();
-                Ok::<_, Infallible>(Response::new(
-                    refused.map_or("", |refused| refused.text).to_string(),
-                ))
+                let text = refused.map_or_else(String::new, |refused| refused.text.into());
+                Ok::<_, Infallible>(Response::new(text))
             });
             let connection = http1::Builder::new();
             let _ = connection.serve_connection(TokioIo::new(server), service).await;
