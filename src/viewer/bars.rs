@@ -34,10 +34,6 @@ impl Bars {
 }
 
 impl SceneInfo for Bars {
-    fn title(&self) -> &'static str {
-        "Features"
-    }
-
     fn columns(&self) -> u32 {
         self.num_features.div_ceil(self.rows) * FEATURE_COLUMNS
     }

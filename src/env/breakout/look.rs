@@ -6,23 +6,6 @@ use burn::cubecl;
 use burn::cubecl::prelude::*;
 
 impl SceneInfo for Breakout {
-    fn title(&self) -> &'static str {
-        "Breakout"
-    }
-
-    fn rules_text(&self) -> &'static str {
-        "Keep the ball in play with the paddle: +1 for each brick. A missed ball ends the game."
-    }
-
-    fn training_time(&self) -> Option<&'static str> {
-        Some("a minute")
-    }
-
-    /// The paddle stays.
-    fn idle_action(&self) -> Option<u32> {
-        Some(0)
-    }
-
     fn columns(&self) -> u32 {
         SIDE
     }
@@ -59,6 +42,13 @@ fn ball_sprite(before: &BreakoutState, now: &BreakoutState, progress: f32) -> Sp
 
 #[cube]
 impl Look for Breakout {
+    const TITLE: &'static str = "Breakout";
+    const RULES_TEXT: &'static str =
+        "Keep the ball in play with the paddle: +1 for each brick. A missed ball ends the game.";
+    const TRAINING_TIME: Option<&'static str> = Some("a minute");
+    /// The paddle stays.
+    const IDLE_ACTION: Option<u32> = Some(0);
+
     /// The bricks, then the ball's trail, the paddle and the ball.
     fn sprite(
         before: &BreakoutState,

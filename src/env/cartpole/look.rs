@@ -21,18 +21,6 @@ const WHEEL_RADIUS: f32 = 0.4;
 const WHEEL_X: f32 = 0.6;
 
 impl SceneInfo for CartPole {
-    fn title(&self) -> &'static str {
-        "Cart pole"
-    }
-
-    fn rules_text(&self) -> &'static str {
-        "Keep the pole on the cart upright by pushing left or right: +1 for each step it stands."
-    }
-
-    fn training_time(&self) -> Option<&'static str> {
-        Some("10 seconds")
-    }
-
     fn columns(&self) -> u32 {
         COLUMNS
     }
@@ -73,6 +61,11 @@ impl SceneInfo for CartPole {
 
 #[cube]
 impl Look for CartPole {
+    const TITLE: &'static str = "Cart pole";
+    const RULES_TEXT: &'static str =
+        "Keep the pole on the cart upright by pushing left or right: +1 for each step it stands.";
+    const TRAINING_TIME: Option<&'static str> = Some("10 seconds");
+
     /// The pole, the cart, its two wheels, and the hub on which the pole turns.
     fn sprite(
         before: &CartPoleState,

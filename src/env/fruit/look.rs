@@ -16,24 +16,6 @@ const NUM_PIECES: usize = 3;
 const GROUND_PROGRESS: f32 = 0.7;
 
 impl SceneInfo for Fruit {
-    fn title(&self) -> &'static str {
-        "Fruit catcher"
-    }
-
-    fn rules_text(&self) -> &'static str {
-        "Fruits fall; a basket moves one cell a step: +1 for each fruit caught, −1 for each missed. Some \
-         cannot be reached."
-    }
-
-    fn training_time(&self) -> Option<&'static str> {
-        Some("10 seconds")
-    }
-
-    /// The basket stays.
-    fn idle_action(&self) -> Option<u32> {
-        Some(1)
-    }
-
     fn columns(&self) -> u32 {
         self.width + 2 * MARGIN
     }
@@ -157,6 +139,13 @@ fn appearing_sprite(
 
 #[cube]
 impl Look for Fruit {
+    const TITLE: &'static str = "Fruit catcher";
+    const RULES_TEXT: &'static str = "Fruits fall; a basket moves one cell a step: +1 for each fruit caught, −1 for each missed. Some \
+         cannot be reached.";
+    const TRAINING_TIME: Option<&'static str> = Some("10 seconds");
+    /// The basket stays.
+    const IDLE_ACTION: Option<u32> = Some(1);
+
     fn sprite(
         before: &FruitState,
         now: &FruitState,

@@ -15,14 +15,6 @@ const FIRST_X: f32 = 2.5;
 const LAST_X: f32 = COLUMNS as f32 - 1.5;
 
 impl SceneInfo for Recall {
-    fn title(&self) -> &'static str {
-        "Recall"
-    }
-
-    fn rules_text(&self) -> &'static str {
-        "A cue lights up at the first step. At the last step, choose the same: +1 if right."
-    }
-
     fn columns(&self) -> u32 {
         COLUMNS
     }
@@ -53,6 +45,10 @@ impl SceneInfo for Recall {
 
 #[cube]
 impl Look for Recall {
+    const TITLE: &'static str = "Recall";
+    const RULES_TEXT: &'static str =
+        "A cue lights up at the first step. At the last step, choose the same: +1 if right.";
+
     /// The cue at the start, and the basket on its way, whose inside and front enclose the lit fruit.
     fn sprite(
         before: &RecallState,
