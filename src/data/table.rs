@@ -134,14 +134,9 @@ impl TableRows {
         let mut last = None;
         for (line, cells) in lines {
             let cells = clean_cells(cells.map_err(io_error("read", path))?);
-            let read = rows.add(line, &cells, &header).and_then(|()| {
-                if let Some(time) = header.time {
-                    let cell = &cells[time];
-                    last = Some(header.parse_time(last, cell, time, options.time_format)?);
-                }
-                Ok(())
-            });
-            read.map_err(|reason| bad(format!("line {line} {reason}")))?;
+            let added = rows.add(line, &cells, &header);
+            let time = added.and_then(|()| header.parse_time(&cells, last, options.time_format));
+            last = time.map_err(|reason| bad(format!("line {line} {reason}")))?;
         }
         if rows.labels.is_empty() { Err(bad("it has no rows".to_string())) } else { Ok(rows) }
     }
@@ -292,14 +287,15 @@ impl Header {
         Ok(Self { names, label, time, features, unnamed })
     }
 
-    /// Parses the time of a row, which must not be before the `last` one.
+    /// Parses the time of a row, if there is a column of times. It must not be before the `last` one.
     fn parse_time(
         &self,
+        cells: &[String],
         last: Option<Time>,
-        cell: &str,
-        column: usize,
         format: Option<&str>,
-    ) -> Result<Time, String> {
+    ) -> Result<Option<Time>, String> {
+        let Some(column) = self.time else { return Ok(None) };
+        let cell = &cells[column];
         let now = Time::parse(cell, format).ok_or_else(|| {
             let expected = match format {
                 Some(format) => format!("no time of the format {format}"),
@@ -310,7 +306,7 @@ impl Header {
             format!("has `{cell}` in the column {}: {expected}", self.names[column])
         })?;
         match last.map_or(Some(false), |last| now.is_before(last)) {
-            Some(false) => Ok(now),
+            Some(false) => Ok(Some(now)),
             Some(true) => Err("is of a time before that of the line above".to_string()),
             None => {
                 let reason = "has a number and the line above a date, or the reverse, as its time";
