@@ -48,9 +48,7 @@ impl ShardedSteps {
     /// Validates all steps.
     ///
     /// # Errors
-    /// If a shard is truncated, lacks a column or has one of the wrong shape or type; has an
-    /// observation that is not finite or beyond 1e15, a non-finite or negative weight, or an action
-    /// outside `0..num_actions`; or if there are no steps.
+    /// The errors of [`Dataset::into_steps`](super::Dataset::into_steps).
     pub(super) fn new(
         files: Vec<(PathBuf, Box<dyn FileContents>)>,
         num_features: usize,
