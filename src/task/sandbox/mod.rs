@@ -234,18 +234,7 @@ impl Sandbox {
             #[cfg(target_os = "linux")]
             root: namespaces::Root::new(&self.access, &folder)?,
             #[cfg(target_os = "linux")]
-            landlock: landlock::LandlockRuleset::new(
-                if self.access.has_network {
-                    landlock::NetworkAccess::Allowed
-                } else {
-                    landlock::NetworkAccess::Denied
-                },
-                if self.has_namespaces {
-                    landlock::RootKind::Own
-                } else {
-                    landlock::RootKind::Shared
-                },
-            ),
+            landlock: landlock::LandlockRuleset::new(self),
             workdir: CString::new(workdir.as_os_str().as_bytes())?,
             #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
             filter: seccomp::build_filter(&self.access),

@@ -54,7 +54,8 @@ pub struct BindMount {
     source: CString,
     /// Folders to create, outermost first.
     parents: Vec<CString>,
-    target: CString,
+    /// The path in the new root.
+    pub target: CString,
     /// Whether it is a folder; links are followed.
     pub is_folder: bool,
 }
@@ -75,11 +76,6 @@ impl BindMount {
     /// Creates the mount of the null device in the place of `path`.
     fn new_hidden(path: &Path) -> io::Result<Self> {
         Ok(Self { source: c"/.old/dev/null".to_owned(), ..Self::new(path)? })
-    }
-
-    /// The path in the new root.
-    pub fn target(&self) -> &CStr {
-        &self.target
     }
 
     /// Whether it is one of the harmless devices.
@@ -114,11 +110,12 @@ impl BindMount {
 
 /// The contents of a new root, prepared before `fork`.
 pub struct Root {
-    mounts: Vec<BindMount>,
+    /// The paths of the root, read-only but for devices.
+    pub mounts: Vec<BindMount>,
     /// Folders that are there, but empty.
     empty_folders: Vec<BindMount>,
     /// The folder to write to.
-    scratch_folder: BindMount,
+    pub scratch_folder: BindMount,
     /// The options of the file system in memory for that folder.
     tmpfs_options: CString,
     has_network: bool,
@@ -200,20 +197,7 @@ impl Root {
         Ok(Self { mounts, empty_folders, scratch_folder, tmpfs_options, has_network, id_maps })
     }
 
-    /// The paths of the root, read-only but for devices.
-    pub fn mounts(&self) -> &[BindMount] {
-        &self.mounts
-    }
-
-    /// The folder to write to.
-    pub fn scratch_folder(&self) -> &BindMount {
-        &self.scratch_folder
-    }
-
     /// Creates the namespaces and enters the new root.
-    ///
-    /// # Errors
-    /// The system's.
     ///
     /// # Safety
     /// Only between `fork` and `exec`.
@@ -298,9 +282,6 @@ unsafe fn set_read_only(path: &CStr) -> io::Result<()> {
 
 /// Drops all capabilities, so that root is exempt from nothing, even after `exec`.
 ///
-/// # Errors
-/// The system's.
-///
 /// # Safety
 /// Only between `fork` and `exec`.
 pub unsafe fn drop_capabilities() -> io::Result<()> {
@@ -333,9 +314,6 @@ const WATCH_INTERVAL_MS: libc::c_long = 250;
 /// Forks and continues in the child, the first process of the new PID namespace. The parent stays
 /// outside the namespace: it forwards the child's exit status, and kills it when Grove has ended. The child joins the
 /// `group`.
-///
-/// # Errors
-/// The system's.
 ///
 /// # Safety
 /// Only between `fork` and `exec`.
