@@ -50,9 +50,7 @@ fn make_attacks(prompt: &Prompt, other: Option<&str>) -> Vec<(&'static str, Stri
         ("format: JSON", "{}".to_string()),
         ("format: words", "Answer:".to_string()),
     ];
-    if let Some(other) = other {
-        all.push(("another prompt's solution", other.to_string()));
-    }
+    all.extend(other.map(|other| ("another prompt's solution", other.to_string())));
     all
 }
 

@@ -160,16 +160,14 @@ impl Ocaml {
         if !problem.signature.is_empty() {
             return Ok(&problem.signature);
         }
-        let unusable = |why: String| {
+        let unusable = |why: &str| {
             let id = &problem.id;
             TaskError::Verifier(format!("the OCaml problem {id:?} cannot be used: {why}"))
         };
         let found = infer_signature(&self.compiler, problem);
-        let found = found.map_err(|error| unusable(error.to_string()))?.ok_or_else(|| {
-            unusable(
-                "the compiler accepts neither its tests, its solution nor its head".to_string(),
-            )
-        })?;
+        let found = found.map_err(|error| unusable(&error.to_string()))?;
+        let none = "the compiler accepts neither its tests, its solution nor its head";
+        let found = found.ok_or_else(|| unusable(none))?;
         Ok(problem.inferred_signature.get_or_init(|| found))
     }
 
