@@ -167,7 +167,8 @@ macro_rules! packed_state {
                 scope: &$crate::env::__cubecl::prelude::Scope,
                 state: &<Self as $crate::env::__cubecl::prelude::CubeType>::ExpandType,
             ) -> Vec<$crate::env::__cubecl::prelude::NativeExpand<u32>> {
-                let mut words = $crate::env::__start_words(<Self as $crate::env::PackedState>::WORDS);
+                let words = 0..<Self as $crate::env::PackedState>::WORDS;
+                let mut words = words.map(|_| None).collect();
                 let mut end = 0;
                 $(
                     let at = $crate::env::__place_field(&mut end, <$kind as $crate::env::Field>::BITS);
@@ -206,11 +207,6 @@ pub const fn __num_words(bits: &[usize]) -> usize {
 
 /// Words under construction inside a kernel; `None` until the first field is stored.
 pub(super) type PartialWords = Vec<Option<NativeExpand<u32>>>;
-
-#[doc(hidden)]
-pub fn __start_words(count: usize) -> PartialWords {
-    (0..count).map(|_| None).collect()
-}
 
 #[doc(hidden)]
 pub fn __finish_words(scope: &Scope, words: PartialWords) -> Vec<NativeExpand<u32>> {
