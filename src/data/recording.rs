@@ -9,11 +9,8 @@ use burn::tensor::{DType, Int, Tensor};
 /// parts small enough to bind as buffers.
 #[derive(Clone, Debug)]
 pub struct Recording {
-    /// Steps per game.
     pub(crate) num_steps: usize,
-    /// Number of games in all parts.
     pub(crate) num_envs: usize,
-    /// Parts, which hold the games in order.
     pub(crate) parts: Vec<RecordingPart>,
 }
 
@@ -151,12 +148,8 @@ impl Recording {
 /// Advantages of a [`Recording`].
 #[derive(Clone, Debug)]
 pub struct RecordingAdvantages {
-    /// Number of steps to learn from.
     pub(crate) learn_steps: usize,
-    /// The unscaled advantages, then the number of leading steps that count, then the return of each
-    /// game: `[learn_steps + 2, games]` for each part.
     pub(crate) parts: Vec<Tensor<2>>,
-    /// Totals over all games, indexed by [`summary`].
     pub(crate) summary: Tensor<1>,
 }
 
