@@ -306,12 +306,8 @@ impl<const N: u32> Field for Bits<N> {
     }
 
     fn __expand_load(scope: &Scope, words: &[NativeExpand<u32>], at: usize) -> NativeExpand<u32> {
-        extract_bits::expand(
-            scope,
-            words[at / WORD_BITS].clone_unchecked(),
-            (at % WORD_BITS) as u32,
-            N,
-        )
+        let word = words[at / WORD_BITS].clone_unchecked();
+        extract_bits::expand(scope, word, (at % WORD_BITS) as u32, N)
     }
 
     fn __expand_store(
