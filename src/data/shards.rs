@@ -203,7 +203,6 @@ impl Shard {
 }
 
 impl Column {
-    /// Reads the integer of a row.
     fn read_integer(&self, bytes: &[u8], row: usize) -> i64 {
         let column = &bytes[self.range.clone()];
         match self.dtype {
@@ -261,7 +260,6 @@ pub(super) fn serialize_shard(columns: &StepColumns, manifest: Option<String>) -
     safetensors::serialize(tensors, metadata).expect("tensors of these shapes")
 }
 
-/// Bytes of a row of a column.
 fn row_bytes<const N: usize>(column: &[u8], row: usize) -> [u8; N] {
     column.as_chunks().0[row]
 }

@@ -237,7 +237,6 @@ impl TableRows {
 }
 
 impl Standardization {
-    /// Standardizes a value.
     fn apply(self, x: f64) -> f32 {
         ((x - self.mean) / self.std) as f32
     }
@@ -248,9 +247,7 @@ struct Header {
     names: Vec<String>,
     label: usize,
     time: Option<usize>,
-    /// Columns of features.
     features: Vec<usize>,
-    /// Columns without a name.
     unnamed: Vec<usize>,
 }
 
@@ -362,10 +359,8 @@ mod tests {
         far.values.iter_mut().step_by(2).for_each(|x| *x *= 1e-30);
         far.values[8] = 1e30;
         let error = AnnotatedTable::from_rows(far, &options).unwrap_err();
-        assert!(
-            error.starts_with("line 6 has 1000000000000000000000000000000 in the column x"),
-            "{error}"
-        );
+        let said = "line 6 has 1000000000000000000000000000000 in the column x";
+        assert!(error.starts_with(said), "{error}");
         let table = AnnotatedTable::from_rows(rows, &options).unwrap();
         assert_eq!(table.scales[0], Standardization { mean: 2.0, std: 1.0 });
         assert_eq!(table.scales[1], Standardization { mean: 7.0, std: 1.0 });
@@ -374,9 +369,7 @@ mod tests {
         assert_eq!(table.training.actions, [1, 0, 0, 0]);
         assert_eq!(table.training.weights, [1.0, 0.0, 1.0, 0.0]);
         assert_eq!(table.held_out.obs, [998.0, 0.0]);
-        assert_eq!(
-            (table.held_out.actions[0], table.held_out.statuses[0]),
-            (1, EpisodeStatus::Truncated)
-        );
+        assert_eq!(table.held_out.actions, [1]);
+        assert_eq!(table.held_out.statuses, [EpisodeStatus::Truncated]);
     }
 }
