@@ -282,10 +282,8 @@ fn compile_server(
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
         let why = said.lines().find(|line| line.contains("Error")).unwrap_or("no reason is given");
-        return Err(checker_error(&format!(
-            "does not compile with OCaml {}: {why}",
-            compiler.version
-        )));
+        let version = &compiler.version;
+        return Err(checker_error(&format!("does not compile with OCaml {version}: {why}")));
     }
     let fresh = folder.path().join("checker.byte");
     // The program is there all the same.
