@@ -45,7 +45,6 @@ pub struct Process {
     requests: Option<Sender<Vec<u8>>>,
     lines: Receiver<Vec<u8>>,
     last_stderr_line: Arc<Mutex<String>>,
-    /// The thread that reads standard error.
     stderr_reader: JoinHandle<()>,
     /// Whether a request is unanswered.
     is_busy: bool,
@@ -143,7 +142,6 @@ impl Process {
         (!self.is_running()).then(|| self.describe_end())
     }
 
-    /// Whether the process is running.
     fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }

@@ -42,7 +42,6 @@ pub(super) struct RandomStream {
 }
 
 impl RandomStream {
-    /// The stream of an attempt.
     fn new(task: &str, split: Split, index: u64, attempt: u32) -> Self {
         let key = draw(hash(task), split as u32);
         let key = draw(draw(key, index as u32), (index >> 32) as u32);

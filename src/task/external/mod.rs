@@ -74,7 +74,6 @@ impl VerifierOptions {
         Ok(Self { parts, ..self })
     }
 
-    /// Number of processes.
     fn num_workers(&self) -> usize {
         if self.workers == 0 { num_cores() } else { self.workers }
     }

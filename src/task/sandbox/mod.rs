@@ -76,9 +76,7 @@ pub struct Sandbox {
     access: Access,
     /// Whether processes get new network, mount, IPC and PID namespaces.
     has_namespaces: bool,
-    /// The user that processes run as.
     user: User,
-    /// Whether the number of processes is limited.
     has_process_limit: bool,
     /// The control group of all processes.
     #[cfg(target_os = "linux")]
@@ -259,7 +257,6 @@ struct SandboxEntry {
     #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
     filter: Vec<libc::sock_filter>,
     uid: Option<u32>,
-    /// The process id of Grove.
     #[cfg(target_os = "linux")]
     grove_pid: u32,
 }

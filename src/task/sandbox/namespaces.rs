@@ -6,7 +6,7 @@ use std::ffi::{CStr, CString, OsStr};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::ptr::null;
+use std::ptr::{null, null_mut};
 
 /// Mount point of the new root at first; any directory that exists.
 const NEW_ROOT: &CStr = c"/tmp";
@@ -188,11 +188,9 @@ impl Root {
             (c"/proc/self/uid_map", format!("{user} {user} 1")),
             (c"/proc/self/gid_map", format!("{group} {group} 1")),
         ];
-        let tmpfs_options = CString::new(format!(
-            "size={}m,nr_inodes={},mode=1777",
-            access.scratch_mb,
-            64 * access.scratch_mb
-        ))?;
+        let size = access.scratch_mb;
+        let tmpfs_options = format!("size={size}m,nr_inodes={},mode=1777", 64 * size);
+        let tmpfs_options = CString::new(tmpfs_options)?;
         let (scratch_folder, has_network) = (BindMount::new(folder)?, access.has_network);
         Ok(Self { mounts, empty_folders, scratch_folder, tmpfs_options, has_network, id_maps })
     }
@@ -328,11 +326,7 @@ pub unsafe fn become_init(grove_pid: u32, group: Option<&ControlGroup>) -> io::R
         let child = libc::fork();
         check_call(child)?;
         if child == 0 {
-            check_call(libc::sigprocmask(
-                libc::SIG_SETMASK,
-                &raw const old_mask,
-                std::ptr::null_mut(),
-            ))?;
+            check_call(libc::sigprocmask(libc::SIG_SETMASK, &raw const old_mask, null_mut()))?;
             if let Some(group) = group {
                 group.join()?;
             }
@@ -346,11 +340,7 @@ pub unsafe fn become_init(grove_pid: u32, group: Option<&ControlGroup>) -> io::R
         loop {
             match libc::waitpid(child, &raw mut status, libc::WNOHANG) {
                 0 if libc::getppid() as u32 == grove_pid => {
-                    libc::sigtimedwait(
-                        &raw const child_signal,
-                        std::ptr::null_mut(),
-                        &raw const pause,
-                    );
+                    libc::sigtimedwait(&raw const child_signal, null_mut(), &raw const pause);
                 }
                 0 => {
                     libc::kill(child, libc::SIGKILL);
