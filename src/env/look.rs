@@ -54,13 +54,19 @@ pub fn lerp(a: f32, b: f32, t: f32) -> f32 {
     a * (1.0f32 - t) + b * t
 }
 
+/// Size of a scene in cells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SceneSize {
+    /// Number of columns.
+    pub columns: u32,
+    /// Number of rows.
+    pub rows: u32,
+}
+
 /// Host-side description of a game's scene: its size and background.
 pub trait SceneInfo {
-    /// Width of the scene in cells.
-    fn columns(&self) -> u32;
-
-    /// Height of the scene in cells.
-    fn rows(&self) -> u32;
+    /// Size of the scene.
+    fn size(&self) -> SceneSize;
 
     /// Background tile of a cell, one of [`tile`].
     fn background(&self, column: u32, row: u32) -> u32;

@@ -1,17 +1,13 @@
 //! Look of Breakout: a chequered board, a wall in three colours, a ball with a trail, and a paddle.
 
 use super::{BOTTOM, Breakout, BreakoutState, NUM_BRICKS, SIDE};
-use crate::env::look::{Look, SceneInfo, Sprite, lerp, tile};
+use crate::env::look::{Look, SceneInfo, SceneSize, Sprite, lerp, tile};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
 impl SceneInfo for Breakout {
-    fn columns(&self) -> u32 {
-        SIDE
-    }
-
-    fn rows(&self) -> u32 {
-        SIDE
+    fn size(&self) -> SceneSize {
+        SceneSize { columns: SIDE, rows: SIDE }
     }
 
     fn background(&self, column: u32, row: u32) -> u32 {

@@ -1,17 +1,13 @@
 //! Look of Catch: a chequered board, a ball and a paddle.
 
 use super::{Catch, CatchState};
-use crate::env::look::{Look, SceneInfo, Sprite, lerp, tile};
+use crate::env::look::{Look, SceneInfo, SceneSize, Sprite, lerp, tile};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
 impl SceneInfo for Catch {
-    fn columns(&self) -> u32 {
-        self.columns
-    }
-
-    fn rows(&self) -> u32 {
-        self.rows
+    fn size(&self) -> SceneSize {
+        SceneSize { columns: self.columns, rows: self.rows }
     }
 
     fn background(&self, column: u32, row: u32) -> u32 {

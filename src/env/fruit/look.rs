@@ -2,7 +2,7 @@
 
 use super::{Fruit, FruitState};
 use crate::env::look::{
-    Look, NUM_FRUIT_KINDS, SceneInfo, Sprite, lerp, pick_tile_variant, sky_tile, tile,
+    Look, NUM_FRUIT_KINDS, SceneInfo, SceneSize, Sprite, lerp, pick_tile_variant, sky_tile, tile,
 };
 use crate::rng::mix;
 use burn::cubecl;
@@ -16,16 +16,13 @@ const NUM_PIECES: usize = 3;
 const GROUND_PROGRESS: f32 = 0.7;
 
 impl SceneInfo for Fruit {
-    fn columns(&self) -> u32 {
-        self.width + 2 * MARGIN
-    }
-
-    fn rows(&self) -> u32 {
-        self.height + 2 * MARGIN
+    fn size(&self) -> SceneSize {
+        SceneSize { columns: self.width + 2 * MARGIN, rows: self.height + 2 * MARGIN }
     }
 
     fn background(&self, column: u32, row: u32) -> u32 {
-        let (last_column, last_row) = (self.columns() - 1, self.rows() - 1);
+        let SceneSize { columns, rows } = self.size();
+        let (last_column, last_row) = (columns - 1, rows - 1);
         let is_edge = column == 0 || column == last_column;
         if row == 0 {
             if is_edge {
