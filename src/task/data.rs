@@ -280,14 +280,11 @@ fn parse_line(line: &[u8]) -> Result<(Prompt, Split), String> {
         fields = read(&marked)?.into_iter().chain(prompt_fields).collect();
     }
     fields.retain(|key, value| !value.is_null() || !OPTIONAL_KEYS.contains(&key.as_str()));
-    let split = match fields.remove("split") {
-        None => None,
-        Some(Value::String(name)) if name == "train" => Some(Split::Train),
-        Some(Value::String(name)) if name == "test" => Some(Split::Test),
-        Some(other) => {
-            return Err(format!("`split` is {other}, but must be \"train\" or \"test\""));
-        }
-    };
+    let split = fields.remove("split").map(|name| {
+        let wrong = |_| format!("`split` is {name}, but must be \"train\" or \"test\"");
+        Split::deserialize(&name).map_err(wrong)
+    });
+    let split = split.transpose()?;
     let prompt = take_prompt(&mut fields, line)?;
     if let Some(value) = fields.get_mut("completion") {
         *value = completion_text(value.take())?.into();
