@@ -55,12 +55,11 @@ pub fn find_string_end(json: &[u8], start: usize) -> usize {
 /// Whether a number is an integer beyond 64 bits.
 fn is_large(number: &[u8]) -> bool {
     let digits = number.strip_prefix(b"-").unwrap_or(number);
-    let text = str::from_utf8(number).unwrap_or_default();
-    digits.len() > 18
-        && digits.iter().all(u8::is_ascii_digit)
-        && digits[0] != b'0'
-        && text.parse::<u64>().is_err()
-        && text.parse::<i64>().is_err()
+    let fits = || {
+        let text = str::from_utf8(number).unwrap_or_default();
+        text.parse::<u64>().is_ok() || text.parse::<i64>().is_ok()
+    };
+    digits.len() > 18 && digits[0] != b'0' && digits.iter().all(u8::is_ascii_digit) && !fits()
 }
 
 /// Writes the integers that [`mark_large_integers`] has replaced as they were.
