@@ -137,8 +137,8 @@ fn appearing_sprite(
 #[cube]
 impl Look for Fruit {
     const TITLE: &'static str = "Fruit catcher";
-    const RULES_TEXT: &'static str = "Fruits fall; a basket moves one cell a step: +1 for each fruit caught, −1 for each missed. Some \
-         cannot be reached.";
+    const RULES_TEXT: &'static str = "Fruits fall; a basket moves one cell a step: +1 for each fruit caught, \
+                                      −1 for each missed. Some cannot be reached.";
     const TRAINING_TIME: Option<&'static str> = Some("10 seconds");
     /// The basket stays.
     const IDLE_ACTION: Option<u32> = Some(1);
