@@ -49,10 +49,8 @@ impl Dataset {
         let open = |name: &String| {
             let is_inside = Path::new(name).components().count() == 1 && !name.starts_with('.');
             if !is_inside {
-                return Err(malformed_error(
-                    &path,
-                    format!("the shard `{name}` is not a file in that folder"),
-                ));
+                let reason = format!("the shard `{name}` is not a file in that folder");
+                return Err(malformed_error(&path, reason));
             }
             let path = folder.join(name);
             let file = input::open(&path).map_err(io_error("read", &path))?;
@@ -156,7 +154,6 @@ impl DatasetWriter {
         Ok(name)
     }
 
-    /// The number of shards so far.
     fn num_shards(&self) -> usize {
         self.manifest.shards.len() + self.manifest.held_out.len()
     }
@@ -187,7 +184,6 @@ impl Drop for DatasetWriter {
     }
 }
 
-/// The file name of a shard.
 fn shard_name(index: usize) -> String {
     format!("{index:05}.safetensors")
 }

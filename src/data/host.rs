@@ -288,14 +288,7 @@ mod tests {
 
     #[test]
     fn a_game_counts_up_to_its_first_end() {
-        let host = games();
-        assert_eq!(
-            [
-                host.counted_steps(0, false),
-                host.counted_steps(1, false),
-                host.counted_steps(0, true)
-            ],
-            [2, 3, 3]
-        );
+        let counted = |env, auto_reset| games().counted_steps(env, auto_reset);
+        assert_eq!([counted(0, false), counted(1, false), counted(0, true)], [2, 3, 3]);
     }
 }

@@ -9,7 +9,7 @@ pub const MANIFEST_FILE: &str = "manifest.json";
 const FORMAT: u32 = 1;
 
 /// The description of a dataset, the content of its [`MANIFEST_FILE`].
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
     /// Format version, 1.
@@ -76,20 +76,7 @@ impl Manifest {
 
     /// Creates a manifest without shards for demonstrations of a game.
     pub fn new(env: &str) -> Self {
-        Self {
-            format: FORMAT,
-            env: env.to_string(),
-            settings: serde_json::Map::new(),
-            player: String::new(),
-            features: Vec::new(),
-            units: Vec::new(),
-            actions: Vec::new(),
-            license: String::new(),
-            shards: Vec::new(),
-            held_out: Vec::new(),
-            window: None,
-            scales: Vec::new(),
-        }
+        Self { format: FORMAT, env: env.to_string(), ..Self::default() }
     }
 }
 

@@ -9,11 +9,8 @@ use burn::tensor::{DType, Int, Tensor};
 /// parts small enough to bind as buffers.
 #[derive(Clone, Debug)]
 pub struct Recording {
-    /// Steps per game.
     pub(crate) num_steps: usize,
-    /// Number of games in all parts.
     pub(crate) num_envs: usize,
-    /// Parts, which hold the games in order.
     pub(crate) parts: Vec<RecordingPart>,
 }
 
@@ -45,13 +42,11 @@ pub struct RecordingPart {
 #[error("{0}")]
 pub struct RecordingError(String);
 
-/// Checks that a tensor has this shape.
 fn check_shape(what: &str, found: &[usize], expected: &[usize]) -> Result<(), RecordingError> {
     let expected_text = format!("{expected:?}");
     if found == expected { Ok(()) } else { Err(shape_error(what, found, &expected_text)) }
 }
 
-/// The error of a tensor of another shape.
 fn shape_error(what: &str, found: &[usize], expected: &str) -> RecordingError {
     RecordingError(format!("{what} has the shape {found:?}, but must have {expected}"))
 }
@@ -151,12 +146,8 @@ impl Recording {
 /// Advantages of a [`Recording`].
 #[derive(Clone, Debug)]
 pub struct RecordingAdvantages {
-    /// Number of steps to learn from.
     pub(crate) learn_steps: usize,
-    /// The unscaled advantages, then the number of leading steps that count, then the return of each
-    /// game: `[learn_steps + 2, games]` for each part.
     pub(crate) parts: Vec<Tensor<2>>,
-    /// Totals over all games, indexed by [`summary`].
     pub(crate) summary: Tensor<1>,
 }
 
@@ -201,10 +192,8 @@ impl RecordingAdvantages {
             )));
         }
         if parts.len() != expected {
-            let found = parts.len();
-            return Err(RecordingError(format!(
-                "there are {found} parts, but {expected} are needed"
-            )));
+            let message = format!("there are {} parts, but {expected} are needed", parts.len());
+            return Err(RecordingError(message));
         }
         for (part, values) in recording.parts.iter().zip(&parts) {
             let expected = [learn_steps + 2, part.num_envs()];
@@ -245,11 +234,8 @@ mod tests {
     ) -> Result<RecordingPart, RecordingError> {
         let device = Device::flex();
         let words = Tensor::<3, Int>::zeros(words, &device).cast(DType::I32);
-        RecordingPart::new(
-            words,
-            Tensor::zeros(values, &device),
-            Tensor::zeros([2, games], &device),
-        )
+        let initial_episodes = Tensor::zeros([2, games], &device);
+        RecordingPart::new(words, Tensor::zeros(values, &device), initial_episodes)
     }
 
     #[test]
@@ -260,10 +246,8 @@ mod tests {
         assert!(message(part([1, 5, 3], [2, 5, 3], 3)).contains("words has the shape [1, 5, 3]"));
         assert!(message(part([2, 5, 3], [2, 4, 3], 3)).contains("must have [2, 5, 3]"));
         assert!(message(part([2, 5, 3], [1, 5, 3], 3)).contains("values has the shape"));
-        assert!(
-            message(part([2, 5, 3], [2, 5, 3], 4))
-                .contains("initial_episodes has the shape [2, 4]")
-        );
+        let games = message(part([2, 5, 3], [2, 5, 3], 4));
+        assert!(games.contains("initial_episodes has the shape [2, 4]"));
     }
 
     #[test]
@@ -278,18 +262,11 @@ mod tests {
         let device = Device::flex();
         let advantages = |learn_steps, shapes: &[[usize; 2]], summary: usize| {
             let parts = shapes.iter().map(|shape| Tensor::zeros(*shape, &device)).collect();
-            RecordingAdvantages::new(
-                &recording,
-                learn_steps,
-                parts,
-                Tensor::zeros([summary], &device),
-            )
+            let summary = Tensor::zeros([summary], &device);
+            RecordingAdvantages::new(&recording, learn_steps, parts, summary)
         };
         assert!(advantages(4, &[[6, 3], [6, 7]], summary::LEN).is_ok());
-        assert!(
-            advantages(6, &[[8, 3], [8, 7]], summary::LEN).is_err(),
-            "more steps than were played"
-        );
+        assert!(advantages(6, &[[8, 3], [8, 7]], summary::LEN).is_err(), "steps are missing");
         assert!(advantages(4, &[[6, 3]], summary::LEN).is_err(), "a part is missing");
         assert!(advantages(4, &[[6, 3], [6, 6]], summary::LEN).is_err(), "a game is missing");
         assert!(advantages(4, &[[6, 3], [6, 7]], 5).is_err(), "a fact is missing");

@@ -48,9 +48,7 @@ impl ShardedSteps {
     /// Validates all steps.
     ///
     /// # Errors
-    /// If a shard is truncated, lacks a column or has one of the wrong shape or type; has an
-    /// observation that is not finite or beyond 1e15, a non-finite or negative weight, or an action
-    /// outside `0..num_actions`; or if there are no steps.
+    /// The errors of [`Dataset::into_steps`](super::Dataset::into_steps).
     pub(super) fn new(
         files: Vec<(PathBuf, Box<dyn FileContents>)>,
         num_features: usize,
@@ -205,7 +203,6 @@ impl Shard {
 }
 
 impl Column {
-    /// Reads the integer of a row.
     fn read_integer(&self, bytes: &[u8], row: usize) -> i64 {
         let column = &bytes[self.range.clone()];
         match self.dtype {
@@ -263,7 +260,6 @@ pub(super) fn serialize_shard(columns: &StepColumns, manifest: Option<String>) -
     safetensors::serialize(tensors, metadata).expect("tensors of these shapes")
 }
 
-/// Bytes of a row of a column.
 fn row_bytes<const N: usize>(column: &[u8], row: usize) -> [u8; N] {
     column.as_chunks().0[row]
 }

@@ -134,18 +134,13 @@ pub(super) mod tests {
 
     /// Episodes of 3, 1 and 4 steps; the last one lacks an end.
     pub fn columns() -> StepColumns {
-        let ends = [0, 0, 1, 2, 0, 0, 0, 0];
+        use EpisodeStatus::{Running, Terminated, Truncated};
         StepColumns {
             num_features: 2,
             obs: (0..16).map(|i| i as f32).collect(),
             actions: vec![0, 1, 1, 1, 0, 1, 1, 1],
             weights: vec![1.0, 1.0, 2.0, 1.0, 1.0, 1.0, 1.0, 1.0],
-            statuses: ends
-                .map(|end| {
-                    [EpisodeStatus::Running, EpisodeStatus::Terminated, EpisodeStatus::Truncated]
-                        [end]
-                })
-                .to_vec(),
+            statuses: [vec![Running, Running, Terminated, Truncated], vec![Running; 4]].concat(),
         }
     }
 

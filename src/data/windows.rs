@@ -41,7 +41,6 @@ pub struct WindowSet {
 /// Windows whose losses start at steps of equal distance, the length of a window.
 #[derive(Clone, Copy, Debug)]
 struct WindowRun {
-    /// The index of the first window.
     first_window: usize,
     /// The first step of that window that contributes to the loss.
     first_step: usize,

@@ -50,11 +50,6 @@ impl<E: ?Sized> Catalog<E> {
         self.0.iter().find(|entry| entry.name == name).map(|entry| &*entry.game)
     }
 
-    /// The name of the first game.
-    pub fn first_name(&self) -> Option<&'static str> {
-        self.0.first().map(|entry| entry.name)
-    }
-
     /// The names of the games in their order.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         self.0.iter().map(|entry| entry.name)
@@ -77,10 +72,7 @@ mod tests {
         games.add::<Fruit>("first".into());
         games.add::<Catch>("second".into());
         games.add::<Fruit>("third".into());
-        assert_eq!(
-            (games.joined_names(), games.first_name()),
-            ("fruit, catch".to_string(), Some("fruit"))
-        );
+        assert_eq!(games.joined_names(), "fruit, catch");
         assert_eq!(games.find("fruit"), Some("third"));
     }
 

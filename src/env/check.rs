@@ -313,20 +313,18 @@ impl<'a, G: Rules> ValidatingPlayer<'a, G> {
             });
         }
         self.steps_differ |= first != third;
-        if outcome.reward.is_finite() && outcome.reward.abs() > MAX_REWARD {
+        let Outcome { reward, score, .. } = outcome;
+        if reward.is_finite() && reward.abs() > MAX_REWARD {
             self.record_error(Aspect::Rewards, || {
-                let reward = outcome.reward;
                 format!("reward {reward:e} is beyond {MAX_REWARD:e} in size, so its square is not finite: scale it down")
             });
         }
-        if !outcome.reward.is_finite() || !outcome.score.is_finite() {
-            let Outcome { reward, score, .. } = outcome;
+        if !reward.is_finite() || !score.is_finite() {
             self.record_error(Aspect::Rewards, || {
                 format!("reward {reward}, score {score}: not finite")
             });
         }
-        if G::SCORE_IS_REWARD && outcome.reward != outcome.score {
-            let Outcome { reward, score, .. } = outcome;
+        if G::SCORE_IS_REWARD && reward != score {
             self.record_error(Aspect::Rewards, || {
                 format!("reward {reward} and score {score} differ, but SCORE_IS_REWARD is true")
             });
@@ -334,37 +332,30 @@ impl<'a, G: Rules> ValidatingPlayer<'a, G> {
     }
 
     /// Returns all findings, including those about the episodes as a whole.
-    fn into_findings(mut self) -> Vec<Finding> {
+    fn into_findings(self) -> Vec<Finding> {
+        let Self { game, mut findings, .. } = self;
         let CheckOptions { episodes, max_steps, max_abs_feature, .. } = *self.options;
-        let game = self.game;
+        let mut warn = |aspect, message| findings.push(Finding::warning(aspect, message));
         for (i, size) in self.max_abs_features.iter().enumerate() {
             if size.is_finite() && *size > max_abs_feature {
-                self.findings.push(Finding::warning(
-                    Aspect::Features,
-                    format!(
-                        "feature {i} ({}) reaches {size}: scale it to about [-1, 1]",
-                        game.feature_name(i)
-                    ),
-                ));
+                let name = game.feature_name(i);
+                let advice = "scale it to about [-1, 1]";
+                warn(Aspect::Features, format!("feature {i} ({name}) reaches {size}: {advice}"));
             }
         }
         if episodes > 0 && self.num_ended == 0 {
-            self.findings.push(Finding::warning(
-                Aspect::Length,
-                format!(
-                    "none of {episodes} episodes ended within {max_steps} steps (max_steps is {}): \
-                     scores are reported where an episode ends",
-                    game.max_steps()
-                ),
-            ));
+            let message = format!(
+                "none of {episodes} episodes ended within {max_steps} steps (max_steps is {}): \
+                 scores are reported where an episode ends",
+                game.max_steps()
+            );
+            warn(Aspect::Length, message);
         }
         if episodes > 1 && !self.starts_differ && !self.steps_differ {
-            self.findings.push(Finding::warning(
-                Aspect::Draws,
-                "levels do not differ: neither reset nor step draws from its key".to_string(),
-            ));
+            let message = "levels do not differ: neither reset nor step draws from its key";
+            warn(Aspect::Draws, message.to_string());
         }
-        self.findings
+        findings
     }
 }
 

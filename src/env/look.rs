@@ -54,32 +54,19 @@ pub fn lerp(a: f32, b: f32, t: f32) -> f32 {
     a * (1.0f32 - t) + b * t
 }
 
-/// Host-side description of a game's scene: title, size and background.
+/// Size of a scene in cells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SceneSize {
+    /// Number of columns.
+    pub columns: u32,
+    /// Number of rows.
+    pub rows: u32,
+}
+
+/// Host-side description of a game's scene: its size and background.
 pub trait SceneInfo {
-    /// Human-readable name of the game.
-    fn title(&self) -> &'static str;
-
-    /// Rules and scoring in one or two sentences for a human player; empty if omitted.
-    fn rules_text(&self) -> &'static str {
-        ""
-    }
-
-    /// Time that training takes in a browser with the defaults, in words such as "10 seconds"; `None`
-    /// if unknown.
-    fn training_time(&self) -> Option<&'static str> {
-        None
-    }
-
-    /// The action of a human player who presses no key; `None` if the game waits for input.
-    fn idle_action(&self) -> Option<u32> {
-        None
-    }
-
-    /// Width of the scene in cells.
-    fn columns(&self) -> u32;
-
-    /// Height of the scene in cells.
-    fn rows(&self) -> u32;
+    /// Size of the scene.
+    fn size(&self) -> SceneSize;
 
     /// Background tile of a cell, one of [`tile`].
     fn background(&self, column: u32, row: u32) -> u32;
@@ -91,9 +78,22 @@ pub trait SceneInfo {
     fn steps_per_second(&self) -> f32;
 }
 
-/// The sprites of a game, in functions that run natively and in kernels, like [`Rules`].
+/// The look of a game: its texts, and its sprites in functions that run natively and in kernels, like [`Rules`].
 #[cube]
 pub trait Look: Rules + SceneInfo {
+    /// Human-readable name of the game.
+    const TITLE: &'static str;
+
+    /// Rules and scoring in one or two sentences for a human player.
+    const RULES_TEXT: &'static str;
+
+    /// Time that training takes in a browser with the defaults, in words such as "10 seconds"; `None`
+    /// if unknown.
+    const TRAINING_TIME: Option<&'static str> = None;
+
+    /// The action of a human player who presses no key; `None` if the game waits for input.
+    const IDLE_ACTION: Option<u32> = None;
+
     /// Returns sprite `i`, for `i < num_sprites`, at `progress` (0 to 1) of the animation from
     /// `before` to `now`. `now` is one step after `before`, or equal to it.
     fn sprite(

@@ -33,7 +33,7 @@ pub(crate) use host::{MAX_REWARD, impl_placeholder_rules};
 pub use registry::*;
 pub use scripted::ScriptedPlayer;
 #[doc(hidden)]
-pub use state::{__field_offset, __finish_words, __num_words, __start_words};
+pub use state::{__finish_words, __num_words, __place_field};
 pub use state::{Bits, Field, MAX_WORDS, PackedState};
 
 use crate::schema::{Setting, Settings};

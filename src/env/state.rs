@@ -122,11 +122,9 @@ macro_rules! packed_state {
             fn unpack(word: impl Fn(usize) -> u32) -> Self {
                 let mut end = 0;
                 $(
-                    let at = $crate::env::__field_offset(end, <$kind as $crate::env::Field>::BITS);
-                    end = at + <$kind as $crate::env::Field>::BITS;
+                    let at = $crate::env::__place_field(&mut end, <$kind as $crate::env::Field>::BITS);
                     let $field = <$kind as $crate::env::Field>::load(&word, at);
                 )*
-                let _ = end;
                 Self { $($field),* }
             }
 
@@ -135,11 +133,9 @@ macro_rules! packed_state {
                 let mut words = [0u32; <Self as $crate::env::PackedState>::WORDS];
                 let mut end = 0;
                 $(
-                    let at = $crate::env::__field_offset(end, <$kind as $crate::env::Field>::BITS);
-                    end = at + <$kind as $crate::env::Field>::BITS;
+                    let at = $crate::env::__place_field(&mut end, <$kind as $crate::env::Field>::BITS);
                     <$kind as $crate::env::Field>::store(self.$field, &mut words, at);
                 )*
-                let _ = end;
                 for (w, word) in words.into_iter().enumerate() {
                     put(w, word);
                 }
@@ -161,11 +157,9 @@ macro_rules! packed_state {
                 type Expand = <$State as $crate::env::__cubecl::prelude::CubeType>::ExpandType;
                 let mut end = 0;
                 $(
-                    let at = $crate::env::__field_offset(end, <$kind as $crate::env::Field>::BITS);
-                    end = at + <$kind as $crate::env::Field>::BITS;
+                    let at = $crate::env::__place_field(&mut end, <$kind as $crate::env::Field>::BITS);
                     let $field = <$kind as $crate::env::Field>::__expand_load(scope, words, at);
                 )*
-                let _ = end;
                 Expand { $($field),* }
             }
 
@@ -173,26 +167,28 @@ macro_rules! packed_state {
                 scope: &$crate::env::__cubecl::prelude::Scope,
                 state: &<Self as $crate::env::__cubecl::prelude::CubeType>::ExpandType,
             ) -> Vec<$crate::env::__cubecl::prelude::NativeExpand<u32>> {
-                let mut words = $crate::env::__start_words(<Self as $crate::env::PackedState>::WORDS);
+                let words = 0..<Self as $crate::env::PackedState>::WORDS;
+                let mut words = words.map(|_| None).collect();
                 let mut end = 0;
                 $(
-                    let at = $crate::env::__field_offset(end, <$kind as $crate::env::Field>::BITS);
-                    end = at + <$kind as $crate::env::Field>::BITS;
+                    let at = $crate::env::__place_field(&mut end, <$kind as $crate::env::Field>::BITS);
                     let field = &state.$field;
                     <$kind as $crate::env::Field>::__expand_store(scope, field, &mut words, at);
                 )*
-                let _ = end;
                 $crate::env::__finish_words(scope, words)
             }
         }
     };
 }
 
-/// Bit offset of a field of `bits` bits that follows a field ending at bit `end`.
+/// Places a field of `bits` bits after those that end at bit `end`: returns its offset, and moves `end` to its own end.
 #[doc(hidden)]
 #[inline(always)]
-pub const fn __field_offset(end: usize, bits: usize) -> usize {
-    if end % WORD_BITS + bits > WORD_BITS { end.next_multiple_of(WORD_BITS) } else { end }
+pub const fn __place_field(end: &mut usize, bits: usize) -> usize {
+    let fits = *end % WORD_BITS + bits <= WORD_BITS;
+    let at = if fits { *end } else { end.next_multiple_of(WORD_BITS) };
+    *end = at + bits;
+    at
 }
 
 /// Number of words needed for fields of the given bit widths.
@@ -200,7 +196,7 @@ pub const fn __field_offset(end: usize, bits: usize) -> usize {
 pub const fn __num_words(bits: &[usize]) -> usize {
     let (mut end, mut i) = (0, 0);
     while i < bits.len() {
-        end = __field_offset(end, bits[i]) + bits[i];
+        __place_field(&mut end, bits[i]);
         i += 1;
     }
     let words = end.div_ceil(WORD_BITS);
@@ -211,11 +207,6 @@ pub const fn __num_words(bits: &[usize]) -> usize {
 
 /// Words under construction inside a kernel; `None` until the first field is stored.
 pub(super) type PartialWords = Vec<Option<NativeExpand<u32>>>;
-
-#[doc(hidden)]
-pub fn __start_words(count: usize) -> PartialWords {
-    (0..count).map(|_| None).collect()
-}
 
 #[doc(hidden)]
 pub fn __finish_words(scope: &Scope, words: PartialWords) -> Vec<NativeExpand<u32>> {
@@ -315,12 +306,8 @@ impl<const N: u32> Field for Bits<N> {
     }
 
     fn __expand_load(scope: &Scope, words: &[NativeExpand<u32>], at: usize) -> NativeExpand<u32> {
-        extract_bits::expand(
-            scope,
-            words[at / WORD_BITS].clone_unchecked(),
-            (at % WORD_BITS) as u32,
-            N,
-        )
+        let word = words[at / WORD_BITS].clone_unchecked();
+        extract_bits::expand(scope, word, (at % WORD_BITS) as u32, N)
     }
 
     fn __expand_store(

@@ -199,7 +199,7 @@ impl Games {
 
     /// The name of the default game: the first.
     pub fn default_name(&self) -> Result<&'static str> {
-        self.entries.first_name().context("this program has no game")
+        self.entries.names().next().context("this program has no game")
     }
 }
 

@@ -50,9 +50,7 @@ fn make_attacks(prompt: &Prompt, other: Option<&str>) -> Vec<(&'static str, Stri
         ("format: JSON", "{}".to_string()),
         ("format: words", "Answer:".to_string()),
     ];
-    if let Some(other) = other {
-        all.push(("another prompt's solution", other.to_string()));
-    }
+    all.extend(other.map(|other| ("another prompt's solution", other.to_string())));
     all
 }
 
@@ -139,45 +137,20 @@ fn audit(
 mod tests {
     use super::*;
     use crate::task::Rewards;
-
-    /// A task whose verifier looks for the solution anywhere in the answer.
-    struct Careless {
-        parts: Vec<RewardPart>,
-    }
-
-    impl Task for Careless {
-        fn name(&self) -> &str {
-            "careless"
-        }
-
-        fn prompt(&self, _: Split, index: u64) -> Result<Prompt, TaskError> {
-            Ok(Prompt { text: format!("Say {index}."), ..Prompt::default() })
-        }
-
-        fn reward_parts(&self) -> &[RewardPart] {
-            &self.parts
-        }
-
-        fn verify(&self, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
-            let is_right = |completion: &Completion| {
-                completion.text.contains(&self.solution(completion.prompt).unwrap())
-            };
-            let reward = |completion| Rewards::new(vec![f64::from(u8::from(is_right(completion)))]);
-            Ok(completions.iter().map(reward).collect())
-        }
-
-        fn solution(&self, prompt: &Prompt) -> Option<String> {
-            Some(prompt.text.trim_start_matches("Say ").trim_end_matches('.').to_string())
-        }
-
-        fn max_new_tokens(&self) -> usize {
-            8
-        }
-    }
+    use crate::task::fake::FakeTask;
+    use crate::task::scoring::indicator;
 
     #[test]
     fn an_audit_finds_what_a_careless_verifier_rewards() {
-        let task = Careless { parts: vec![RewardPart::new("exact", 1.0)] };
+        // Looks for the solution anywhere in the answer.
+        let verify = |completions: &[Completion]| {
+            let is_right = |completion: &Completion| {
+                completion.text.contains(completion.prompt.fields["solution"].as_str().unwrap())
+            };
+            let reward = |completion| Rewards::new(vec![indicator(is_right(completion))]);
+            completions.iter().map(reward).collect()
+        };
+        let task = FakeTask { parts: vec![RewardPart::new("exact", 1.0)], verify };
         let found = audit_with_attacks(&task, Split::Test, 20).unwrap();
         let full = |answer: &str| {
             let result = found.iter().find(|result| result.answer == answer).unwrap();

@@ -280,28 +280,21 @@ fn parse_line(line: &[u8]) -> Result<(Prompt, Split), String> {
         fields = read(&marked)?.into_iter().chain(prompt_fields).collect();
     }
     fields.retain(|key, value| !value.is_null() || !OPTIONAL_KEYS.contains(&key.as_str()));
-    let split = match fields.remove("split") {
-        None => None,
-        Some(Value::String(name)) if name == "train" => Some(Split::Train),
-        Some(Value::String(name)) if name == "test" => Some(Split::Test),
-        Some(other) => {
-            return Err(format!("`split` is {other}, but must be \"train\" or \"test\""));
-        }
-    };
-    let (text, conversation) = take_prompt(&mut fields, line)?;
-    let Conversation { prompt, messages, chat_template_kwargs, tools } = conversation;
-    let messages = prompt.or(messages).unwrap_or_default();
-    let template_values =
-        parse_template_values(chat_template_kwargs, tools).map_err(|error| error.to_string())?;
+    let split = fields.remove("split").map(|name| {
+        let wrong = |_| format!("`split` is {name}, but must be \"train\" or \"test\"");
+        Split::deserialize(&name).map_err(wrong)
+    });
+    let split = split.transpose()?;
+    let prompt = take_prompt(&mut fields, line)?;
     if let Some(value) = fields.get_mut("completion") {
         *value = completion_text(value.take())?.into();
     }
-    let split = split.unwrap_or_else(|| Split::assign(&text));
-    Ok((Prompt { text, messages, template_values, fields }, split))
+    let split = split.unwrap_or_else(|| Split::assign(&prompt.text));
+    Ok((Prompt { fields, ..prompt }, split))
 }
 
 /// The input of a chat template on a line, with keys in the line's order.
-#[derive(Default, Deserialize)]
+#[derive(Deserialize)]
 struct Conversation {
     prompt: Option<Vec<Message>>,
     messages: Option<Vec<Message>>,
@@ -346,33 +339,27 @@ fn message_without_position(error: &serde_json::Error) -> String {
     message.rsplit_once(" at line ").map_or(message.as_str(), |(what, _)| what).to_string()
 }
 
-/// Removes the prompt from the fields of a line and returns it as text and conversation.
-fn take_prompt(
-    fields: &mut Map<String, Value>,
-    line: &[u8],
-) -> Result<(String, Conversation), String> {
+/// Removes the prompt from the fields of a line, and returns it without fields.
+fn take_prompt(fields: &mut Map<String, Value>, line: &[u8]) -> Result<Prompt, String> {
     let (key, expected, value) = match (fields.remove("prompt"), fields.remove("messages")) {
         (Some(_), Some(_)) => return Err("both `prompt` and `messages`; keep one".to_string()),
         (None, None) => return Err("neither `prompt` nor `messages`".to_string()),
         (Some(Value::String(text)), None) if text.is_empty() => {
             return Err("`prompt` is empty".to_string());
         }
-        (Some(Value::String(text)), None) => {
-            return Ok((text, Conversation::default()));
-        }
+        (Some(Value::String(text)), None) => return Ok(Prompt { text, ..Prompt::default() }),
         (Some(value), None) => ("prompt", "a string or a list of messages", value),
         (None, Some(value)) => ("messages", "a list of messages", value),
     };
     if !value.is_array() {
         return Err(format!("`{key}` is {value}, but must be {expected}"));
     }
-    let mut conversation: Conversation = serde_json::from_slice(line).map_err(|error| {
+    let conversation: Conversation = serde_json::from_slice(line).map_err(|error| {
         let what = message_without_position(&error);
         format!("`{key}` is not a list of messages with string `role` and `content`: {what}")
     })?;
-    let Conversation { prompt, messages, .. } = &mut conversation;
-    let messages =
-        prompt.as_mut().or(messages.as_mut()).ok_or("neither `prompt` nor `messages`")?;
+    let Conversation { prompt, messages, chat_template_kwargs, tools } = conversation;
+    let mut messages = prompt.or(messages).unwrap_or_default();
     let is_answered = messages.last().is_some_and(|message| message.role == ASSISTANT);
     if is_answered
         && !fields.contains_key("completion")
@@ -386,7 +373,10 @@ fn take_prompt(
         return Err(format!("`{key}` {what}"));
     }
     let contents: Vec<&str> = messages.iter().map(|message| message.content.text()).collect();
-    Ok((contents.join("\n\n") + "\n\n", conversation))
+    let text = contents.join("\n\n") + "\n\n";
+    let template_values =
+        parse_template_values(chat_template_kwargs, tools).map_err(|error| error.to_string())?;
+    Ok(Prompt { text, messages, template_values, fields: Map::new() })
 }
 
 /// Converts a `completion` to text.

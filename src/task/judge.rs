@@ -18,32 +18,27 @@ pub fn judge(task: &dyn Task, completions: &[Completion]) -> Result<Vec<Rewards>
         )));
     }
     for rewards in &mut all {
-        let (found, expected) = (rewards.parts.len(), parts.len());
-        if let Some(problem) = rewards.problem.take() {
-            *rewards = Rewards::unjudged(expected, problem);
-            continue;
-        }
-        if found != expected {
+        let Rewards { parts: earned, problem, not_applicable } = rewards;
+        let (found, expected) = (earned.len(), parts.len());
+        if problem.is_none() && found != expected {
             return Err(TaskError::Verifier(format!(
                 "the task `{name}` has rewards of {expected} parts, but it returned one of {found}"
             )));
         }
         let is_usable = |reward: f64| reward.abs() <= MAX_REWARD;
-        let wrong = rewards.parts.iter().zip(parts).find(|(reward, _)| !is_usable(**reward));
-        if let Some((reward, part)) = wrong {
-            let problem = format!(
+        let wrong = earned.iter().zip(parts).find(|(reward, _)| !is_usable(**reward));
+        let unusable = wrong.map(|(reward, part)| {
+            format!(
                 "the reward `{}` is {reward:e}, but must be a finite number, at most {MAX_REWARD:e} in size",
                 part.name
-            );
-            *rewards = Rewards::unjudged(expected, problem);
-            continue;
-        }
+            )
+        });
         // What a task has put there nevertheless is not earned.
-        let Rewards { parts, not_applicable, .. } = rewards;
-        let of_missing = parts.iter_mut().enumerate().filter(|(i, _)| not_applicable.contains(i));
+        let of_missing = earned.iter_mut().enumerate().filter(|(i, _)| not_applicable.contains(i));
         let num_missing = of_missing.map(|(_, reward)| *reward = 0.0).count();
-        if num_missing == expected && expected > 0 {
-            let problem = "no part of the reward applies to it".to_string();
+        let all_missing = (num_missing == expected && expected > 0)
+            .then(|| "no part of the reward applies to it".to_string());
+        if let Some(problem) = problem.take().or(unusable).or(all_missing) {
             *rewards = Rewards::unjudged(expected, problem);
         }
     }
@@ -53,35 +48,8 @@ pub fn judge(task: &dyn Task, completions: &[Completion]) -> Result<Vec<Rewards>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::task::{Prompt, RewardPart, Split};
-
-    /// A task that returns these rewards.
-    struct FixedRewards {
-        parts: Vec<RewardPart>,
-        rewards: Vec<Rewards>,
-    }
-
-    impl Task for FixedRewards {
-        fn name(&self) -> &str {
-            "given"
-        }
-
-        fn prompt(&self, _: Split, _: u64) -> Result<Prompt, TaskError> {
-            Ok(Prompt { text: "?".to_string(), ..Prompt::default() })
-        }
-
-        fn reward_parts(&self) -> &[RewardPart] {
-            &self.parts
-        }
-
-        fn verify(&self, _: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
-            Ok(self.rewards.clone())
-        }
-
-        fn max_new_tokens(&self) -> usize {
-            4
-        }
-    }
+    use crate::task::fake::FakeTask;
+    use crate::task::{RewardPart, Split};
 
     fn judge_two(rewards: &[&[f64]]) -> Result<Vec<Rewards>, TaskError> {
         judge_rewards(rewards.iter().map(|parts| Rewards::new(parts.to_vec())).collect())
@@ -89,7 +57,7 @@ mod tests {
 
     fn judge_rewards(rewards: Vec<Rewards>) -> Result<Vec<Rewards>, TaskError> {
         let parts = vec![RewardPart::new("exact", 1.0), RewardPart::new("format", 0.5)];
-        let task = FixedRewards { parts, rewards };
+        let task = FakeTask { parts, verify: |_: &[Completion]| rewards.clone() };
         let prompt = task.prompt(Split::Train, 0)?;
         judge(&task, &[Completion::new(&prompt, "a"), Completion::new(&prompt, "b")])
     }

@@ -28,6 +28,8 @@ mod error;
 mod expression;
 #[cfg(not(target_family = "wasm"))]
 pub(crate) mod external;
+#[cfg(test)]
+mod fake;
 mod generated;
 mod json;
 mod judge;

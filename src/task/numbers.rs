@@ -3,38 +3,40 @@
 
 use serde_json::Value;
 use std::borrow::Cow;
+use std::iter;
 
 /// The mark before the digits: a code point that Unicode keeps for uses within programs.
-const MARK: char = '\u{fdd0}';
+const MARK: &str = "\u{fdd0}";
 
 /// Replaces integers beyond 64 bits by marked texts.
 pub fn mark_large_integers(json: &[u8]) -> Cow<'_, [u8]> {
-    let is_number_byte = |byte: &u8| byte.is_ascii_digit() || b"+-.eE".contains(byte);
-    let (mut marked, mut done, mut at) = (Vec::new(), 0, 0);
-    while let Some(byte) = json.get(at) {
-        match byte {
-            b'"' => at = find_string_end(json, at),
-            b'-' | b'0'..=b'9' => {
-                let length = json[at..].iter().take_while(|byte| is_number_byte(byte)).count();
-                if is_large(&json[at..at + length]) {
-                    marked.extend(&json[done..at]);
-                    marked.extend(format!("\"{MARK}").bytes());
-                    marked.extend(&json[at..at + length]);
-                    marked.push(b'"');
-                    done = at + length;
-                }
-                at += length;
-            }
-            _ => at += 1,
-        }
+    if !split_json(json).any(is_large) {
+        return Cow::Borrowed(json);
     }
-    match done {
-        0 => Cow::Borrowed(json),
-        _ => {
-            marked.extend(&json[done..]);
-            Cow::Owned(marked)
+    let quote: &[u8] = b"\"";
+    let mark_if_large = |token: &[u8]| {
+        if is_large(token) {
+            [quote, MARK.as_bytes(), token, quote].concat()
+        } else {
+            token.to_vec()
         }
-    }
+    };
+    Cow::Owned(split_json(json).flat_map(mark_if_large).collect())
+}
+
+/// Splits JSON into its strings, its words, which are numbers and names, and what stands between them.
+pub fn split_json(json: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let is_word_byte = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
+    let mut rest = json;
+    iter::from_fn(move || {
+        let first = *rest.first()?;
+        let is_alike = |byte: &u8| *byte != b'"' && is_word_byte(*byte) == is_word_byte(first);
+        let length = match first {
+            b'"' => find_string_end(rest, 0),
+            _ => rest.iter().take_while(|byte| is_alike(byte)).count(),
+        };
+        rest.split_off(..length)
+    })
 }
 
 /// Finds the index after the JSON string that starts at `start`.
@@ -53,12 +55,11 @@ pub fn find_string_end(json: &[u8], start: usize) -> usize {
 /// Whether a number is an integer beyond 64 bits.
 fn is_large(number: &[u8]) -> bool {
     let digits = number.strip_prefix(b"-").unwrap_or(number);
-    let text = str::from_utf8(number).unwrap_or_default();
-    digits.len() > 18
-        && digits.iter().all(u8::is_ascii_digit)
-        && digits[0] != b'0'
-        && text.parse::<u64>().is_err()
-        && text.parse::<i64>().is_err()
+    let fits = || {
+        let text = str::from_utf8(number).unwrap_or_default();
+        text.parse::<u64>().is_ok() || text.parse::<i64>().is_ok()
+    };
+    digits.len() > 18 && digits[0] != b'0' && digits.iter().all(u8::is_ascii_digit) && !fits()
 }
 
 /// Writes the integers that [`mark_large_integers`] has replaced as they were.
@@ -66,18 +67,13 @@ pub fn unmark_large_integers(json: String) -> String {
     if !json.contains(MARK) {
         return json;
     }
-    let (mut text, mut rest) = (String::new(), &json[..]);
-    while let Some(start) = rest.find('"') {
-        let (before, string) = rest.split_at(start);
-        let (string, after) = string.split_at(find_string_end(string.as_bytes(), 0));
-        let number = string.trim_matches('"').strip_prefix(MARK);
-        text.extend([
-            before,
-            number.filter(|digits| is_large(digits.as_bytes())).unwrap_or(string),
-        ]);
-        rest = after;
-    }
-    text + rest
+    let unmark = |token: &[u8]| {
+        let text = token.strip_prefix(b"\"").and_then(|text| text.strip_suffix(b"\""));
+        let digits = text.and_then(|text| text.strip_prefix(MARK.as_bytes()));
+        digits.filter(|digits| is_large(digits)).unwrap_or(token).to_vec()
+    };
+    let unmarked = split_json(json.as_bytes()).flat_map(unmark).collect();
+    String::from_utf8(unmarked).expect("a text without some of its marks")
 }
 
 /// The text of a field: itself, or the digits of a number.

@@ -7,6 +7,7 @@ use crate::clock::Stopwatch;
 use std::env;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::iter;
 #[cfg(unix)]
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
@@ -24,23 +25,6 @@ pub enum NoAnswer {
     /// The process ended, or wrote an endless line. The text completes a sentence such as "the verifier
     /// ended (exit status: 1)".
     Ended(String),
-}
-
-/// Ends of processes that worked on one request, which other processes may try again.
-///
-/// A process that has answered other requests may have ended for a reason of its own, and so may a new one. If two new
-/// ones end, the request is to blame.
-#[derive(Default)]
-pub struct RequestEnds {
-    num_new: usize,
-}
-
-impl RequestEnds {
-    /// Counts the end of a process, and returns whether the request is to blame.
-    pub fn count(&mut self, is_new: bool) -> bool {
-        self.num_new += usize::from(is_new);
-        self.num_new == 2
-    }
 }
 
 /// Maximum length of a line, bytes.
@@ -61,7 +45,6 @@ pub struct Process {
     requests: Option<Sender<Vec<u8>>>,
     lines: Receiver<Vec<u8>>,
     last_stderr_line: Arc<Mutex<String>>,
-    /// The thread that reads standard error.
     stderr_reader: JoinHandle<()>,
     /// Whether a request is unanswered.
     is_busy: bool,
@@ -159,7 +142,6 @@ impl Process {
         (!self.is_running()).then(|| self.describe_end())
     }
 
-    /// Whether the process is running.
     fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
@@ -174,11 +156,8 @@ impl Process {
         }
         let error = lock(&self.last_stderr_line).clone();
         let status = status.map_or("no more output".to_string(), |status| status.to_string());
-        if error.is_empty() {
-            format!("ended ({status})")
-        } else {
-            format!("ended ({status}: {error})")
-        }
+        let separator = if error.is_empty() { "" } else { ": " };
+        format!("ended ({status}{separator}{error})")
     }
 }
 
@@ -198,14 +177,16 @@ impl Drop for Process {
     }
 }
 
-/// Takes a running process from idle ones, and discards those that have ended meanwhile.
-pub fn take_idle(idle: &Mutex<Vec<Process>>) -> Option<Process> {
-    loop {
-        let mut process = lock(idle).pop()?;
-        if process.is_running() {
-            return Some(process);
-        }
-    }
+/// The processes that a request is tried on until one answers: an idle one, which may end for a reason of its own, and
+/// two that `start` starts. If both of these end, the request is to blame.
+pub fn processes_to_try<E>(
+    idle: &Mutex<Vec<Process>>,
+    start: impl FnMut() -> Result<Process, E>,
+) -> impl Iterator<Item = Result<Process, E>> {
+    // Those that have ended meanwhile are discarded.
+    let running = iter::from_fn(|| lock(idle).pop())
+        .find_map(|mut process| process.is_running().then_some(process));
+    running.map(Ok).into_iter().chain(iter::repeat_with(start).take(2))
 }
 
 /// The path of a program that is given as an absolute path, or is in a folder of `PATH`.
@@ -219,9 +200,6 @@ pub fn find_on_path(program: &Path) -> Option<PathBuf> {
 }
 
 /// Waits at most `limit` for a process to end; `None` if it still runs then.
-///
-/// # Errors
-/// The system's.
 pub fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
     let mut waited = Stopwatch::start();
     loop {
@@ -281,14 +259,20 @@ fn write_requests(mut stdin: ChildStdin, requests: &Receiver<Vec<u8>>) {
     }
 }
 
+/// Reads lines with their ends, as far as they can be read. A line that is too long is cut.
+fn read_lines(from: impl Read) -> impl Iterator<Item = Vec<u8>> {
+    let mut from = BufReader::new(from);
+    iter::from_fn(move || {
+        let mut line = Vec::new();
+        let read = (&mut from).take(MAX_LINE_BYTES).read_until(b'\n', &mut line);
+        read.is_ok_and(|length| length > 0).then_some(line)
+    })
+}
+
 /// Forwards the output lines of a process until it ends or exceeds the maximum length of a line.
 fn forward_lines(stdout: impl Read, line_sender: &SyncSender<Vec<u8>>) {
-    let mut stdout = BufReader::new(stdout);
-    loop {
-        let mut line = Vec::new();
-        let read = (&mut stdout).take(MAX_LINE_BYTES).read_until(b'\n', &mut line);
-        let is_whole = line.last() == Some(&b'\n');
-        if read.is_err() || line.is_empty() || (!is_whole && line.len() as u64 == MAX_LINE_BYTES) {
+    for line in read_lines(stdout) {
+        if !line.ends_with(b"\n") && line.len() as u64 == MAX_LINE_BYTES {
             return;
         }
         if line_sender.send(line.trim_ascii_end().to_vec()).is_err() {
@@ -299,13 +283,7 @@ fn forward_lines(stdout: impl Read, line_sender: &SyncSender<Vec<u8>>) {
 
 /// Drains the standard error of a process and keeps the last line.
 fn keep_last_line(stderr: impl Read, kept: &Mutex<String>) {
-    let mut stderr = BufReader::new(stderr);
-    loop {
-        let mut line = Vec::new();
-        match (&mut stderr).take(MAX_LINE_BYTES).read_until(b'\n', &mut line) {
-            Ok(1..) => {}
-            _ => return,
-        }
+    for line in read_lines(stderr) {
         let text: String = String::from_utf8_lossy(&line).trim().chars().take(200).collect();
         if !text.is_empty() {
             *lock(kept) = text;

@@ -68,10 +68,8 @@ fn read(path: &Path) -> io::Result<Records<io::Error>> {
     }
     let mut list = Vec::new();
     if file.take(MAX_DATA_BYTES + 1).read_to_end(&mut list)? as u64 > MAX_DATA_BYTES {
-        let message = format!(
-            "a list of more than {} MiB; write a JSON object per line",
-            MAX_DATA_BYTES >> 20
-        );
+        let limit = MAX_DATA_BYTES >> 20;
+        let message = format!("a list of more than {limit} MiB; write a JSON object per line");
         return Err(io::Error::other(message));
     }
     let elements: Vec<_> =

@@ -43,7 +43,7 @@ impl RegisteredTask {
     const fn new<S: TaskSettings>() -> Self {
         Self {
             name: S::NAME,
-            defaults: default_settings::<S>,
+            defaults: || Table::try_from(S::default()).expect("numbers, strings and lists"),
             fit_iterations: S::FIT_ITERATIONS,
             path_setting: S::PATH_SETTING,
             settings: S::SETTINGS,
@@ -51,10 +51,6 @@ impl RegisteredTask {
             open: |settings| read::<S>(settings)?.open(),
         }
     }
-}
-
-fn default_settings<S: TaskSettings>() -> Table {
-    Table::try_from(S::default()).expect("settings consist of numbers, strings and lists")
 }
 
 fn read<S: TaskSettings>(settings: Table) -> Result<S, TaskError> {

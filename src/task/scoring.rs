@@ -23,11 +23,6 @@ pub(super) fn find_last_number(text: &str) -> Option<&str> {
     Some(before.filter(is_sign).map_or(&text[start..end], |before| &text[before.len()..end]))
 }
 
-/// Extracts the ASCII digits of a text, in order.
-pub(super) fn extract_digits(text: &str) -> Vec<u8> {
-    text.bytes().filter(u8::is_ascii_digit).collect()
-}
-
 /// The fraction of positions at which two sequences agree. The denominator is the longer length, so that
 /// extra elements do not raise the score.
 pub(super) fn agreement<T: PartialEq>(answer: &[T], expected: &[T]) -> f64 {

@@ -1,7 +1,7 @@
 //! The task `sort`: write digits in ascending order.
 
 use super::generated::GeneratedTask;
-use super::scoring::{agreement, extract_digits, indicator};
+use super::scoring::{agreement, indicator};
 use super::split::RandomStream;
 use super::{Completion, Prompt, RewardPart, Task};
 use crate::schema::settings;
@@ -45,7 +45,7 @@ impl GeneratedTask for Sort {
     /// Accepts spaces and commas between digits, since many models write lists that way.
     fn score(&self, completion: &Completion) -> Vec<f64> {
         let expected = self.solution(completion.prompt).unwrap_or_default().into_bytes();
-        let answer = extract_digits(completion.text);
+        let answer: Vec<u8> = completion.text.bytes().filter(u8::is_ascii_digit).collect();
         let is_plain = completion.text.chars().all(|c| c.is_ascii_digit() || " ,\n".contains(c));
         let has_format = is_plain && answer.len() == expected.len();
         let is_exact = has_format && answer == expected;

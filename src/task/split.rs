@@ -2,27 +2,19 @@
 
 use super::TaskError;
 use crate::rng::draw;
-use serde::{Deserialize, Serialize};
+use crate::schema::names;
 
-/// A disjoint subset of a task's prompts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Split {
-    /// Prompts for training.
-    Train,
-    /// Prompts for evaluation.
-    Test,
+names! {
+    /// A disjoint subset of a task's prompts.
+    pub enum Split {
+        /// Prompts for training.
+        Train = "train",
+        /// Prompts for evaluation.
+        Test = "test",
+    }
 }
 
 impl Split {
-    /// The name, `train` or `test`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Split::Train => "train",
-            Split::Test => "test",
-        }
-    }
-
     /// Assigns a generated prompt to a split by a hash of its identity; one in eight is for testing.
     pub(super) fn assign(identity: &str) -> Self {
         if hash(identity) & 7 == 0 { Split::Test } else { Split::Train }
@@ -42,7 +34,6 @@ pub(super) struct RandomStream {
 }
 
 impl RandomStream {
-    /// The stream of an attempt.
     fn new(task: &str, split: Split, index: u64, attempt: u32) -> Self {
         let key = draw(hash(task), split as u32);
         let key = draw(draw(key, index as u32), (index >> 32) as u32);

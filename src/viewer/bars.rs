@@ -2,7 +2,7 @@
 
 use super::instance::fill_sprites;
 use crate::env::Rules;
-use crate::env::look::{SceneInfo, Sprite, lerp, tile};
+use crate::env::look::{SceneInfo, SceneSize, Sprite, lerp, tile};
 
 /// Width of a feature in cells: from -1 at the left over 0 in the middle to 1 at the right.
 const FEATURE_COLUMNS: u32 = 6;
@@ -34,16 +34,9 @@ impl Bars {
 }
 
 impl SceneInfo for Bars {
-    fn title(&self) -> &'static str {
-        "Features"
-    }
-
-    fn columns(&self) -> u32 {
-        self.num_features.div_ceil(self.rows) * FEATURE_COLUMNS
-    }
-
-    fn rows(&self) -> u32 {
-        self.rows
+    fn size(&self) -> SceneSize {
+        let columns = self.num_features.div_ceil(self.rows) * FEATURE_COLUMNS;
+        SceneSize { columns, rows: self.rows }
     }
 
     /// Two tones, for negative and for positive values.
@@ -94,7 +87,7 @@ fn create_bar(scene: &Bars, i: u32, value: f32) -> Sprite {
 mod tests {
     use super::*;
     use crate::env::{CartPole, Env, new_game};
-    use crate::viewer::{Picture, SceneSize, Wall, paint};
+    use crate::viewer::{Picture, Wall, paint};
 
     #[test]
     fn a_bar_reaches_from_the_middle_as_far_as_its_feature() {
@@ -115,14 +108,9 @@ mod tests {
         for features in 1..600 {
             let scene = Bars::new(features);
             let (x, y) = scene.origin(features as u32 - 1);
-            assert!(
-                x + BAR_LENGTH <= scene.columns() as f32 && y <= scene.rows as f32,
-                "{features}"
-            );
-            assert!(
-                scene.columns() * scene.rows
-                    < 10 * (FEATURE_COLUMNS * features as u32) + FEATURE_COLUMNS
-            );
+            let SceneSize { columns, rows } = scene.size();
+            assert!(x + BAR_LENGTH <= columns as f32 && y <= rows as f32, "{features}");
+            assert!(columns * rows < 10 * (FEATURE_COLUMNS * features as u32) + FEATURE_COLUMNS);
         }
     }
 
@@ -131,7 +119,7 @@ mod tests {
         let game = CartPole::default();
         let states = [new_game::<CartPole>(1, game), new_game::<CartPole>(2, game)];
         let scene = Bars::new(game.num_features());
-        let (width, height) = Wall::picture_size(SceneSize::of(&scene), 2, 16);
+        let (width, height) = Wall::picture_size(scene.size(), 2, 16);
         let paint_game = |before: &[_], now: &[_], progress| {
             let (mut picture, mut instances) =
                 (Picture::new(width as u32, height as u32), Vec::new());

@@ -19,7 +19,7 @@ mod renderer;
 mod scene;
 mod wall;
 
-pub use crate::env::look::Sprite;
+pub use crate::env::look::{SceneSize, Sprite};
 pub use bars::{Bars, compute_bars};
 #[cfg(feature = "wgpu")]
 pub use device::{DeviceInstances, compute_sprites_on_device};
@@ -30,7 +30,7 @@ pub use paint::{Picture, paint};
 #[cfg(feature = "viewer")]
 pub use renderer::Renderer;
 pub use scene::Scene;
-pub use wall::{BoardOrigin, SceneSize, Wall};
+pub use wall::{BoardOrigin, Wall};
 
 /// Colours of the atlas as red, green, blue; fewer than 256. Pictures of fully opaque sprites
 /// contain no others.

@@ -49,7 +49,7 @@ pub fn paint(game: &dyn SceneInfo, count: usize, instances: &[Sprite], picture: 
     let bytes = picture.width as usize * picture.height as usize * 4;
     assert_eq!(picture.pixels.len(), bytes, "pixels: [height][width][4]");
     picture.pixels.fill(0);
-    let wall = Wall::fit(SceneSize::of(game), count, picture.width, picture.height);
+    let wall = Wall::fit(game.size(), count, picture.width, picture.height);
     if count == 0 || wall.board_width == 0 || wall.board_height == 0 {
         return;
     }
@@ -75,7 +75,7 @@ fn paint_backgrounds(info: &dyn SceneInfo, wall: &Wall, picture: &mut Picture) {
         };
         (0..pixels).map(locate).collect()
     };
-    let (columns, rows) = (info.columns(), info.rows());
+    let SceneSize { columns, rows } = info.size();
     let column_locations = locate_pixels(wall.board_width, columns);
     let first = wall.board_origin(0);
     let mut tiles = Vec::new();

@@ -39,7 +39,7 @@ impl Renderer {
         format: wgpu::TextureFormat,
         game: &dyn SceneInfo,
     ) -> Self {
-        let scene_size = SceneSize::of(game);
+        let scene_size = game.size();
         let SceneSize { columns, rows } = scene_size;
         let cells = (0..rows).flat_map(|row| (0..columns).map(move |column| (column, row)));
         let tiles = cells.flat_map(|(column, row)| game.background(column, row).to_le_bytes());

@@ -1,6 +1,6 @@
 //! Layout of a wall of games within a picture.
 
-use crate::env::look::SceneInfo;
+use crate::env::look::SceneSize;
 
 /// Gap between two boards in pixels: half a cell.
 fn gap_width(cell_size: f32) -> f32 {
@@ -31,22 +31,6 @@ pub struct Wall {
     pub left: u32,
     /// Upper edge of the first board in pixels.
     pub top: u32,
-}
-
-/// Size of a scene in cells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SceneSize {
-    /// Number of columns.
-    pub columns: u32,
-    /// Number of rows.
-    pub rows: u32,
-}
-
-impl SceneSize {
-    /// Size of a game's scene.
-    pub fn of(info: &dyn SceneInfo) -> Self {
-        Self { columns: info.columns(), rows: info.rows() }
-    }
 }
 
 /// Upper left corner of a board.

@@ -1,15 +1,15 @@
 //! The registry of games: the program, the page and the trained policies agree with it.
 
 use crate::support::{Scratch, for_every_game, grove, repository, stdout};
-use grove::env::look::SceneInfo;
-use grove::env::{Env, NAMES};
+use grove::env::NAMES;
+use grove::env::look::Look;
 
 /// Checks that a game has the texts that the page shows.
-fn assert_has_page_texts<G: Env + SceneInfo>(game: G) {
-    assert!(!game.title().is_empty() && !game.rules_text().is_empty(), "{}", G::NAME);
-    assert_ne!(game.training_time(), Some(""), "{}", G::NAME);
+fn assert_has_page_texts<G: Look>(game: G) {
+    assert!(!G::TITLE.is_empty() && !G::RULES_TEXT.is_empty(), "{}", G::NAME);
+    assert_ne!(G::TRAINING_TIME, Some(""), "{}", G::NAME);
     let is_action = |idle| (idle as usize) < game.num_actions();
-    assert!(game.idle_action().is_none_or(is_action), "{}", G::NAME);
+    assert!(G::IDLE_ACTION.is_none_or(is_action), "{}", G::NAME);
 }
 
 #[test]

@@ -170,7 +170,7 @@ fn a_fruit_keeps_its_look_and_lands_in_the_basket_or_beside_it() {
 fn scenes_hold_nothing_but_tiles_of_the_atlas() {
     fn assert_holds<G: Look>(game: G) {
         let tiles = tile::NAMES.len() as u32;
-        let (columns, rows) = (game.columns(), game.rows());
+        let SceneSize { columns, rows } = game.size();
         for (column, row) in (0..rows).flat_map(|row| (0..columns).map(move |c| (c, row))) {
             assert!(game.background(column, row) < tiles, "{game:?}: {column}, {row}");
         }
@@ -192,7 +192,7 @@ fn scenes_hold_nothing_but_tiles_of_the_atlas() {
 fn a_background_covers_its_board_and_nothing_else() {
     fn assert_holds<G: Look>(game: G) {
         for (count, size) in [(1, (97, 61)), (7, (200, 150)), (33, (640, 201))] {
-            let wall = Wall::fit(SceneSize::of(&game), count, size.0, size.1);
+            let wall = Wall::fit(game.size(), count, size.0, size.1);
             let unseen = vec![Sprite::default(); count * game.num_sprites()];
             let picture = painted(game, count, &unseen, size);
             let inside = |x: u32, y: u32| {
@@ -232,7 +232,7 @@ pub fn wild_sprites(num_sprites: usize, scene_size: SceneSize) -> Vec<Sprite> {
 #[test]
 fn sprites_stay_on_their_board() {
     fn assert_holds<G: Look>(game: G) {
-        let scene_size = SceneSize::of(&game);
+        let scene_size = game.size();
         let size = (411, 333);
         let unseen = vec![Sprite::default(); 9 * game.num_sprites()];
         let empty = painted(game, 9, &unseen, size);

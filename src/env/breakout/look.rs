@@ -1,34 +1,13 @@
 //! Look of Breakout: a chequered board, a wall in three colours, a ball with a trail, and a paddle.
 
 use super::{BOTTOM, Breakout, BreakoutState, NUM_BRICKS, SIDE};
-use crate::env::look::{Look, SceneInfo, Sprite, lerp, tile};
+use crate::env::look::{Look, SceneInfo, SceneSize, Sprite, lerp, tile};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
 impl SceneInfo for Breakout {
-    fn title(&self) -> &'static str {
-        "Breakout"
-    }
-
-    fn rules_text(&self) -> &'static str {
-        "Keep the ball in play with the paddle: +1 for each brick. A missed ball ends the game."
-    }
-
-    fn training_time(&self) -> Option<&'static str> {
-        Some("a minute")
-    }
-
-    /// The paddle stays.
-    fn idle_action(&self) -> Option<u32> {
-        Some(0)
-    }
-
-    fn columns(&self) -> u32 {
-        SIDE
-    }
-
-    fn rows(&self) -> u32 {
-        SIDE
+    fn size(&self) -> SceneSize {
+        SceneSize { columns: SIDE, rows: SIDE }
     }
 
     fn background(&self, column: u32, row: u32) -> u32 {
@@ -59,6 +38,13 @@ fn ball_sprite(before: &BreakoutState, now: &BreakoutState, progress: f32) -> Sp
 
 #[cube]
 impl Look for Breakout {
+    const TITLE: &'static str = "Breakout";
+    const RULES_TEXT: &'static str =
+        "Keep the ball in play with the paddle: +1 for each brick. A missed ball ends the game.";
+    const TRAINING_TIME: Option<&'static str> = Some("a minute");
+    /// The paddle stays.
+    const IDLE_ACTION: Option<u32> = Some(0);
+
     /// The bricks, then the ball's trail, the paddle and the ball.
     fn sprite(
         before: &BreakoutState,

@@ -1,7 +1,9 @@
 //! Look of CartPole: a cart on an outdoor track, at four cells per metre.
 
 use super::{CartPole, CartPoleState, HALF_LENGTH, TAU, X_LIMIT, cos_small, sin_small};
-use crate::env::look::{Look, SceneInfo, Sprite, lerp, pick_tile_variant, sky_tile, tile};
+use crate::env::look::{
+    Look, SceneInfo, SceneSize, Sprite, lerp, pick_tile_variant, sky_tile, tile,
+};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
@@ -21,24 +23,8 @@ const WHEEL_RADIUS: f32 = 0.4;
 const WHEEL_X: f32 = 0.6;
 
 impl SceneInfo for CartPole {
-    fn title(&self) -> &'static str {
-        "Cart pole"
-    }
-
-    fn rules_text(&self) -> &'static str {
-        "Keep the pole on the cart upright by pushing left or right: +1 for each step it stands."
-    }
-
-    fn training_time(&self) -> Option<&'static str> {
-        Some("10 seconds")
-    }
-
-    fn columns(&self) -> u32 {
-        COLUMNS
-    }
-
-    fn rows(&self) -> u32 {
-        ROWS
+    fn size(&self) -> SceneSize {
+        SceneSize { columns: COLUMNS, rows: ROWS }
     }
 
     fn background(&self, column: u32, row: u32) -> u32 {
@@ -73,6 +59,11 @@ impl SceneInfo for CartPole {
 
 #[cube]
 impl Look for CartPole {
+    const TITLE: &'static str = "Cart pole";
+    const RULES_TEXT: &'static str =
+        "Keep the pole on the cart upright by pushing left or right: +1 for each step it stands.";
+    const TRAINING_TIME: Option<&'static str> = Some("10 seconds");
+
     /// The pole, the cart, its two wheels, and the hub on which the pole turns.
     fn sprite(
         before: &CartPoleState,

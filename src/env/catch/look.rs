@@ -1,34 +1,13 @@
 //! Look of Catch: a chequered board, a ball and a paddle.
 
 use super::{Catch, CatchState};
-use crate::env::look::{Look, SceneInfo, Sprite, lerp, tile};
+use crate::env::look::{Look, SceneInfo, SceneSize, Sprite, lerp, tile};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
 impl SceneInfo for Catch {
-    fn title(&self) -> &'static str {
-        "Catch"
-    }
-
-    fn rules_text(&self) -> &'static str {
-        "A ball falls; be under it when it lands: +1 if caught, −1 if missed."
-    }
-
-    fn training_time(&self) -> Option<&'static str> {
-        Some("10 seconds")
-    }
-
-    /// The paddle stays.
-    fn idle_action(&self) -> Option<u32> {
-        Some(1)
-    }
-
-    fn columns(&self) -> u32 {
-        self.columns
-    }
-
-    fn rows(&self) -> u32 {
-        self.rows
+    fn size(&self) -> SceneSize {
+        SceneSize { columns: self.columns, rows: self.rows }
     }
 
     fn background(&self, column: u32, row: u32) -> u32 {
@@ -47,6 +26,13 @@ impl SceneInfo for Catch {
 
 #[cube]
 impl Look for Catch {
+    const TITLE: &'static str = "Catch";
+    const RULES_TEXT: &'static str =
+        "A ball falls; be under it when it lands: +1 if caught, −1 if missed.";
+    const TRAINING_TIME: Option<&'static str> = Some("10 seconds");
+    /// The paddle stays.
+    const IDLE_ACTION: Option<u32> = Some(1);
+
     fn sprite(
         before: &CatchState,
         now: &CatchState,

@@ -2,7 +2,7 @@
 
 use super::{Fruit, FruitState};
 use crate::env::look::{
-    Look, NUM_FRUIT_KINDS, SceneInfo, Sprite, lerp, pick_tile_variant, sky_tile, tile,
+    Look, NUM_FRUIT_KINDS, SceneInfo, SceneSize, Sprite, lerp, pick_tile_variant, sky_tile, tile,
 };
 use crate::rng::mix;
 use burn::cubecl;
@@ -16,34 +16,13 @@ const NUM_PIECES: usize = 3;
 const GROUND_PROGRESS: f32 = 0.7;
 
 impl SceneInfo for Fruit {
-    fn title(&self) -> &'static str {
-        "Fruit catcher"
-    }
-
-    fn rules_text(&self) -> &'static str {
-        "Fruits fall; a basket moves one cell a step: +1 for each fruit caught, −1 for each missed. Some \
-         cannot be reached."
-    }
-
-    fn training_time(&self) -> Option<&'static str> {
-        Some("10 seconds")
-    }
-
-    /// The basket stays.
-    fn idle_action(&self) -> Option<u32> {
-        Some(1)
-    }
-
-    fn columns(&self) -> u32 {
-        self.width + 2 * MARGIN
-    }
-
-    fn rows(&self) -> u32 {
-        self.height + 2 * MARGIN
+    fn size(&self) -> SceneSize {
+        SceneSize { columns: self.width + 2 * MARGIN, rows: self.height + 2 * MARGIN }
     }
 
     fn background(&self, column: u32, row: u32) -> u32 {
-        let (last_column, last_row) = (self.columns() - 1, self.rows() - 1);
+        let SceneSize { columns, rows } = self.size();
+        let (last_column, last_row) = (columns - 1, rows - 1);
         let is_edge = column == 0 || column == last_column;
         if row == 0 {
             if is_edge {
@@ -157,6 +136,13 @@ fn appearing_sprite(
 
 #[cube]
 impl Look for Fruit {
+    const TITLE: &'static str = "Fruit catcher";
+    const RULES_TEXT: &'static str = "Fruits fall; a basket moves one cell a step: +1 for each fruit caught, \
+                                      −1 for each missed. Some cannot be reached.";
+    const TRAINING_TIME: Option<&'static str> = Some("10 seconds");
+    /// The basket stays.
+    const IDLE_ACTION: Option<u32> = Some(1);
+
     fn sprite(
         before: &FruitState,
         now: &FruitState,

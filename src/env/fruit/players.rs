@@ -53,7 +53,6 @@ impl Fruit {
 struct VisibleFruit {
     /// Steps until it lands.
     steps: i64,
-    /// Positions of the basket that catch it.
     catch_positions: RangeInclusive<i64>,
 }
 

@@ -2,7 +2,9 @@
 //! and the currently lit one is shown above the basket.
 
 use super::{Recall, RecallState};
-use crate::env::look::{Look, SceneInfo, Sprite, lerp, pick_tile_variant, sky_tile, tile};
+use crate::env::look::{
+    Look, SceneInfo, SceneSize, Sprite, lerp, pick_tile_variant, sky_tile, tile,
+};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
@@ -15,20 +17,8 @@ const FIRST_X: f32 = 2.5;
 const LAST_X: f32 = COLUMNS as f32 - 1.5;
 
 impl SceneInfo for Recall {
-    fn title(&self) -> &'static str {
-        "Recall"
-    }
-
-    fn rules_text(&self) -> &'static str {
-        "A cue lights up at the first step. At the last step, choose the same: +1 if right."
-    }
-
-    fn columns(&self) -> u32 {
-        COLUMNS
-    }
-
-    fn rows(&self) -> u32 {
-        ROWS
+    fn size(&self) -> SceneSize {
+        SceneSize { columns: COLUMNS, rows: ROWS }
     }
 
     fn background(&self, column: u32, row: u32) -> u32 {
@@ -53,6 +43,10 @@ impl SceneInfo for Recall {
 
 #[cube]
 impl Look for Recall {
+    const TITLE: &'static str = "Recall";
+    const RULES_TEXT: &'static str =
+        "A cue lights up at the first step. At the last step, choose the same: +1 if right.";
+
     /// The cue at the start, and the basket on its way, whose inside and front enclose the lit fruit.
     fn sprite(
         before: &RecallState,

@@ -193,7 +193,7 @@ impl<'a, G: ConfigurableGame> GameRendering<'a, G> {
     ) -> Result<Self> {
         let (game, config) = read_valid_settings::<G>(models, checkpoint)?;
         let scene = scene(game);
-        let scene_size = SceneSize::of(scene.info());
+        let scene_size = scene.info().size();
         let (width, height) = choose_picture_size(scene_size, options, max_pixels)?;
         let timing = FrameTiming::of(scene.info().steps_per_second());
         Ok(Self {
@@ -235,8 +235,7 @@ impl<G: Rules> GameRendering<'_, G> {
         }
         if self.options.score {
             let Picture { width, height, .. } = self.picture;
-            let scene_size = SceneSize::of(self.scene.info());
-            let wall = Wall::fit(scene_size, self.games.count(), width, height);
+            let wall = Wall::fit(self.scene.info().size(), self.games.count(), width, height);
             for i in 0..self.games.count() {
                 let score = format_score(self.games.episode(i).score);
                 draw_caption(&score, wall.board_origin(i), wall.board_width, &mut self.picture);

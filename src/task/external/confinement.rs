@@ -72,12 +72,11 @@ impl Confinement {
         let scratch = folder.create_subfolder("try").map_err(wrong)?;
         let sandbox = Sandbox::new(limits, &scratch, access);
         let sandbox = sandbox.map_err(|error| refused(format!("{error}.")))?;
-        match sandbox.notes() {
-            notes if notes.is_empty() => {
-                Ok(Self { sandbox, folder, num_started: AtomicUsize::new(0) })
-            }
-            notes => Err(refused(notes.join(" "))),
+        let notes = sandbox.notes();
+        if !notes.is_empty() {
+            return Err(refused(notes.join(" ")));
         }
+        Ok(Self { sandbox, folder, num_started: AtomicUsize::new(0) })
     }
 
     /// A shell that runs `command` in its own sandbox.

@@ -9,7 +9,7 @@ mod confinement;
 pub(crate) mod protocol;
 
 use super::parallel::{FairSemaphore, lock, map_in_order, num_cores};
-use super::process::{NoAnswer, Process, RequestEnds, take_idle};
+use super::process::{NoAnswer, Process, processes_to_try};
 use super::{Completion, RewardPart, Rewards, TaskError};
 #[cfg(unix)]
 use confinement::Confinement;
@@ -74,7 +74,6 @@ impl VerifierOptions {
         Ok(Self { parts, ..self })
     }
 
-    /// Number of processes.
     fn num_workers(&self) -> usize {
         if self.workers == 0 { num_cores() } else { self.workers }
     }
@@ -194,26 +193,22 @@ impl Verifier {
     }
 
     /// Returns the rewards of one completion, or the reason why it has none. If the process ends meanwhile, another one
-    /// tries again, until the completion is to blame ([`RequestEnds`]).
+    /// tries again, until the completion is to blame ([`processes_to_try`]).
     fn verify_one(&self, completion: &Completion) -> Result<Result<Vec<f64>, Failure>, TaskError> {
         let body = protocol::encode_body(completion);
         // Before the lock, whose owner must not wait for a permit; released once the process is idle or has ended.
         let _permit = self.semaphore.acquire();
         // Until the first answer, requests are serialized: the first one may take long.
         let _guard = self.answered_request.get().is_none().then(|| lock(&self.first_answer));
-        let mut ends = RequestEnds::default();
-        let mut idle = take_idle(&self.idle);
-        loop {
-            // The first one has not answered yet.
-            let is_new = idle.is_none() || self.answered_request.get().is_none();
-            let mut worker = idle.take().map_or_else(|| self.start_warmed_up(), Ok)?;
-            let start = if self.answered_request.get().is_some() {
-                Duration::ZERO
-            } else {
-                self.start_timeout
-            };
-            let limit = self.timeout + start;
-            match ask(&mut worker, &body, limit) {
+        let is_first = self.answered_request.get().is_none();
+        let start = if is_first { self.start_timeout } else { Duration::ZERO };
+        // Before the first answer an idle process is as good as a new one.
+        let max_processes = if is_first { 2 } else { 3 };
+        let workers = processes_to_try(&self.idle, || self.start_warmed_up());
+        let mut last_end = String::new();
+        for worker in workers.take(max_processes) {
+            let mut worker = worker?;
+            match ask(&mut worker, &body, self.timeout + start) {
                 Ok(answer) => {
                     lock(&self.idle).push(worker);
                     self.answered_request.get_or_init(|| body);
@@ -225,12 +220,11 @@ impl Verifier {
                 }
                 Err(NoAnswer::Ended(end)) => {
                     self.count_failure(&end)?;
-                    if ends.count(is_new) {
-                        return Ok(Err(Failure::Ended(end)));
-                    }
+                    last_end = end;
                 }
             }
         }
+        Ok(Err(Failure::Ended(last_end)))
     }
 
     /// Describes a time limit that was exceeded, with what came instead of an answer.

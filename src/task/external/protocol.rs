@@ -162,24 +162,13 @@ fn parse_integer(value: &Value) -> Option<u64> {
 /// JSON with quotes around NaN and Infinity, which some writers emit, and around numbers that are too large: such a
 /// reward is rejected, but the id can be read.
 fn quote_unusual_numbers(json: &[u8]) -> Vec<u8> {
-    let is_word_byte = |byte: &u8| byte.is_ascii_alphanumeric() || b"+-.".contains(byte);
-    let (mut quoted, mut at) = (Vec::new(), 0);
-    while let Some(byte) = json.get(at) {
-        let end = match byte {
-            b'"' => numbers::find_string_end(json, at),
-            byte if is_word_byte(byte) => {
-                at + json[at..].iter().take_while(|byte| is_word_byte(byte)).count()
-            }
-            _ => at + 1,
-        };
-        let token = &json[at..end];
+    let quote_if_unusual = |token: &[u8]| {
         let number = str::from_utf8(token).ok().and_then(|word| word.parse::<f64>().ok());
-        let quote: &[u8] =
-            if number.is_some_and(|number| !number.is_finite()) { b"\"" } else { b"" };
-        quoted.extend([quote, token, quote].concat());
-        at = end;
-    }
-    quoted
+        let is_unusual = number.is_some_and(|number| !number.is_finite());
+        let quote: &[u8] = if is_unusual { b"\"" } else { b"" };
+        [quote, token, quote].concat()
+    };
+    numbers::split_json(json).flat_map(quote_if_unusual).collect()
 }
 
 /// The start of a string, quoted and escaped.

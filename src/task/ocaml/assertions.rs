@@ -102,7 +102,6 @@ fn mark_condition(condition: &str, mark: &str, definitions: &str) -> (String, St
     )
 }
 
-/// Prepends definitions to an expression.
 fn prepend_definitions(definitions: &str, expression: &str) -> String {
     match definitions {
         "" => format!("({expression})"),

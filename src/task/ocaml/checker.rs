@@ -10,7 +10,7 @@ use crate::disk;
 use crate::task::TaskError;
 use crate::task::cache;
 use crate::task::parallel::lock;
-use crate::task::process::{NoAnswer, Process, RequestEnds, find_on_path, take_idle};
+use crate::task::process::{NoAnswer, Process, find_on_path, processes_to_try};
 use crate::task::sandbox::{Limits, Sandbox, SandboxFolder};
 use std::fs::{self, File};
 use std::io;
@@ -65,13 +65,13 @@ impl Checker {
         cache: Option<&Path>,
     ) -> Result<Self, TaskError> {
         let cached = cache.map(|cache| cache.join(cache_file_name(compiler)));
+        let start = || Self::start_from(compiler, limits, cached.as_deref());
         match &cached {
-            Some(cached) if cached.exists() => Self::start_from(compiler, limits, Some(cached))
-                .or_else(|_| {
-                    let _ = fs::remove_file(cached);
-                    Self::start_from(compiler, limits, Some(cached))
-                }),
-            cached => Self::start_from(compiler, limits, cached.as_deref()),
+            Some(cached) if cached.exists() => start().or_else(|_| {
+                let _ = fs::remove_file(cached);
+                start()
+            }),
+            _ => start(),
         }
     }
 
@@ -134,11 +134,9 @@ impl Checker {
     pub fn check(&self, job: &Job) -> Result<Result<CodeReport, String>, TaskError> {
         let idle = if job.code.is_empty() { &self.idle_for_values } else { &self.idle };
         let limit = Duration::from_secs_f64(self.limits.wall_seconds()) + OVERHEAD;
-        let mut ends = RequestEnds::default();
-        let mut idle_server = take_idle(idle);
-        loop {
-            let is_new = idle_server.is_none();
-            let mut server = idle_server.take().map_or_else(|| self.start_server(), Ok)?;
+        let mut last_end = String::new();
+        for server in processes_to_try(idle, || self.start_server()) {
+            let mut server = server?;
             match server.ask(|id| self.encode_request(id, job), limit, parse_answer) {
                 Ok(Answer::Unusable(why)) => {
                     lock(idle).push(server);
@@ -154,15 +152,10 @@ impl Checker {
                 Err(NoAnswer::Timeout(_)) => {
                     return Ok(Err("the OCaml checker does not answer".to_string()));
                 }
-                Err(NoAnswer::Ended(end)) => {
-                    if ends.count(is_new) {
-                        return Ok(Err(format!(
-                            "the OCaml checker {end} twice on this completion"
-                        )));
-                    }
-                }
+                Err(NoAnswer::Ended(end)) => last_end = end,
             }
         }
+        Ok(Err(format!("the OCaml checker {last_end} twice on this completion")))
     }
 
     /// Starts a server, and waits until it has checked a trivial piece of code.
@@ -289,10 +282,8 @@ fn compile_server(
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
         let why = said.lines().find(|line| line.contains("Error")).unwrap_or("no reason is given");
-        return Err(checker_error(&format!(
-            "does not compile with OCaml {}: {why}",
-            compiler.version
-        )));
+        let version = &compiler.version;
+        return Err(checker_error(&format!("does not compile with OCaml {version}: {why}")));
     }
     let fresh = folder.path().join("checker.byte");
     // The program is there all the same.

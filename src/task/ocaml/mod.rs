@@ -109,16 +109,11 @@ impl Ocaml {
         let parts = MAX_POINTS.map(|(name, weight)| RewardPart::new(name, weight)).to_vec();
         let semaphore = FairSemaphore::new(num_workers);
         let task = Self { problems, compiler, checker, parts, num_workers, semaphore, notes };
-        task.try_rows()?;
-        Ok(task)
-    }
-
-    /// Tries the tests that are written as assertions, before a run relies on them.
-    fn try_rows(&self) -> Result<(), TaskError> {
-        let mut rows: Vec<&Problem> = self.problems.all();
+        // Before a run relies on tests that are written as assertions.
+        let mut rows = task.problems.all();
         rows.retain(|problem| problem.signature.is_empty());
-        map_in_order(&rows, self.num_workers, |problem| self.expected_digests(problem).map(|_| ()))
-            .map(|_| ())
+        map_in_order(&rows, num_workers, |problem| task.expected_digests(problem).map(|_| ()))?;
+        Ok(task)
     }
 
     /// The problems, for tests.
@@ -160,16 +155,14 @@ impl Ocaml {
         if !problem.signature.is_empty() {
             return Ok(&problem.signature);
         }
-        let unusable = |why: String| {
+        let unusable = |why: &str| {
             let id = &problem.id;
             TaskError::Verifier(format!("the OCaml problem {id:?} cannot be used: {why}"))
         };
         let found = infer_signature(&self.compiler, problem);
-        let found = found.map_err(|error| unusable(error.to_string()))?.ok_or_else(|| {
-            unusable(
-                "the compiler accepts neither its tests, its solution nor its head".to_string(),
-            )
-        })?;
+        let found = found.map_err(|error| unusable(&error.to_string()))?;
+        let none = "the compiler accepts neither its tests, its solution nor its head";
+        let found = found.ok_or_else(|| unusable(none))?;
         Ok(problem.inferred_signature.get_or_init(|| found))
     }
 
@@ -219,11 +212,9 @@ impl Ocaml {
     /// Judges the code of a completion by the tests of its problem; its style counts once it has all other points.
     fn verify_one(&self, completion: &Completion) -> Result<Rewards, TaskError> {
         let num_parts = self.parts.len();
+        let unjudged = |why: String| Ok(Rewards::unjudged(num_parts, why));
         let Some(problem) = self.problems.find(completion.prompt) else {
-            return Ok(Rewards::unjudged(
-                num_parts,
-                "the prompt does not belong to an OCaml problem".to_string(),
-            ));
+            return unjudged("the prompt does not belong to an OCaml problem".to_string());
         };
         let Some(code) = Code::extract(completion.text, problem.name(), &problem.head) else {
             return Ok(Rewards::new(vec![0.0; num_parts]));
@@ -231,7 +222,7 @@ impl Ocaml {
         let expected = self.expected_digests(problem)?;
         let report = match self.check_answer(problem, &code.text, LibraryAccess::Restricted)? {
             Ok(report) => report,
-            Err(message) => return Ok(Rewards::unjudged(num_parts, message)),
+            Err(message) => return unjudged(message),
         };
         let points = report.points(expected);
         let is_full = points.iter().sum::<f64>() > 1.0 - SCORE_TOLERANCE;

@@ -88,7 +88,6 @@ impl Problems {
     }
 }
 
-/// The error of a line.
 fn line_error(path: &Path, line: usize, message: String) -> TaskError {
     TaskError::Line { path: path.to_path_buf(), line, message }
 }

@@ -67,40 +67,30 @@ impl CodeReport {
 
 #[cfg(test)]
 mod tests {
+    use super::Compilation::{Failed, Refused, Succeeded};
+    use super::TypeCheck::{Errors, Syntax, Unknown};
     use super::*;
 
     #[test]
     fn each_stage_earns_its_points() {
         let expected = ["a", "b", "c", "d"].map(str::to_string);
-        let points = |type_check, compilation, results: &[Option<&str>]| {
+        let all = ["a", "b", "c", "d"].map(Some);
+        for (type_check, compilation, results, earned) in [
+            (Errors(0), Succeeded, &all[..], [0.25, 0.10, 0.65]),
+            (Errors(0), Succeeded, &[Some("a"), None], [0.25, 0.10, 0.1625]),
+            (Errors(0), Succeeded, &[Some("b"), Some("a")], [0.25, 0.10, 0.0]),
+            // Extra results earn nothing.
+            (Errors(0), Succeeded, &[None, None, None, None, Some("a")], [0.25, 0.10, 0.0]),
+            (Errors(0), Refused("Unix".to_string()), &[], [0.25, 0.05, 0.0]),
+            (Errors(1), Failed, &[], [0.20, 0.01, 0.0]),
+            (Errors(9), Failed, &[], [0.015, 0.01, 0.0]),
+            (Errors(10), Failed, &[], [0.01, 0.01, 0.0]),
+            (Syntax, Failed, &[], [0.0, 0.0, 0.0]),
+            (Unknown, Failed, &[], [0.0, 0.0, 0.0]),
+        ] {
             let results = results.iter().map(|result| result.map(str::to_string)).collect();
-            CodeReport { type_check, compilation, results }.points(&expected)
-        };
-        let all = [Some("a"), Some("b"), Some("c"), Some("d")];
-        assert_eq!(points(TypeCheck::Errors(0), Compilation::Succeeded, &all), [0.25, 0.10, 0.65]);
-        assert_eq!(
-            points(TypeCheck::Errors(0), Compilation::Succeeded, &[Some("a"), None]),
-            [0.25, 0.10, 0.1625]
-        );
-        assert_eq!(
-            points(TypeCheck::Errors(0), Compilation::Succeeded, &[Some("b"), Some("a")]),
-            [0.25, 0.10, 0.0]
-        );
-        // Extra results earn nothing.
-        assert_eq!(
-            points(
-                TypeCheck::Errors(0),
-                Compilation::Succeeded,
-                &[None, None, None, None, Some("a")]
-            )[2],
-            0.0
-        );
-        let refused = Compilation::Refused("Unix".to_string());
-        assert_eq!(points(TypeCheck::Errors(0), refused, &[]), [0.25, 0.05, 0.0]);
-        assert_eq!(points(TypeCheck::Errors(1), Compilation::Failed, &[]), [0.20, 0.01, 0.0]);
-        assert_eq!(points(TypeCheck::Errors(9), Compilation::Failed, &[]), [0.015, 0.01, 0.0]);
-        assert_eq!(points(TypeCheck::Errors(10), Compilation::Failed, &[]), [0.01, 0.01, 0.0]);
-        assert_eq!(points(TypeCheck::Syntax, Compilation::Failed, &[]), [0.0, 0.0, 0.0]);
-        assert_eq!(points(TypeCheck::Unknown, Compilation::Failed, &[]), [0.0, 0.0, 0.0]);
+            let report = CodeReport { type_check, compilation, results };
+            assert_eq!(report.points(&expected), earned, "{report:?}");
+        }
     }
 }

@@ -30,12 +30,9 @@ pub fn parse_row(row: &Map<String, Value>) -> Result<Problem, String> {
     let mut problem = Problem {
         family: text("family").unwrap_or_else(|| id.clone()),
         difficulty: text("difficulty").and_then(|text| text.parse().ok()).unwrap_or(1),
-        split: match text("split").as_deref() {
-            None => Split::assign(&id),
-            Some("train") => Split::Train,
-            Some("test") => Split::Test,
-            Some(other) => return Err(format!("`split` is {other:?}, but must be train or test")),
-        },
+        split: text("split").map_or(Ok(Split::assign(&id)), |name| {
+            name.parse().map_err(|_| format!("`split` is {name:?}, but must be train or test"))
+        })?,
         id,
         prelude: prelude.to_string(),
         description: String::new(),

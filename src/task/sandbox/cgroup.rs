@@ -102,9 +102,6 @@ impl ControlGroup {
 
     /// Moves the current process into the group.
     ///
-    /// # Errors
-    /// The system's.
-    ///
     /// # Safety
     /// Only between `fork` and `exec`.
     pub unsafe fn join(&self) -> io::Result<()> {

@@ -1,5 +1,6 @@
 //! Temporary folders of sandboxes.
 
+use crate::disk::input::allow_missing;
 use std::fs::{File, TryLockError};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -95,21 +96,12 @@ fn remove_stale_folders(parent: &Path) {
 /// Locks a new folder; `None` if another process has removed it meanwhile, or is about to. Without support for locks,
 /// nothing is removed.
 fn lock_folder(path: &Path) -> io::Result<Option<File>> {
-    let none_if_missing = |error: io::Error| match error.kind() {
-        io::ErrorKind::NotFound => Ok(None),
-        _ => Err(error),
-    };
-    let lock = match File::open(path) {
-        Ok(lock) => lock,
-        Err(error) => return none_if_missing(error),
-    };
+    let Some(lock) = allow_missing(File::open(path))? else { return Ok(None) };
     if let Err(TryLockError::WouldBlock) = lock.try_lock() {
         return Ok(None);
     }
-    match fs::metadata(path) {
-        Ok(found) => Ok((found.ino() == lock.metadata()?.ino()).then_some(lock)),
-        Err(error) => none_if_missing(error),
-    }
+    let Some(found) = allow_missing(fs::metadata(path))? else { return Ok(None) };
+    Ok((found.ino() == lock.metadata()?.ino()).then_some(lock))
 }
 
 impl Drop for SandboxFolder {

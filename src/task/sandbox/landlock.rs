@@ -2,8 +2,8 @@
 //! accesses where there are no namespaces. The process reads and runs what its root lists, writes to its own folder,
 //! and reaches neither TCP nor processes and abstract sockets outside of the sandbox.
 
-use super::check_call;
 use super::namespaces::{BindMount, Root};
+use super::{Sandbox, check_call};
 use std::ffi::CStr;
 use std::io;
 
@@ -42,30 +42,13 @@ const TCP_RIGHTS: u64 = 3;
 const SOCKET_SCOPE: u64 = 1;
 const SIGNAL_SCOPE: u64 = 2;
 
-/// Whether a sandboxed process may use the network.
-#[derive(Clone, Copy, PartialEq)]
-pub enum NetworkAccess {
-    /// The process may use the network.
-    Allowed,
-    /// The process may not.
-    Denied,
-}
-
-/// Root folder of a sandboxed process.
-#[derive(Clone, Copy, PartialEq)]
-pub enum RootKind {
-    /// A root of its own, which holds nothing but what it may read.
-    Own,
-    /// The root of the machine.
-    Shared,
-}
-
 /// The restrictions of a process, as far as this kernel knows them.
 pub struct LandlockRuleset {
     rights: RulesetRights,
     /// Size of the kernel's `struct landlock_ruleset_attr`.
     size: usize,
-    root: RootKind,
+    /// Whether the process has a root of its own, which holds nothing but what it may read.
+    has_own_root: bool,
 }
 
 /// The version of Landlock in the kernel; 0 if there is none.
@@ -78,14 +61,15 @@ pub fn version() -> u32 {
 }
 
 impl LandlockRuleset {
-    /// The restrictions of a process with this access and root; `None` where the kernel has no Landlock.
-    pub fn new(network: NetworkAccess, root: RootKind) -> Option<Self> {
+    /// The restrictions of a sandbox's processes; `None` where the kernel has no Landlock.
+    pub fn new(sandbox: &Sandbox) -> Option<Self> {
         let version = version();
         let since = |first: u32, rights: u64| if version >= first { rights } else { 0 };
         let files = VERSION_1_RIGHTS | since(2, MOVE) | since(3, TRUNCATE) | since(5, CONTROL);
-        let (tcp, scope) = match network {
-            NetworkAccess::Allowed => (0, since(6, SIGNAL_SCOPE)),
-            NetworkAccess::Denied => (since(4, TCP_RIGHTS), since(6, SIGNAL_SCOPE | SOCKET_SCOPE)),
+        let (tcp, scope) = if sandbox.access.has_network {
+            (0, since(6, SIGNAL_SCOPE))
+        } else {
+            (since(4, TCP_RIGHTS), since(6, SIGNAL_SCOPE | SOCKET_SCOPE))
         };
         let size = match version {
             0 => return None,
@@ -93,13 +77,14 @@ impl LandlockRuleset {
             4..6 => 16,
             _ => 24,
         };
-        Some(Self { rights: RulesetRights { files, tcp, scope }, size, root })
+        Some(Self {
+            rights: RulesetRights { files, tcp, scope },
+            size,
+            has_own_root: sandbox.has_namespaces,
+        })
     }
 
     /// Restricts this process and its descendants, which requires `PR_SET_NO_NEW_PRIVS`.
-    ///
-    /// # Errors
-    /// The system's.
     ///
     /// # Safety
     /// Only between `fork` and `exec`.
@@ -114,19 +99,19 @@ impl LandlockRuleset {
                 0,
             ) as libc::c_int;
             check_call(ruleset)?;
-            if self.root == RootKind::Own {
+            if self.has_own_root {
                 self.allow(ruleset, c"/", read)?;
             }
-            for mount in root.mounts() {
-                let target = mount.target();
+            for mount in &root.mounts {
+                let target = &mount.target;
                 match mount {
                     _ if mount.is_device() => self.allow(ruleset, target, FILE_RIGHTS & !RUN)?,
-                    _ if self.root == RootKind::Own => {}
+                    _ if self.has_own_root => {}
                     BindMount { is_folder: true, .. } => self.allow(ruleset, target, read)?,
                     _ => self.allow(ruleset, target, RUN | READ)?,
                 }
             }
-            self.allow(ruleset, root.scratch_folder().target(), u64::MAX)?;
+            self.allow(ruleset, &root.scratch_folder.target, u64::MAX)?;
             let answer = libc::syscall(libc::SYS_landlock_restrict_self, ruleset, 0);
             libc::close(ruleset);
             check_call(answer as libc::c_int)

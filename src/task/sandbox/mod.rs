@@ -76,9 +76,7 @@ pub struct Sandbox {
     access: Access,
     /// Whether processes get new network, mount, IPC and PID namespaces.
     has_namespaces: bool,
-    /// The user that processes run as.
     user: User,
-    /// Whether the number of processes is limited.
     has_process_limit: bool,
     /// The control group of all processes.
     #[cfg(target_os = "linux")]
@@ -234,18 +232,7 @@ impl Sandbox {
             #[cfg(target_os = "linux")]
             root: namespaces::Root::new(&self.access, &folder)?,
             #[cfg(target_os = "linux")]
-            landlock: landlock::LandlockRuleset::new(
-                if self.access.has_network {
-                    landlock::NetworkAccess::Allowed
-                } else {
-                    landlock::NetworkAccess::Denied
-                },
-                if self.has_namespaces {
-                    landlock::RootKind::Own
-                } else {
-                    landlock::RootKind::Shared
-                },
-            ),
+            landlock: landlock::LandlockRuleset::new(self),
             workdir: CString::new(workdir.as_os_str().as_bytes())?,
             #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
             filter: seccomp::build_filter(&self.access),
@@ -270,7 +257,6 @@ struct SandboxEntry {
     #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
     filter: Vec<libc::sock_filter>,
     uid: Option<u32>,
-    /// The process id of Grove.
     #[cfg(target_os = "linux")]
     grove_pid: u32,
 }

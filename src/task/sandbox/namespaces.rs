@@ -6,7 +6,7 @@ use std::ffi::{CStr, CString, OsStr};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::ptr::null;
+use std::ptr::{null, null_mut};
 
 /// Mount point of the new root at first; any directory that exists.
 const NEW_ROOT: &CStr = c"/tmp";
@@ -54,7 +54,8 @@ pub struct BindMount {
     source: CString,
     /// Folders to create, outermost first.
     parents: Vec<CString>,
-    target: CString,
+    /// The path in the new root.
+    pub target: CString,
     /// Whether it is a folder; links are followed.
     pub is_folder: bool,
 }
@@ -75,11 +76,6 @@ impl BindMount {
     /// Creates the mount of the null device in the place of `path`.
     fn new_hidden(path: &Path) -> io::Result<Self> {
         Ok(Self { source: c"/.old/dev/null".to_owned(), ..Self::new(path)? })
-    }
-
-    /// The path in the new root.
-    pub fn target(&self) -> &CStr {
-        &self.target
     }
 
     /// Whether it is one of the harmless devices.
@@ -114,11 +110,12 @@ impl BindMount {
 
 /// The contents of a new root, prepared before `fork`.
 pub struct Root {
-    mounts: Vec<BindMount>,
+    /// The paths of the root, read-only but for devices.
+    pub mounts: Vec<BindMount>,
     /// Folders that are there, but empty.
     empty_folders: Vec<BindMount>,
     /// The folder to write to.
-    scratch_folder: BindMount,
+    pub scratch_folder: BindMount,
     /// The options of the file system in memory for that folder.
     tmpfs_options: CString,
     has_network: bool,
@@ -191,29 +188,14 @@ impl Root {
             (c"/proc/self/uid_map", format!("{user} {user} 1")),
             (c"/proc/self/gid_map", format!("{group} {group} 1")),
         ];
-        let tmpfs_options = CString::new(format!(
-            "size={}m,nr_inodes={},mode=1777",
-            access.scratch_mb,
-            64 * access.scratch_mb
-        ))?;
+        let size = access.scratch_mb;
+        let tmpfs_options = format!("size={size}m,nr_inodes={},mode=1777", 64 * size);
+        let tmpfs_options = CString::new(tmpfs_options)?;
         let (scratch_folder, has_network) = (BindMount::new(folder)?, access.has_network);
         Ok(Self { mounts, empty_folders, scratch_folder, tmpfs_options, has_network, id_maps })
     }
 
-    /// The paths of the root, read-only but for devices.
-    pub fn mounts(&self) -> &[BindMount] {
-        &self.mounts
-    }
-
-    /// The folder to write to.
-    pub fn scratch_folder(&self) -> &BindMount {
-        &self.scratch_folder
-    }
-
     /// Creates the namespaces and enters the new root.
-    ///
-    /// # Errors
-    /// The system's.
     ///
     /// # Safety
     /// Only between `fork` and `exec`.
@@ -298,9 +280,6 @@ unsafe fn set_read_only(path: &CStr) -> io::Result<()> {
 
 /// Drops all capabilities, so that root is exempt from nothing, even after `exec`.
 ///
-/// # Errors
-/// The system's.
-///
 /// # Safety
 /// Only between `fork` and `exec`.
 pub unsafe fn drop_capabilities() -> io::Result<()> {
@@ -334,9 +313,6 @@ const WATCH_INTERVAL_MS: libc::c_long = 250;
 /// outside the namespace: it forwards the child's exit status, and kills it when Grove has ended. The child joins the
 /// `group`.
 ///
-/// # Errors
-/// The system's.
-///
 /// # Safety
 /// Only between `fork` and `exec`.
 pub unsafe fn become_init(grove_pid: u32, group: Option<&ControlGroup>) -> io::Result<()> {
@@ -350,11 +326,7 @@ pub unsafe fn become_init(grove_pid: u32, group: Option<&ControlGroup>) -> io::R
         let child = libc::fork();
         check_call(child)?;
         if child == 0 {
-            check_call(libc::sigprocmask(
-                libc::SIG_SETMASK,
-                &raw const old_mask,
-                std::ptr::null_mut(),
-            ))?;
+            check_call(libc::sigprocmask(libc::SIG_SETMASK, &raw const old_mask, null_mut()))?;
             if let Some(group) = group {
                 group.join()?;
             }
@@ -368,11 +340,7 @@ pub unsafe fn become_init(grove_pid: u32, group: Option<&ControlGroup>) -> io::R
         loop {
             match libc::waitpid(child, &raw mut status, libc::WNOHANG) {
                 0 if libc::getppid() as u32 == grove_pid => {
-                    libc::sigtimedwait(
-                        &raw const child_signal,
-                        std::ptr::null_mut(),
-                        &raw const pause,
-                    );
+                    libc::sigtimedwait(&raw const child_signal, null_mut(), &raw const pause);
                 }
                 0 => {
                     libc::kill(child, libc::SIGKILL);

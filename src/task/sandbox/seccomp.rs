@@ -116,9 +116,6 @@ pub fn build_filter(access: &Access) -> Vec<libc::sock_filter> {
 
 /// Installs the filter for this process and its descendants, which requires `PR_SET_NO_NEW_PRIVS`.
 ///
-/// # Errors
-/// The system's.
-///
 /// # Safety
 /// Only between `fork` and `exec`.
 pub unsafe fn install(program: &[libc::sock_filter]) -> io::Result<()> {

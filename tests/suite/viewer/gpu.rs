@@ -11,7 +11,7 @@ use grove::model::FlatMlp;
 use grove::rollout::{DeviceGames, env_words};
 use grove::settings::Activation;
 use grove::viewer::{
-    DeviceInstances, OffscreenError, OffscreenTarget, Picture, Renderer, SceneSize, Sprite,
+    DeviceInstances, OffscreenError, OffscreenTarget, Picture, Renderer, Sprite,
     compute_sprites_on_device, paint,
 };
 
@@ -162,7 +162,7 @@ fn assert_gpu_draws_what_the_cpu_paints<G: Look>(game: G, graphics: &Graphics) {
         for count in [1, 7, 211] {
             compare(count, &sprites[..count * num_sprites]);
         }
-        compare(9, &wild_sprites(num_sprites, SceneSize::of(&game)));
+        compare(9, &wild_sprites(num_sprites, game.size()));
     }
     assert!(pollster::block_on(scope.pop()).is_none(), "the shader and what it is given are valid");
 }

@@ -50,10 +50,10 @@ impl Page {
     pub fn game<G: ConfigurableGame>(mut self) -> Self {
         self.0.add::<G>(Box::new(Words::<G> {
             scene: Scene::with_bars,
-            title: |_| G::NAME,
-            rules: |_| "",
-            training_time: |_| None,
-            idle_action: |_| None,
+            title: G::NAME,
+            rules: "",
+            training_time: None,
+            idle_action: None,
         }));
         self
     }
@@ -62,10 +62,10 @@ impl Page {
     pub fn game_with_look<G: ConfigurableGame + Look>(mut self) -> Self {
         self.0.add::<G>(Box::new(Words::<G> {
             scene: Scene::with_look,
-            title: G::title,
-            rules: G::rules_text,
-            training_time: G::training_time,
-            idle_action: G::idle_action,
+            title: G::TITLE,
+            rules: G::RULES_TEXT,
+            training_time: G::TRAINING_TIME,
+            idle_action: G::IDLE_ACTION,
         }));
         self
     }

@@ -64,13 +64,13 @@ pub struct Words<G: ConfigurableGame> {
     /// The scene of a game with these parameters.
     pub scene: fn(G) -> Scene<G>,
     /// The title for people.
-    pub title: fn(&G) -> &'static str,
+    pub title: &'static str,
     /// The rules in one line.
-    pub rules: fn(&G) -> &'static str,
+    pub rules: &'static str,
     /// The time that training takes with the defaults, in words.
-    pub training_time: fn(&G) -> Option<&'static str>,
+    pub training_time: Option<&'static str>,
     /// The action of a person who presses no key.
-    pub idle_action: fn(&G) -> Option<u32>,
+    pub idle_action: Option<u32>,
 }
 
 /// A game, its words and its scene.
@@ -86,11 +86,11 @@ impl<G: ConfigurableGame> Game<G> {
     pub fn shared(words: Words<G>, game: G) -> Rc<dyn Kind> {
         let facts = Facts {
             name: G::NAME,
-            title: (words.title)(&game),
-            rules: (words.rules)(&game),
-            training_time: (words.training_time)(&game),
+            title: words.title,
+            rules: words.rules,
+            training_time: words.training_time,
             actions: game.action_names(),
-            idle_action: (words.idle_action)(&game),
+            idle_action: words.idle_action,
             features: game.feature_names(),
             references: game.reference_scores(),
             max_steps: game.max_steps(),

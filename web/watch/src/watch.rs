@@ -12,7 +12,7 @@ use grove::rng::{draw, uniform};
 use grove::rollout::{ActionSelection, Choice};
 use grove::settings::TrainConfig;
 use grove::trainer::{read_game_name, read_policy_file};
-use grove::viewer::{SceneSize, Sprite, Wall};
+use grove::viewer::{Sprite, Wall};
 use serde_json::json;
 use std::rc::Rc;
 use wasm_bindgen::prelude::*;
@@ -331,8 +331,7 @@ impl Show {
 
     /// The layout of the games in a picture of this size, in pixels: `[columns, left, top, width, height, gap]`.
     pub fn board_layout(&self, width: u32, height: u32) -> Vec<u32> {
-        let scene_size = SceneSize::of(self.kind.info());
-        let wall = Wall::fit(scene_size, self.boards(), width, height);
+        let wall = Wall::fit(self.kind.info().size(), self.boards(), width, height);
         vec![wall.columns, wall.left, wall.top, wall.board_width, wall.board_height, wall.gap]
     }
 
