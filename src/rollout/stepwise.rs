@@ -43,8 +43,8 @@ impl<G: Rules> StepwiseBranches<G> {
     #[cfg_attr(not(feature = "kernels"), expect(unused_variables, reason = "all are on the host"))]
     fn new(device: &Device) -> Self {
         #[cfg(feature = "kernels")]
-        if let Some(branches) = DeviceBranches::new(device) {
-            return Self::Device(branches);
+        if device::has_kernels(device) {
+            return Self::Device(DeviceBranches::default());
         }
         Self::Host(Vec::new())
     }
@@ -76,7 +76,8 @@ impl<G: Rules> StepwiseRollout<G> {
         let mut trajectory = match &mut self.branches {
             #[cfg(feature = "kernels")]
             StepwiseBranches::Device(branches) => {
-                branches.collect(self.game, &self.config, keys, policy, &mut memory)
+                let (config, device) = (&self.config, &self.device);
+                branches.collect(self.game, config, keys, policy, &mut memory, device)
             }
             StepwiseBranches::Host(branches) => {
                 let branches = std::mem::take(branches);
@@ -97,7 +98,7 @@ impl<G: Rules> StepwiseRollout<G> {
         match &self.branches {
             StepwiseBranches::Host(envs) => env_state::pack_envs(self.game, envs),
             #[cfg(feature = "kernels")]
-            StepwiseBranches::Device(envs) => envs.export_state().await,
+            StepwiseBranches::Device(envs) => envs.download().await,
         }
     }
 
@@ -107,13 +108,14 @@ impl<G: Rules> StepwiseRollout<G> {
     /// If the number of words is wrong.
     pub fn import_state(&mut self, words: &[u32]) -> Result<(), EnvStatesError> {
         let groups = self.config.num_groups;
-        env_state::check_num_words(self.game, groups, words)?;
         match &mut self.branches {
             StepwiseBranches::Host(envs) => {
                 *envs = env_state::unpack_envs(self.game, groups, words)?
             }
             #[cfg(feature = "kernels")]
-            StepwiseBranches::Device(envs) => envs.import_state(words, groups),
+            StepwiseBranches::Device(envs) => {
+                *envs = DeviceBranches::upload(self.game, groups, words, &self.device)?
+            }
         }
         Ok(())
     }
