@@ -298,7 +298,7 @@ mod tests {
             let whole = minibatches(&shards, 2);
             let first = minibatches(&shards.clone().with_own_shards(0..2), 2);
             let second = minibatches(&shards.clone().with_own_shards(2..4), 2);
-            let from = shards.items_of(2).start as i32;
+            let from = shards.items_of(2..3).start as i32;
             for ((whole, first), second) in whole.iter().zip(first).zip(second) {
                 for shard in 0..2 {
                     assert_eq!(whole.shard(shard), first.shard(shard));

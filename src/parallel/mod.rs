@@ -18,9 +18,7 @@ mod threads;
 
 pub use error::TeamError;
 pub use nccl::NcclGroup;
-pub use shards::{
-    LeafThreads, Shards, left_siblings, shard_boundaries, sum_leaves, sum_tree, tree_nodes,
-};
+pub use shards::{LeafThreads, Shards, left_siblings, shard_boundaries, sum_leaves};
 pub use threads::thread_teams;
 
 use metered_link::MeteredLink;
@@ -210,7 +208,7 @@ impl Team {
     }
 
     /// Sums over all shards and returns the same result on every rank. `ours` are the partial sums
-    /// at the [`tree_nodes`] of this rank's shards, each of length `len`.
+    /// at the [nodes](Shards::own_nodes) of this rank's shards, each of length `len`.
     ///
     /// Every rank reduces one slice of the vectors and sends it to the others (reduce-scatter, then
     /// all-gather); two ranks exchange whole vectors instead. With one partial sum per rank, each sends
@@ -225,8 +223,8 @@ impl Team {
         len: PartialSumLen,
     ) -> Result<PartialSum, TeamError> {
         let Some(mut link) = self.lock_link() else {
-            let ours = ours.into_iter().map(|sum| (sum.shards.clone(), sum)).collect();
-            return Ok(sum_tree(shards.count(), ours, &PartialSum::add_next));
+            let [sum] = ours.try_into().expect("a rank alone has one node, the root");
+            return Ok(sum);
         };
         link.all_reduce(self, &self.shard_boundaries(shards.count()), ours, len)
     }
@@ -243,12 +241,12 @@ impl Team {
     ) -> Result<[f64; N], TeamError> {
         let first = shards.own_shards().start;
         let sum = |node: Range<usize>| {
-            let leaf = |at: usize| (at..at + 1, ours[node.start - first + at]);
+            let leaf = |at: usize| ours[node.start - first + at];
             let add = |a: [f64; N], b: [f64; N]| std::array::from_fn(|i| a[i] + b[i]);
-            let numbers = sum_tree(node.len(), (0..node.len()).map(leaf).collect(), &add).to_vec();
+            let numbers = sum_leaves(node.len(), LeafThreads::One, &leaf, &add).to_vec();
             PartialSum { shards: node, vector: Vec::new(), numbers }
         };
-        let ours = tree_nodes(shards.count(), &shards.own_shards()).into_iter().map(sum).collect();
+        let ours = shards.own_nodes().into_iter().map(sum).collect();
         let sum = self.all_reduce_shards(shards, ours, PartialSumLen { vector: 0, numbers: N })?;
         Ok(std::array::from_fn(|i| sum.numbers[i]))
     }

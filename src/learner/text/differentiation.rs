@@ -157,12 +157,7 @@ impl Differentiation<'_> {
         chosen: &'b [usize],
         shards: Range<usize>,
     ) -> &'b [usize] {
-        let items = if shards.is_empty() {
-            0..0
-        } else {
-            let [first, last] = [shards.start, shards.end - 1];
-            self.shards.items_of(first).start..self.shards.items_of(last).end
-        };
+        let items = self.shards.items_of(shards);
         let position = |item: usize| chosen.partition_point(|i| *i < item);
         &chosen[position(items.start)..position(items.end)]
     }

@@ -4,7 +4,7 @@
 use super::device;
 use super::differentiation::{Differentiation, TokenSums};
 use super::shard_sums::ShardSums;
-use crate::parallel::{PartialSumLen, TeamError, tree_nodes};
+use crate::parallel::{PartialSumLen, TeamError};
 use std::ops::Range;
 
 /// The gradient of an optimizer step, in the memory of the device that computed it.
@@ -51,7 +51,7 @@ impl Differentiation<'_> {
             return self.pipelined_gradient(chosen);
         }
         let mut max_ratio_distance = 0.0f64;
-        let local = tree_nodes(shards, &self.shards.own_shards()).into_iter().map(|range| {
+        let local = self.shards.own_nodes().into_iter().map(|range| {
             self.partial_sum_on_any_device(chosen, range).into_sum(&mut max_ratio_distance)
         });
         let numbers = TokenSums::NUM_ADDITIVE;

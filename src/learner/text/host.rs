@@ -6,7 +6,7 @@ use super::shard_sums::ShardSums;
 use crate::math::softmax::{Normalizer, logprob, prob};
 use crate::model::LANES;
 use crate::objective::d_logit;
-use crate::parallel::{LeafThreads, PartialSum, TeamError, left_siblings, sum_leaves, tree_nodes};
+use crate::parallel::{LeafThreads, PartialSum, TeamError, left_siblings, sum_leaves};
 use crate::text::{
     CompletionIndex, Retention, TextPass, TokenDecoder, inverse_temperature, normalize, restrict,
     run_in_region,
@@ -178,7 +178,7 @@ impl Differentiation<'_> {
     ) -> Result<(Vec<f32>, TokenSums), TeamError> {
         let mut max_ratio_distance = 0.0f64;
         let pieces = self.team.all_reduce_pipelined(self.shards, |send| {
-            let own = tree_nodes(self.shards.count(), &self.shards.own_shards());
+            let own = self.shards.own_nodes();
             let (last, others) = own.split_last().expect("every rank has a shard");
             let mut sum = |shards: Range<usize>| {
                 self.partial_sum(chosen, shards).into_sum(&mut max_ratio_distance)
