@@ -15,7 +15,7 @@ use std::ops::Range;
 /// The order in which the minibatches of an update take the games.
 pub(super) struct MinibatchOrder {
     /// Games of all minibatches, each sorted by part if there are several parts.
-    pub(super) order: Vec<u32>,
+    pub(super) order: Vec<i32>,
     /// Range of each minibatch in `order`.
     pub(super) ranges: Vec<Range<usize>>,
     /// Number of games per minibatch over all ranks.
@@ -31,7 +31,7 @@ impl FusedLearner {
         let (mut order, mut ranges) = (Vec::with_capacity(minibatches.len() * size), Vec::new());
         for minibatch in minibatches {
             let first = order.len();
-            order.extend(minibatch.games().iter().map(|env| *env as u32));
+            order.extend_from_slice(minibatch.games());
             if recording.parts.len() > 1 {
                 order[first..].sort_unstable();
             }

@@ -3,6 +3,7 @@
 use super::FusedLearner;
 use super::gradient::{TileRangeLaunch, gradient_kernel};
 use super::launches::{launch_count, launch_sum};
+use super::optimizer_kernels::{UNITS, adamw_kernel};
 use super::sharing::MinibatchOrder;
 use super::tiles::Spread;
 use super::update_kernels::{
@@ -113,8 +114,7 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
         check_inputs(learner, recording, advantages, &observer);
         let config = &learner.context.config;
         let device = advantages.summary.device();
-        let order_words: Vec<i32> = minibatches.order.iter().map(|env| *env as i32).collect();
-        let order_buffer = cube_ints(device::upload_indices(&order_words, &device));
+        let order_buffer = cube_ints(device::upload_indices(&minibatches.order, &device));
         let recording_summary = cube_tensor(advantages.summary.clone());
         let ratios_offset = MINIBATCH_COUNTS + minibatches.ranges.len();
         let len = ratios_offset + 2 * minibatches.size;
@@ -153,24 +153,19 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
         for (part, advantages) in self.recording.parts.iter().zip(&advantages.parts) {
             let part = self.part_buffers(part, advantages, first_env, reference.as_ref());
             if context.team.size() == 1 {
-                self.count_steps(&part, recording_summary);
+                launch_count(
+                    &self.order_buffer,
+                    &part.advantages,
+                    recording_summary,
+                    &self.summary,
+                    self.minibatches.ranges.len(),
+                    self.minibatches.size,
+                    self.part_sizes(part.first_env, part.num_envs),
+                );
             }
             first_env += part.num_envs;
             self.parts.push(part);
         }
-    }
-
-    /// Counts the steps that a part has of each minibatch.
-    fn count_steps(&self, part: &PartBuffers, recording_summary: &CubeTensor) {
-        launch_count(
-            &self.order_buffer,
-            &part.advantages,
-            recording_summary,
-            &self.summary,
-            self.minibatches.ranges.len(),
-            self.minibatches.size,
-            self.part_sizes(part.first_env, part.num_envs),
-        );
     }
 
     /// Collects the buffers of a part, including log-probabilities under the reference policy.
@@ -379,6 +374,28 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
         let max_games = self.items_per_launch(flops).next_multiple_of(GAME_UNITS);
         (0..num_games).step_by(max_games).map(move |first| first..num_games.min(first + max_games))
     }
+
+    /// Returns the means of the first `taken` minibatches, in the order of
+    /// [`AutodiffLearner::update`](crate::learner::AutodiffLearner), the parameters, and the state of the optimizer.
+    pub(super) fn finish(self, taken: usize) -> (Tensor<1>, Tensor<1>, AdamW) {
+        let config = &self.learner.context.config;
+        let (summary, update_sums) = (as_tensor(&self.summary), as_tensor(&self.update_sums));
+        let num_learnt = match LearntSteps::new(config, taken, self.minibatches.ranges.len()) {
+            // Without a minibatch all sums are 0, whatever they are divided by; a tensor cannot be empty.
+            LearntSteps::Minibatches(taken) => {
+                summary.narrow(0, MINIBATCH_COUNTS, taken.max(1)).sum()
+            }
+            LearntSteps::Epochs(epochs) => summary.narrow(0, LEARNT_STEPS, 1) * epochs as f32,
+        };
+        let step_means = update_sums.clone().narrow(0, 0, NUM_SUMS - 1) / num_learnt.clamp_min(1.0);
+        let means = vec![step_means, update_sums.narrow(0, NUM_SUMS - 1, 2) / taken.max(1) as f32];
+        let state = as_tensor(&self.param_states[0]);
+        let num_params = self.variant.mlp.num_params();
+        let part = |i: usize| state.clone().slice(i * num_params..(i + 1) * num_params);
+        let [params, first_moment, second_moment] = [0, 1, 2].map(part);
+        let optimizer = AdamW { first_moment, second_moment, steps: self.steps_taken };
+        (Tensor::cat(means, 0), params, optimizer)
+    }
 }
 
 impl<O: Observer> UpdateSteps for FusedUpdate<'_, O> {
@@ -408,38 +425,30 @@ impl<O: Observer> UpdateSteps for FusedUpdate<'_, O> {
         self.steps_taken += 1;
         let rate = self.learner.context.learning_rate(self.first_step + index as u64);
         let factors = adamw_factors(&config.optimizer, rate, self.steps_taken);
+        let (num_params, max_norm) = (self.variant.mlp.num_params(), config.update.max_grad_norm);
         let [before, after] = &self.param_states;
-        self.learner.step(&gradient, before, after, &self.update_sums, &factors);
+        // SAFETY: accesses stay below `num_params` and the number of sums.
+        unsafe {
+            adamw_kernel::launch_unchecked(
+                &before.client,
+                grid(before, num_params.div_ceil(UNITS)),
+                CubeDim::new_1d(UNITS as u32),
+                argument(&gradient),
+                argument(before),
+                argument(after),
+                argument(&self.update_sums),
+                factors.launch(),
+                max_norm as f32,
+                num_params,
+                max_norm > 0.0,
+            );
+        }
         self.param_states.swap(0, 1);
         if team.rounds_differently() {
             self.param_states[0] =
                 self.learner.broadcast_param_state(self.param_states[0].clone())?;
         }
         Ok(())
-    }
-}
-
-impl<O: Observer> FusedUpdate<'_, O> {
-    /// Returns the means of the first `taken` minibatches, in the order of
-    /// [`AutodiffLearner::update`](crate::learner::AutodiffLearner), the parameters, and the state of the optimizer.
-    pub(super) fn finish(self, taken: usize) -> (Tensor<1>, Tensor<1>, AdamW) {
-        let config = &self.learner.context.config;
-        let (summary, update_sums) = (as_tensor(&self.summary), as_tensor(&self.update_sums));
-        let num_learnt = match LearntSteps::new(config, taken, self.minibatches.ranges.len()) {
-            // Without a minibatch all sums are 0, whatever they are divided by; a tensor cannot be empty.
-            LearntSteps::Minibatches(taken) => {
-                summary.narrow(0, MINIBATCH_COUNTS, taken.max(1)).sum()
-            }
-            LearntSteps::Epochs(epochs) => summary.narrow(0, LEARNT_STEPS, 1) * epochs as f32,
-        };
-        let step_means = update_sums.clone().narrow(0, 0, NUM_SUMS - 1) / num_learnt.clamp_min(1.0);
-        let means = vec![step_means, update_sums.narrow(0, NUM_SUMS - 1, 2) / taken.max(1) as f32];
-        let state = as_tensor(&self.param_states[0]);
-        let num_params = self.variant.mlp.num_params();
-        let part = |i: usize| state.clone().slice(i * num_params..(i + 1) * num_params);
-        let [params, first_moment, second_moment] = [0, 1, 2].map(part);
-        let optimizer = AdamW { first_moment, second_moment, steps: self.steps_taken };
-        (Tensor::cat(means, 0), params, optimizer)
     }
 }
 
