@@ -17,13 +17,13 @@ pub(super) enum Gradient {
 }
 
 impl Gradient {
-    /// Copies the gradient to host memory: `[num_trainable]`. `sizes` are the numbers of elements of the parameters.
+    /// Copies the gradient to host memory: `[num_trainable]`.
     #[cfg_attr(not(text_kernels), expect(unused_variables, reason = "of devices"))]
-    pub fn into_host(self, sizes: &[usize]) -> Vec<f32> {
+    pub fn into_host(self, num_trainable: usize) -> Vec<f32> {
         match self {
             Self::Host(vector) => vector,
             #[cfg(text_kernels)]
-            Self::Device(gradient) => gradient.fetch(sizes),
+            Self::Device(gradient) => gradient.fetch(num_trainable),
         }
     }
 }

@@ -118,11 +118,11 @@ impl DeviceGradient {
         self.0.get_or_insert_with(|| more.zeros_like()).add(more, scale);
     }
 
-    /// Downloads the gradient of all trainable parameters, whose numbers of elements are `sizes`.
-    pub fn fetch(self, sizes: &[usize]) -> Vec<f32> {
+    /// Downloads the gradient of all trainable parameters, `[num_trainable]`.
+    pub fn fetch(self, num_trainable: usize) -> Vec<f32> {
         match self.0 {
             Some(all) => all.download(device::fetch),
-            None => vec![0.0; sizes.iter().sum()],
+            None => vec![0.0; num_trainable],
         }
     }
 }
@@ -135,7 +135,7 @@ pub(super) fn partial_sum(
 ) -> Option<ShardSums> {
     let chosen = differentiation.select_shards(chosen, shards.clone());
     let (gradient, sums) = gradient(differentiation, chosen)?;
-    let vector = gradient.fetch(&differentiation.decoder.trainable_sizes());
+    let vector = gradient.fetch(differentiation.decoder.num_trainable());
     Some(ShardSums::new(shards.clone(), vector, sums))
 }
 

@@ -5,9 +5,8 @@ use super::optimizer_kernels::{Portions, StepKernels};
 use crate::device;
 use crate::learner::Moments;
 use crate::learner::optimizer::{AdamWTensors, adamw_factors, clip_scale_tensor};
-use crate::learner::text::update::LanguageStepSettings;
+use crate::learner::text::LanguageUpdateSettings;
 use crate::math::adamw::Factors;
-use crate::settings::OptimizerConfig;
 use crate::text::{Arenas, TokenDecoder};
 use burn::tensor::Tensor;
 
@@ -70,10 +69,10 @@ pub(in crate::learner::text) fn step(
     decoder: &mut TokenDecoder,
     state: &mut DeviceMoments,
     gradient: DeviceGradient,
-    settings: LanguageStepSettings,
-    config: &OptimizerConfig,
+    learning_rate: f64,
+    settings: &LanguageUpdateSettings,
 ) -> Tensor<1> {
-    let LanguageStepSettings { max_norm, learning_rate } = settings;
+    let (config, max_norm) = (&settings.optimizer, settings.update.max_grad_norm);
     state.steps += 1;
     let decayed_factors = adamw_factors(config, learning_rate, state.steps);
     let mut gradient = gradient.0.unwrap_or_else(|| state.moments[0].zeros_like());
