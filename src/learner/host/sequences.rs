@@ -266,41 +266,6 @@ impl SequenceLearner {
             pool: Pool::default(),
         })
     }
-
-    /// Gradient and sums of a shard's games in a minibatch, accumulated over `count` parts.
-    fn differentiate(&self, inputs: &MinibatchInputs, shard: usize, count: usize) -> PartialSum {
-        let node = |(vector, sums): (Vec<f32>, [f64; NUM_SUMS])| PartialSum {
-            shards: shard..shard + 1,
-            vector,
-            numbers: sums.to_vec(),
-        };
-        let differentiate_part = |games: &[i32]| {
-            self.pool.with(|part| {
-                part.load(inputs.experience, games);
-                node(part.gradient(
-                    &*self.policy,
-                    inputs.max_partials,
-                    inputs.loss,
-                    &inputs.denominators,
-                ))
-            })
-        };
-        let games = inputs.minibatch.shard(shard);
-        let sums =
-            split_evenly(games, count).filter(|games| !games.is_empty()).map(differentiate_part);
-        let sum = sums.reduce(|sum, part| sum.add_reusing(part, |vector| self.give_back(vector)));
-        sum.unwrap_or_else(|| node((vec![0.0; self.policy.params().len()], [0.0; NUM_SUMS])))
-    }
-}
-
-/// Inputs of the gradient of a minibatch.
-struct MinibatchInputs<'a> {
-    experience: &'a HostExperience<'a>,
-    minibatch: &'a Minibatch,
-    /// Maximum number of partial gradients of a part.
-    max_partials: usize,
-    loss: &'a StepLoss,
-    denominators: StepDenominators,
 }
 
 impl HostLearner for SequenceLearner {
@@ -372,17 +337,33 @@ impl HostLearner for SequenceLearner {
     ) -> Result<PartialSum, TeamError> {
         let LearnerContext { config, batches, team } = &self.context;
         let shards = batches.shards(experience.counts.len());
+        // Maximum number of partial gradients of a part.
         let max_partials = MAX_PARTIALS.div_ceil(shards.count());
-        let inputs = MinibatchInputs { experience, minibatch, max_partials, loss, denominators };
         let parts = config.update.gradient_accumulation_steps.div_ceil(shards.count());
         let part_steps = shards.count() * max_partials * PARTIAL_STEPS;
         let parts = match self.policy.sizes().memory_size {
             0 => parts.max(denominators.steps as usize / part_steps),
             _ => parts,
         };
-        let leaf = |shard: usize| self.differentiate(&inputs, shard, parts);
-        let local = shards.compute_partial_sums(&leaf, &|vector| self.give_back(vector));
         let len = PartialSumLen { vector: self.policy.params().len(), numbers: NUM_SUMS };
+        let give_back = |vector| self.give_back(vector);
+        let leaf = |shard: usize| {
+            let node = |(vector, sums): (Vec<f32>, [f64; NUM_SUMS])| PartialSum {
+                shards: shard..shard + 1,
+                vector,
+                numbers: sums.to_vec(),
+            };
+            let differentiate_part = |games: &[i32]| {
+                self.pool.with(|part| {
+                    part.load(experience, games);
+                    node(part.gradient(&*self.policy, max_partials, loss, &denominators))
+                })
+            };
+            let games = split_evenly(minibatch.shard(shard), parts).filter(|part| !part.is_empty());
+            let sum = games.map(differentiate_part).reduce(|sum, part| sum.add_reusing(part, give_back));
+            sum.unwrap_or_else(|| node((vec![0.0; len.vector], [0.0; NUM_SUMS])))
+        };
+        let local = shards.compute_partial_sums(&leaf, &give_back);
         team.all_reduce_shards(&shards, local, len)
     }
 
