@@ -204,9 +204,7 @@ impl Workspace {
             }
             let mut rest = &values[..];
             for run in &runs {
-                let (values, others) = rest.split_at(run.len);
-                visit(*run, values);
-                rest = others;
+                visit(*run, rest.split_off(..run.len).expect("a value of each step"));
             }
         }
     }

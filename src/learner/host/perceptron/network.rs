@@ -21,10 +21,12 @@ const _: () = assert!(OBS_MULTIPLE.is_multiple_of(TILE_ROWS), "observations are 
 /// Layout of a network's parameters in a padded vector.
 #[derive(Clone, Debug)]
 pub struct PaddedLayout {
-    activation: Activation,
+    /// Activation function of the hidden layers.
+    pub activation: Activation,
     hidden: Vec<PaddedDense>,
     head: PaddedHead,
-    len: usize,
+    /// Length of a padded vector.
+    pub len: usize,
 }
 
 /// A hidden layer: weights `[rows, columns]`, row-major, then biases `[columns]`.
@@ -92,30 +94,15 @@ impl PaddedLayout {
         count
     }
 
-    /// Length of a padded vector.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
     /// Layer widths, features and actions included.
     pub fn widths(&self) -> Vec<usize> {
         let inputs = self.hidden.iter().map(|layer| layer.inputs);
         inputs.chain([self.head.inputs, self.head.actions]).collect()
     }
 
-    /// Activation function of the hidden layers.
-    pub fn activation(&self) -> Activation {
-        self.activation
-    }
-
     /// Features per observation.
     pub fn features(&self) -> usize {
         self.hidden[0].inputs
-    }
-
-    /// Distance between observations in a block.
-    pub fn obs_stride(&self) -> usize {
-        self.hidden[0].rows
     }
 
     /// Number of actions.
@@ -175,7 +162,8 @@ impl PaddedLayout {
 /// A network: padded parameters, and derived copies of the weights in other layouts.
 #[derive(Clone, Debug)]
 pub struct PaddedNetwork {
-    layout: PaddedLayout,
+    /// Layout of the parameters.
+    pub layout: PaddedLayout,
     params: Vec<f32>,
     /// Transposed weights of each hidden layer but the first, `[columns, rows]`.
     transposed: Vec<Vec<f32>>,
@@ -188,6 +176,7 @@ pub struct PaddedNetwork {
 pub struct SampleBlock {
     /// Offset of each sample's observation.
     starts: Vec<usize>,
+    /// Distance between observations.
     obs_stride: usize,
     /// Sparse form of the observations, if they are mostly 0.
     nonzeros: Nonzeros,
@@ -209,7 +198,7 @@ impl SampleBlock {
         let hidden: Vec<_> = layout.hidden.iter().map(|layer| zeros(layer.columns)).collect();
         Self {
             starts: vec![0; samples],
-            obs_stride: layout.obs_stride(),
+            obs_stride: layout.hidden[0].rows,
             nonzeros: Nonzeros::default(),
             derivatives: hidden.clone(),
             hidden,
@@ -251,11 +240,6 @@ impl PaddedNetwork {
         network
     }
 
-    /// Layout of the parameters.
-    pub fn layout(&self) -> &PaddedLayout {
-        &self.layout
-    }
-
     /// Padded parameters.
     pub fn params(&self) -> &[f32] {
         &self.params
@@ -288,7 +272,7 @@ impl PaddedNetwork {
     pub fn forward(&self, block: &mut SampleBlock, obs: &[f32], samples: usize) {
         let PaddedLayout { activation, hidden, head, .. } = &self.layout;
         let obs = Rows { values: obs, starts: &block.starts[..samples] };
-        block.nonzeros.list(obs, self.layout.obs_stride());
+        block.nonzeros.list(obs, block.obs_stride);
         let mut input: Option<Strided> = None;
         let buffers = block.hidden.iter_mut().zip(&mut block.derivatives);
         for (layer, (output, derivatives)) in hidden.iter().zip(buffers) {
