@@ -10,7 +10,7 @@ use super::{ActionSelection, EnvStatesError, RolloutKeys, action_key};
 use crate::data::host::ended_steps;
 use crate::data::{EpisodeStatus, GameSums, HostTrajectory, OBS_MULTIPLE, Trajectory};
 use crate::env::Rules;
-use crate::model::{Actor, LANES, Lanes, set_lane, splat};
+use crate::model::{Actor, LANES, set_lane, splat};
 use crate::settings::RolloutConfig;
 use burn::tensor::Device;
 use rayon::prelude::*;
@@ -34,6 +34,8 @@ struct Block<'a, G: Rules> {
     envs: &'a [EnvState<G>],
     /// Steps played of each game's episode before the first step; empty if all games start episodes.
     elapsed: &'a [u32],
+    /// Memory of the policy before the first step, `[games, memory_size]`; empty if it is the initial one.
+    memory: &'a [f32],
     obs: &'a mut [f32],
     actions: &'a mut [i32],
     logprobs: &'a mut [f32],
@@ -51,10 +53,12 @@ fn split_into_blocks<'a, G: Rules>(
     trajectory: &'a mut HostTrajectory,
 ) -> Vec<Block<'a, G>> {
     let (rows, stride) = (LANES * trajectory.num_steps, trajectory.obs_stride());
+    let memory_len = LANES * trajectory.memory.len() / trajectory.num_envs;
     let HostTrajectory {
-        obs, actions, logprobs, rewards, statuses, scores, legal, elapsed, ..
+        obs, actions, logprobs, rewards, statuses, scores, legal, elapsed, memory, ..
     } = trajectory;
     let mut elapsed = elapsed.chunks(LANES);
+    let mut memory = memory.chunks(memory_len.max(1));
     let mut obs = obs.chunks_mut(rows * stride);
     let mut actions = actions.chunks_mut(rows);
     let mut logprobs = logprobs.chunks_mut(rows);
@@ -67,6 +71,7 @@ fn split_into_blocks<'a, G: Rules>(
         first: index * LANES,
         envs,
         elapsed: elapsed.next().unwrap_or_default(),
+        memory: memory.next().unwrap_or_default(),
         obs: obs.next().unwrap_or_default(),
         actions: actions.next().unwrap_or_default(),
         logprobs: logprobs.next().unwrap_or_default(),
@@ -176,20 +181,6 @@ impl<G: Rules> NativeRollout<G> {
         self.memory = memory.to_vec();
     }
 
-    /// Loads the memory with which a block's games begin the iteration, `[memory_size][LANES]`.
-    fn load_memory<A: Actor>(&self, policy: &A, first: usize, games: usize) -> Vec<Lanes> {
-        let initial_memory = policy.initial_memory();
-        let mut memory = splat(&initial_memory);
-        if !self.memory.is_empty() {
-            for lane in 0..games {
-                let group = (first + lane) / self.config.group_size;
-                let row = &self.memory[group * initial_memory.len()..][..initial_memory.len()];
-                set_lane(&mut memory, lane, row);
-            }
-        }
-        memory
-    }
-
     /// Plays a block of games.
     fn play_block<A: Actor>(
         &self,
@@ -201,8 +192,11 @@ impl<G: Rules> NativeRollout<G> {
         let Block { first, envs, elapsed, .. } = block;
         let RolloutConfig { num_steps, group_size, auto_reset, .. } = self.config;
         let elapsed = |lane: usize| elapsed.get(lane).copied().unwrap_or(0);
-        let mut memory = self.load_memory(policy, first, envs.len());
         let initial_memory = policy.initial_memory();
+        let mut memory = splat(&initial_memory);
+        for (lane, row) in block.memory.chunks_exact(initial_memory.len().max(1)).enumerate() {
+            set_lane(&mut memory, lane, row);
+        }
         let first_index = keys.first_group as usize * group_size + first;
         let action_keys: [u32; LANES] =
             std::array::from_fn(|lane| action_key(keys.action, (first_index + lane) as u32));
