@@ -20,11 +20,6 @@ pub(super) fn games_per_cube(num_envs: usize) -> u32 {
     if num_envs < 32 * 1024 { 32 } else { 64 }
 }
 
-/// Maximum steps of a game per launch, where a step takes `iterations` iterations of loops.
-pub(super) fn max_steps_per_launch(iterations: usize) -> usize {
-    (MAX_LOOP_ITERATIONS / iterations).max(1)
-}
-
 /// The states in which a launch's games start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Origin {
