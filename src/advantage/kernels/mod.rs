@@ -38,20 +38,35 @@ pub fn compute_recording_advantages(
     let num_rows = launches.iter().map(LaunchSizes::num_cubes).sum();
     let like = cube_tensor(recording.parts[0].values.clone());
     let rows = uninit(&like, &[num_rows, summary::LEN], DType::F32);
-    let launcher = Launcher { rows, num_steps, rollout, config };
+    let launcher = Launcher { rows: &rows, num_steps, rollout, config };
     let mut first_row = 0;
     let mut parts = Vec::new();
     for (part, launch) in recording.parts.iter().zip(&launches) {
         parts.push(launcher.launch_part(part, launch, first_row));
         first_row += launch.num_cubes();
     }
-    RecordingAdvantages { learn_steps, parts, summary: launcher.launch_summary(num_rows) }
+    let summary = uninit(&rows, &[summary::LEN], DType::F32);
+    // SAFETY: accesses stay below `num_rows` and the length of the summary.
+    unsafe {
+        summary_kernel::launch_unchecked(
+            &rows.client,
+            CubeCount::new_single(),
+            CubeDim::new_1d((PARTIAL_SUMS * summary::LEN) as u32),
+            argument(&rows),
+            argument(&summary),
+            num_rows,
+            STD_EPSILON,
+            config.scale_rewards,
+        );
+    }
+    let summary = Tensor::from_primitive::<Cube>(summary);
+    RecordingAdvantages { learn_steps, parts, summary }
 }
 
 /// Inputs that the kernels of all parts have in common.
 struct Launcher<'a> {
     /// Rows of partial sums of all kernels, `[rows, summary::LEN]`.
-    rows: CubeTensor,
+    rows: &'a CubeTensor,
     /// Steps per game of the recording.
     num_steps: usize,
     rollout: &'a RolloutConfig,
@@ -59,7 +74,7 @@ struct Launcher<'a> {
 }
 
 impl Launcher<'_> {
-    /// Launches the first three kernels on a part; their rows of sums begin at `first_row`. Returns the part's
+    /// Launches the other three kernels on a part; their rows of sums begin at `first_row`. Returns the part's
     /// [`RecordingAdvantages::parts`].
     fn launch_part(
         &self,
@@ -126,25 +141,6 @@ impl Launcher<'_> {
             );
         }
         Tensor::from_primitive::<Cube>(advantages)
-    }
-
-    /// Launches the last kernel, which reduces all `num_rows` rows to the [`summary`].
-    fn launch_summary(&self, num_rows: usize) -> Tensor<1> {
-        let summary = uninit(&self.rows, &[summary::LEN], DType::F32);
-        // SAFETY: accesses stay below `num_rows` and the length of the summary.
-        unsafe {
-            summary_kernel::launch_unchecked(
-                &self.rows.client,
-                CubeCount::Static(1, 1, 1),
-                CubeDim::new_1d((PARTIAL_SUMS * summary::LEN) as u32),
-                argument(&self.rows),
-                argument(&summary),
-                num_rows,
-                STD_EPSILON,
-                self.config.scale_rewards,
-            );
-        }
-        Tensor::from_primitive::<Cube>(summary)
     }
 }
 
