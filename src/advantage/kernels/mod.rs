@@ -88,7 +88,11 @@ impl Launcher<'_> {
         let games = part.num_envs();
         let advantages = uninit(rows, &[learn_steps + 2, games], DType::F32);
         let sizes = || SizesLaunch::new(*num_steps, learn_steps, games, group_size);
-        let own_rows = |first, cubes| RowsLaunch::new(argument(rows), first, cubes);
+        let mut next_row = first_row;
+        let mut take_rows = |cubes| {
+            next_row += cubes;
+            RowsLaunch::new(argument(rows), next_row - cubes, cubes)
+        };
         let row = num_steps * games;
         let recorded = RecordedStepsLaunch::new(
             argument(&cube_ints(part.words.clone())),
@@ -112,7 +116,7 @@ impl Launcher<'_> {
                 dim,
                 recorded,
                 argument(&advantages),
-                own_rows(first_row, launch.credit_cubes),
+                take_rows(launch.credit_cubes),
                 sizes(),
                 config.discount as f32,
                 credits,
@@ -122,7 +126,7 @@ impl Launcher<'_> {
                 grid(rows, launch.compare_cubes),
                 dim,
                 argument(&advantages),
-                own_rows(first_row + launch.credit_cubes, launch.compare_cubes),
+                take_rows(launch.compare_cubes),
                 sizes(),
             );
             centre_kernel::launch_unchecked(
@@ -130,10 +134,7 @@ impl Launcher<'_> {
                 grid(rows, launch.centre_cubes),
                 dim,
                 argument(&advantages),
-                own_rows(
-                    first_row + launch.credit_cubes + launch.compare_cubes,
-                    launch.centre_cubes,
-                ),
+                take_rows(launch.centre_cubes),
                 sizes(),
                 launch.steps_per_unit,
                 STD_EPSILON,
