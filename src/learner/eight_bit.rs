@@ -21,6 +21,7 @@ use crate::math::block_quantized::{BLOCK, BlockCode, dequantize, num_blocks, qua
 use crate::rng::draw;
 use multiversion::multiversion;
 use rayon::prelude::*;
+use std::ops::Range;
 
 /// A moment of all parameters: a byte each, and the scale of each block in bf16.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,18 +40,11 @@ impl<B: BlockCode> QuantizedMoment<B> {
     }
 
     /// Rounds values to the nearest.
-    fn quantize(mut values: &[f32], sizes: &[usize]) -> Self {
+    fn quantize(values: &[f32], sizes: &[usize]) -> Self {
         let mut moment = Self::zeros(sizes);
-        let mut remaining = moment.as_mut_slice();
-        for len in sizes {
-            let MomentSlice { codes, scales } = remaining.split_off(*len);
-            let tensor =
-                values.split_off(..*len).expect("as many values as the sizes have together");
-            for ((block, codes), scale) in
-                tensor.chunks(BLOCK).zip(codes.chunks_mut(BLOCK)).zip(scales)
-            {
-                *scale = quantize(block, &[1 << 15; BLOCK], codes);
-            }
+        for (block, scale) in blocks(sizes).zip(&mut moment.scales) {
+            let codes = &mut moment.codes[block.clone()];
+            *scale = quantize(&values[block], &[1 << 15; BLOCK], codes);
         }
         moment
     }
@@ -58,15 +52,8 @@ impl<B: BlockCode> QuantizedMoment<B> {
     /// Converts the codes to f32, exactly.
     fn dequantize(&self, sizes: &[usize]) -> Vec<f32> {
         let mut values = vec![0.0; self.codes.len()];
-        let (mut rest, mut codes, mut scales) =
-            (&mut values[..], &self.codes[..], &self.scales[..]);
-        for len in sizes {
-            let message = "the sizes are those of the values";
-            let values = rest.split_off_mut(..*len).expect(message);
-            let codes = codes.split_off(..*len).expect(message);
-            let scales = scales.split_off(..num_blocks(*len)).expect(message);
-            let tensor = values.chunks_mut(BLOCK).zip(codes.chunks(BLOCK)).zip(scales);
-            tensor.for_each(|((values, block), scale)| dequantize(block, *scale, values));
+        for (block, scale) in blocks(sizes).zip(&self.scales) {
+            dequantize(&self.codes[block.clone()], *scale, &mut values[block]);
         }
         values
     }
@@ -74,6 +61,17 @@ impl<B: BlockCode> QuantizedMoment<B> {
     fn as_mut_slice(&mut self) -> MomentSlice<'_, B> {
         MomentSlice { codes: &mut self.codes, scales: &mut self.scales }
     }
+}
+
+/// The range of each block in tensors of these sizes, one tensor after another.
+fn blocks(sizes: &[usize]) -> impl Iterator<Item = Range<usize>> {
+    let tensors = sizes.iter().scan(0, |end, len| {
+        let start = std::mem::replace(end, *end + len);
+        Some(start..*end)
+    });
+    tensors.flat_map(|tensor| {
+        tensor.clone().step_by(BLOCK).map(move |start| start..tensor.end.min(start + BLOCK))
+    })
 }
 
 /// Consecutive blocks of a moment.
@@ -225,7 +223,6 @@ mod tests {
     use super::*;
     use crate::rng::uniform;
     use crate::settings::{OptimizerConfig, TrainConfig};
-    use std::ops::Range;
 
     /// Sizes that are not multiples of a block, and a tensor of several chunks.
     const SIZES: [usize; 5] = [1, 3 * BLOCK, BLOCK + 7, CHUNK_LEN + 5, 40];
