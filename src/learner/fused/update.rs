@@ -20,7 +20,7 @@ use crate::learner::counted_steps::LearntSteps;
 use crate::learner::means::{APPROX_KL, NUM_SUMS};
 use crate::learner::optimizer::{AdamW, adamw_factors};
 use crate::learner::schedule::{entropy_coef, first_optimizer_step};
-use crate::learner::train_state::TrainState;
+use crate::learner::train_state::{TrainState, broadcast_params, sum_over_ranks};
 use crate::learner::update::UpdateSteps;
 use crate::model::Observer;
 use crate::objective::{Coefficients, CoefficientsLaunch, LossConfig, LossForm};
@@ -251,8 +251,7 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
         let rows: usize = portions.iter().map(|portion| spread(portion.num_games).num_cubes).sum();
         if rows == 0 {
             // All games of this minibatch belong to other ranks.
-            let device = Tensor::<1>::from_primitive::<Cube>(params.clone()).device();
-            return cube_tensor(Tensor::<1>::zeros([width], &device));
+            return cube_tensor(Tensor::<1>::zeros([width], &as_tensor(params).device()));
         }
         let stride = tiling.row_len(mlp);
         let partials = uninit(params, &[rows, stride], DType::F32);
@@ -409,7 +408,12 @@ impl<O: Observer> UpdateSteps for FusedUpdate<'_, O> {
         index: usize,
         _minibatch: &Range<usize>,
     ) -> Result<Option<CubeTensor>, TeamError> {
-        self.learner.all_reduce_gradient(self.own_gradient(index)).map(Some)
+        let (local, team) = (self.own_gradient(index), &self.learner.context.team);
+        if team.size() == 1 {
+            return Ok(Some(local));
+        }
+        let num_params = self.variant.mlp.num_params();
+        Ok(Some(cube_tensor(sum_over_ranks(team, as_tensor(&local), num_params)?)))
     }
 
     fn approx_kl(&self, index: usize, gradient: &CubeTensor) -> f64 {
@@ -445,8 +449,10 @@ impl<O: Observer> UpdateSteps for FusedUpdate<'_, O> {
         }
         self.param_states.swap(0, 1);
         if team.rounds_differently() {
-            self.param_states[0] =
-                self.learner.broadcast_param_state(self.param_states[0].clone())?;
+            let state = as_tensor(&self.param_states[0]);
+            let params = broadcast_params(team, state.clone().narrow(0, 0, num_params))?;
+            let moments = state.narrow(0, num_params, 2 * num_params);
+            self.param_states[0] = cube_tensor(Tensor::cat(vec![params, moments], 0));
         }
         Ok(())
     }
