@@ -329,14 +329,13 @@ impl PieceSender<'_> {
     fn send_piece(&mut self, vector: &[f32], start: usize, numbers: &[f64]) {
         let range = start..self.end;
         self.end = start;
-        let piece_of = |node: &PartialSum| PartialSum {
-            shards: node.shards.clone(),
-            vector: node.vector[range.clone()].to_vec(),
-            numbers: if start == 0 { node.numbers.clone() } else { Vec::new() },
+        let piece = |shards: Range<usize>, vector: &[f32], numbers: &[f64]| PartialSum {
+            shards,
+            vector: vector[range.clone()].to_vec(),
+            numbers: if start == 0 { numbers.to_vec() } else { Vec::new() },
         };
-        let shards = self.last_shard..self.last_shard + 1;
-        let (vector, numbers) = (vector[range.clone()].to_vec(), numbers.to_vec());
-        let last = PartialSum { shards, vector, numbers };
+        let piece_of = |node: &PartialSum| piece(node.shards.clone(), &node.vector, &node.numbers);
+        let last = piece(self.last_shard..self.last_shard + 1, vector, numbers);
         let sum = self.left_sums.iter().rev().fold(last, |sum, left| piece_of(left).add_next(sum));
         (self.send)(self.complete_sums.iter().map(piece_of).chain([sum]).collect());
     }
@@ -353,8 +352,7 @@ impl PieceSender<'_> {
     /// Sends all further pieces, given the finished sum of the last shard.
     fn send_rest(&mut self, shard: &PartialSum) {
         while let Some(start) = self.starts.pop() {
-            let numbers: &[f64] = if start == 0 { &shard.numbers } else { &[] };
-            self.send_piece(&shard.vector, start, numbers);
+            self.send_piece(&shard.vector, start, &shard.numbers);
         }
     }
 }
