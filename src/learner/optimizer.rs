@@ -188,7 +188,8 @@ pub(super) struct SliceStep<'a> {
 /// Calls `step` with the factor that clips a gradient to `max_norm`, as [`clip_grad_norm`] does, and returns the norm
 /// before clipping.
 pub(super) fn clip_and_step(gradient: &[f32], max_norm: f64, step: impl FnOnce(f32)) -> f32 {
-    let norm = gradient_norm(gradient);
+    let squares: Vec<f64> = gradient.par_chunks(CHUNK_LEN).map(sum_squares).collect();
+    let norm = squares.iter().sum::<f64>().sqrt() as f32;
     step(if max_norm == 0.0 { 1.0 } else { adamw::clip_scale(norm, max_norm as f32) });
     norm
 }
@@ -239,12 +240,6 @@ pub fn clip_grad_norm(gradient: Tensor<1>, max_norm: f64) -> (Tensor<1>, Tensor<
 /// Factor by which [`clip_grad_norm`] scales a gradient of this norm, `[1]`; `None` if it does not clip.
 pub(super) fn clip_scale_tensor(norm: &Tensor<1>, max_norm: f64) -> Option<Tensor<1>> {
     (max_norm != 0.0).then(|| ((norm.clone() + 1e-6).recip() * max_norm).clamp_max(1.0))
-}
-
-/// Norm of a gradient in host memory.
-fn gradient_norm(gradient: &[f32]) -> f32 {
-    let squares: Vec<f64> = gradient.par_chunks(CHUNK_LEN).map(sum_squares).collect();
-    squares.iter().sum::<f64>().sqrt() as f32
 }
 
 /// Sums the squares of values.
