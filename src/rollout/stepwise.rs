@@ -159,9 +159,12 @@ impl<G: Rules> StepwiseRollout<G> {
         trajectory.resize(num_envs, steps, features);
         trajectory.enable_scores();
         trajectory.enable_masks(if G::MASKED { num_actions } else { 0 });
+        let stride = trajectory.obs_stride();
         for t in 0..steps {
             let obs = observe(self.game, &envs);
-            record_observations(t, &obs, &mut trajectory);
+            for (env, row) in obs.chunks_exact(features).enumerate() {
+                trajectory.obs[(env * steps + t) * stride..][..features].copy_from_slice(row);
+            }
             let obs = TensorData::new(obs, [num_envs, features]);
             let logits =
                 floats(memory.compute_logits(policy, Tensor::from_data(obs, &self.device)));
@@ -213,15 +216,6 @@ impl<G: Rules> StepwiseRollout<G> {
             ends.push(f32::from(played.has_ended()));
         }
         ends
-    }
-}
-
-/// Records the observations before step `t`, `[num_envs, num_features]`.
-fn record_observations(t: usize, obs: &[f32], trajectory: &mut HostTrajectory) {
-    let (steps, stride) = (trajectory.num_steps, trajectory.obs_stride());
-    let features = trajectory.num_features;
-    for (env, row) in obs.chunks_exact(features).enumerate() {
-        trajectory.obs[(env * steps + t) * stride..][..features].copy_from_slice(row);
     }
 }
 
