@@ -55,7 +55,16 @@ fn split_into_blocks<'a, G: Rules>(
     let (rows, stride) = (LANES * trajectory.num_steps, trajectory.obs_stride());
     let memory_len = LANES * trajectory.memory.len() / trajectory.num_envs;
     let HostTrajectory {
-        obs, actions, logprobs, rewards, statuses, scores, legal, elapsed, memory, ..
+        obs,
+        actions,
+        logprobs,
+        rewards,
+        statuses,
+        scores,
+        legal,
+        elapsed,
+        memory,
+        ..
     } = trajectory;
     let mut elapsed = elapsed.chunks(LANES);
     let mut memory = memory.chunks(memory_len.max(1));

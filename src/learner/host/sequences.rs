@@ -360,7 +360,8 @@ impl HostLearner for SequenceLearner {
                 })
             };
             let games = split_evenly(minibatch.shard(shard), parts).filter(|part| !part.is_empty());
-            let sum = games.map(differentiate_part).reduce(|sum, part| sum.add_reusing(part, give_back));
+            let sum =
+                games.map(differentiate_part).reduce(|sum, part| sum.add_reusing(part, give_back));
             sum.unwrap_or_else(|| node((vec![0.0; len.vector], [0.0; NUM_SUMS])))
         };
         let local = shards.compute_partial_sums(&leaf, &give_back);

@@ -197,7 +197,9 @@ impl Case {
         let means = [0, 1].map(|iteration| {
             let want = general.update(&trajectory, &advantages, &mask, iteration).expect("alone");
             let means = experience.update(native, iteration);
-            for (got, want) in means.values().into_iter().zip(floats(want).into_iter().map(f64::from)) {
+            for (got, want) in
+                means.values().into_iter().zip(floats(want).into_iter().map(f64::from))
+            {
                 let near = (got - want).abs() < 1e-4 * want.abs() + tolerance;
                 assert!(near, "{got}, not {want}: {self:?}");
             }

@@ -15,6 +15,7 @@ use crate::math::activation::activate_with_derivatives;
 use crate::model::LANES;
 use crate::settings::Activation;
 use multiversion::multiversion;
+use std::ops::Range;
 
 const _: () = assert!(OBS_MULTIPLE.is_multiple_of(TILE_ROWS), "observations are a product's rows");
 
@@ -207,9 +208,9 @@ impl SampleBlock {
         }
     }
 
-    /// Assigns the `len` observations from `first_slot` on to the samples from `first_sample` on.
-    pub fn assign_obs(&mut self, first_sample: usize, first_slot: usize, len: usize) {
-        let starts = self.starts[first_sample..first_sample + len].iter_mut();
+    /// Assigns the observations from `first_slot` on to some samples.
+    pub fn assign_obs(&mut self, samples: Range<usize>, first_slot: usize) {
+        let starts = self.starts[samples].iter_mut();
         starts.zip(first_slot..).for_each(|(start, slot)| *start = slot * self.obs_stride);
     }
 
