@@ -50,11 +50,8 @@ impl AdamW {
 
 /// Parameters and their moments, which a step of AdamW replaces: of equal shape.
 pub(super) struct AdamWTensors {
-    /// The parameters.
     pub params: Tensor<1>,
-    /// Their first moment.
     pub first: Tensor<1>,
-    /// Their second moment.
     pub second: Tensor<1>,
 }
 
@@ -175,7 +172,6 @@ impl StepFactors {
 /// A step of consecutive parameters, which one thread performs.
 #[derive(Clone, Copy)]
 pub(super) struct SliceStep<'a> {
-    /// Factors of the step.
     pub factors: &'a Factors,
     /// Factor that clips the gradient.
     pub scale: f32,

@@ -24,7 +24,6 @@ struct Case {
     games: usize,
     /// One observation value in `one_in` is nonzero.
     one_in: u32,
-    /// Whether actions are masked.
     is_masked: bool,
     activation: Activation,
     config: TrainConfig,

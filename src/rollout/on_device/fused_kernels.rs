@@ -65,13 +65,9 @@ pub(super) struct PartRollout<'a, G: Rules> {
 /// Compile-time parameters of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct PlayVariant<G> {
-    /// The game.
     game: G,
-    /// Starting states of the games.
     origin: Origin,
-    /// Whether branch points are stored.
     stores_branches: bool,
-    /// Shape of the policy.
     shape: MlpShape,
     /// Games and units of a cube.
     workgroup: Workgroup,
@@ -90,15 +86,11 @@ struct Games {
     values: Buffer<f32>,
     /// Scores and steps of the current episodes before the first step, `[2, count]`.
     initial_episodes: Buffer<f32>,
-    /// Groups of the iteration.
     groups: Groups,
     /// Index of the part's first game within the iteration.
     first_env: usize,
-    /// Number of games in the part.
     count: usize,
-    /// Number of steps of the iteration.
     num_steps: usize,
-    /// Key of the iteration's actions.
     action_key: u32,
 }
 

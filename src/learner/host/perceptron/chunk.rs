@@ -30,7 +30,6 @@ pub struct Workspace {
 struct StepRun {
     /// Index of the game among those passed.
     game: usize,
-    /// Slots of the steps.
     slots: Range<usize>,
     /// Samples of the block that they become.
     samples: Range<usize>,
@@ -59,13 +58,9 @@ fn divide_into_blocks(experience: &HostExperience, games: &[i32]) -> Vec<Vec<Ste
 /// Inputs of the gradient of a minibatch, shared by its chunks.
 #[derive(Clone, Copy, Debug)]
 pub struct GradientInputs<'a> {
-    /// The network in training.
     pub network: &'a PaddedNetwork,
-    /// Steps to learn from.
     pub experience: &'a HostExperience<'a>,
-    /// The loss.
     pub loss: &'a StepLoss,
-    /// Denominators of the step weights.
     pub denominators: StepDenominators,
 }
 
