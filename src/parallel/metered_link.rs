@@ -38,12 +38,6 @@ impl SumPlan {
         Self { num_ranks, rank, num_shards, len, nodes, is_direct, adder: index % num_ranks }
     }
 
-    /// The other ranks.
-    fn others(&self) -> impl Iterator<Item = usize> {
-        let rank = self.rank;
-        (0..self.num_ranks).filter(move |other| *other != rank)
-    }
-
     /// The slice of a vector that a rank reduces.
     fn slice(&self, rank: usize) -> Range<usize> {
         let (len, num_ranks) = (self.len.vector, self.num_ranks);
@@ -132,7 +126,8 @@ impl MeteredLink {
         let outbox: Vec<&[u8]> = outbox.iter().map(|bytes| &bytes[..]).collect();
         let mut inbox: Vec<&mut [u8]> = received.iter_mut().map(|bytes| &mut bytes[..]).collect();
         self.exchange(&outbox, &mut inbox)?;
-        let sent_numbers: usize = plan.others().map(|other| plan.num_numbers(other)).sum();
+        let others = (0..plan.num_ranks).filter(|other| *other != rank);
+        let sent_numbers: usize = others.map(|other| plan.num_numbers(other)).sum();
         let number_bytes = (ours.len() * size_of::<f64>() * sent_numbers) as u64;
         let sent_bytes: u64 = outbox.iter().map(|bytes| bytes.len() as u64).sum();
         self.traffic.other_bytes += number_bytes;
