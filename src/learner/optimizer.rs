@@ -108,12 +108,14 @@ impl<M: Moment> Moments<M> {
     /// Converts the moments to another number format, rounding to the nearest.
     pub(super) fn convert<N: Moment>(&self) -> Moments<N> {
         // Half of the spacing rounds to the nearest.
-        let convert = |values: &[M]| values.iter().map(|x| N::round(x.widen(), 1 << 15)).collect();
-        Moments {
-            first_moment: convert(&self.first_moment),
-            second_moment: convert(&self.second_moment),
-            steps: self.steps,
-        }
+        self.map(|values| values.iter().map(|x| N::round(x.widen(), 1 << 15)).collect())
+    }
+
+    /// Replaces each of the two moments by `convert` of it.
+    pub(super) fn map<N>(&self, convert: impl Fn(&[M]) -> Vec<N>) -> Moments<N> {
+        let [first_moment, second_moment] =
+            [&self.first_moment, &self.second_moment].map(|values| convert(values));
+        Moments { first_moment, second_moment, steps: self.steps }
     }
 
     /// Performs [`AdamW::step`] in place with `gradient * scale`, on all threads.

@@ -113,12 +113,7 @@ impl HostLearner for PerceptronLearner {
     }
 
     fn moments(&self) -> Moments {
-        let layout = &self.network.layout;
-        Moments {
-            first_moment: layout.unpad(&self.moments.first_moment),
-            second_moment: layout.unpad(&self.moments.second_moment),
-            steps: self.moments.steps,
-        }
+        self.moments.map(|values| self.network.layout.unpad(values))
     }
 
     fn reference_params(&self) -> Option<Vec<f32>> {
@@ -129,11 +124,7 @@ impl HostLearner for PerceptronLearner {
     fn restore(&mut self, params: &[f32], moments: &Moments, reference: Option<&[f32]>) {
         let layout = self.network.layout.clone();
         self.network = PaddedNetwork::new(&layout, layout.pad(params));
-        self.moments = Moments {
-            first_moment: layout.pad(&moments.first_moment),
-            second_moment: layout.pad(&moments.second_moment),
-            steps: moments.steps,
-        };
+        self.moments = moments.map(|values| layout.pad(values));
         if let (Some(network), Some(params)) = (&mut self.reference, reference) {
             *network = PaddedNetwork::new(&layout, layout.pad(params));
         }
