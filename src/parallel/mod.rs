@@ -284,7 +284,7 @@ impl Team {
     /// If a rank has ended or does not respond.
     pub fn all_gather_numbers(&self, ours: &[f64]) -> Result<Vec<Vec<f64>>, TeamError> {
         let Some(mut link) = self.lock_link() else { return Ok(vec![ours.to_vec()]) };
-        link.all_gather(self, ours, vec![vec![0.0; ours.len()]; self.size()])
+        link.all_gather(self, ours, |_| ours.len())
     }
 
     /// Collects the bytes of every rank, of any length, in order of rank.
@@ -294,7 +294,7 @@ impl Team {
     pub fn all_gather(&self, ours: &[u8]) -> Result<Vec<Vec<u8>>, TeamError> {
         let lengths = self.all_gather_numbers(&[ours.len() as f64])?;
         let Some(mut link) = self.lock_link() else { return Ok(vec![ours.to_vec()]) };
-        link.all_gather(self, ours, lengths.iter().map(|len| vec![0; len[0] as usize]).collect())
+        link.all_gather(self, ours, |rank| lengths[rank][0] as usize)
     }
 
     /// Returns the bytes of rank 0 on every rank; `ours` is ignored on the others.
