@@ -195,8 +195,10 @@ impl Differentiation<'_> {
             let shard = self.shard_sum(chosen, last.end - 1, on_layer);
             sender.send_rest(&shard.into_sum(&mut max_ratio_distance));
         })?;
-        let (gradient, numbers) = join_pieces(pieces, self.decoder.num_trainable());
-        Ok((gradient, TokenSums::from_additive(&numbers, max_ratio_distance)))
+        // They come from the end of the gradient to its start, and the numbers with the last.
+        let numbers = &pieces.last().expect("a layer or more").numbers;
+        let vectors: Vec<&[f32]> = pieces.iter().rev().map(|piece| &piece.vector[..]).collect();
+        Ok((vectors.concat(), TokenSums::from_additive(numbers, max_ratio_distance)))
     }
 
     /// Computes gradient and sums of the chosen groups in a node's shards.
@@ -355,17 +357,4 @@ impl PieceSender<'_> {
             self.send_piece(&shard.vector, start, &shard.numbers);
         }
     }
-}
-
-/// Joins the summed pieces, which come from the end of the gradient to its start, to the gradient, `[count]`, and the
-/// numbers of the last piece.
-fn join_pieces(pieces: Vec<PartialSum>, count: usize) -> (Vec<f32>, Vec<f64>) {
-    let mut end = count;
-    let (mut gradient, mut numbers) = (vec![0.0; end], Vec::new());
-    for piece in pieces {
-        let start = end - piece.vector.len();
-        gradient[start..end].copy_from_slice(&piece.vector);
-        (end, numbers) = (start, piece.numbers);
-    }
-    (gradient, numbers)
 }
