@@ -32,13 +32,13 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A transport of bytes between the ranks of a run.
 pub trait Link: Send {
-    /// Sends `outbox[i]` to rank `i` and fills `inbox[i]` with the message from rank `i`. Both
-    /// sides know the length of a message. Messages to the rank itself are empty, and an empty
-    /// message need not be waited for.
+    /// Sends `outbox[i]` to rank `i` and returns the message from each rank, that from rank `i` of
+    /// `lens[i]` bytes: both sides know the length of a message. Messages to the rank itself are
+    /// empty, and an empty message need not be waited for.
     ///
     /// # Errors
     /// If a rank has ended, or has not responded within the timeout.
-    fn exchange(&mut self, outbox: &[&[u8]], inbox: &mut [&mut [u8]]) -> Result<(), TeamError>;
+    fn exchange(&mut self, outbox: &[&[u8]], lens: &[usize]) -> Result<Vec<Vec<u8>>, TeamError>;
 }
 
 /// A rank's handle to the group of ranks that share a run, with their collective operations.

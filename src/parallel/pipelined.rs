@@ -61,10 +61,14 @@ mod tests {
     }
 
     impl Link for CountingLink {
-        fn exchange(&mut self, outbox: &[&[u8]], inbox: &mut [&mut [u8]]) -> Result<(), TeamError> {
-            self.link.exchange(outbox, inbox)?;
+        fn exchange(
+            &mut self,
+            outbox: &[&[u8]],
+            lens: &[usize],
+        ) -> Result<Vec<Vec<u8>>, TeamError> {
+            let received = self.link.exchange(outbox, lens)?;
             self.exchanges.fetch_add(1, Ordering::Relaxed);
-            Ok(())
+            Ok(received)
         }
     }
 

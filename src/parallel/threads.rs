@@ -46,7 +46,7 @@ impl SharedQueues {
 }
 
 impl Link for ThreadLink {
-    fn exchange(&mut self, outbox: &[&[u8]], inbox: &mut [&mut [u8]]) -> Result<(), TeamError> {
+    fn exchange(&mut self, outbox: &[&[u8]], lens: &[usize]) -> Result<Vec<Vec<u8>>, TeamError> {
         let Self { rank, size, timeout, .. } = *self;
         // The message to this rank itself is empty, and there at once.
         let messages: Vec<_> = outbox.iter().map(|message| message.to_vec()).collect();
@@ -56,7 +56,8 @@ impl Link for ThreadLink {
         }
         self.shared.changed.notify_all();
         let mut stopwatch = Stopwatch::start();
-        for (from, inbox) in inbox.iter_mut().enumerate() {
+        let mut received = Vec::with_capacity(size);
+        for (from, len) in lens.iter().enumerate() {
             let message = loop {
                 if let Some(message) = queues.messages[from * size + rank].pop_front() {
                     break message;
@@ -71,9 +72,10 @@ impl Link for ThreadLink {
                 let woken = self.shared.changed.wait_timeout(queues, next_wait);
                 queues = woken.unwrap_or_else(PoisonError::into_inner).0;
             };
-            inbox.copy_from_slice(&message);
+            assert_eq!(message.len(), *len, "the length of the message from rank {from}");
+            received.push(message);
         }
-        Ok(())
+        Ok(received)
     }
 }
 
