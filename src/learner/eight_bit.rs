@@ -57,10 +57,6 @@ impl<B: BlockCode> QuantizedMoment<B> {
         }
         values
     }
-
-    fn as_mut_slice(&mut self) -> MomentSlice<'_, B> {
-        MomentSlice { codes: &mut self.codes, scales: &mut self.scales }
-    }
 }
 
 /// The range of each block in tensors of these sizes, one tensor after another.
@@ -72,21 +68,6 @@ fn blocks(sizes: &[usize]) -> impl Iterator<Item = Range<usize>> {
     tensors.flat_map(|tensor| {
         tensor.clone().step_by(BLOCK).map(move |start| start..tensor.end.min(start + BLOCK))
     })
-}
-
-/// Consecutive blocks of a moment.
-struct MomentSlice<'a, B> {
-    codes: &'a mut [B],
-    scales: &'a mut [u16],
-}
-
-impl<B> MomentSlice<'_, B> {
-    /// Takes the first `len` codes, whole blocks of a tensor, and their scales.
-    fn split_off(&mut self, len: usize) -> Self {
-        let message = "the sizes are those of the values";
-        let codes = self.codes.split_off_mut(..len).expect(message);
-        Self { codes, scales: self.scales.split_off_mut(..num_blocks(len)).expect(message) }
-    }
 }
 
 /// Optimizer state in host memory, with moments of 8 bits.
@@ -109,8 +90,10 @@ struct TensorPart<'a> {
     factors: &'a Factors,
     params: &'a mut [f32],
     gradient: &'a [f32],
-    first: MomentSlice<'a, i8>,
-    second: MomentSlice<'a, u8>,
+    first_codes: &'a mut [i8],
+    second_codes: &'a mut [u8],
+    first_scales: &'a mut [u16],
+    second_scales: &'a mut [u16],
 }
 
 impl EightBitMoments {
@@ -150,8 +133,9 @@ impl EightBitMoments {
     ) {
         self.steps += 1;
         let StepFactors { decayed, undecayed, key } = StepFactors::new(settings, self.steps);
-        let (mut first, mut second) =
-            (self.first_moment.as_mut_slice(), self.second_moment.as_mut_slice());
+        let (first, second) = (&mut self.first_moment, &mut self.second_moment);
+        let (mut first_codes, mut second_codes) = (&mut first.codes[..], &mut second.codes[..]);
+        let (mut first_scales, mut second_scales) = (&mut first.scales[..], &mut second.scales[..]);
         let (mut parts, mut start) = (Vec::new(), 0);
         let mut undecayed_ranges = settings.undecayed.iter().peekable();
         for size in &self.sizes {
@@ -159,14 +143,17 @@ impl EightBitMoments {
             let end = start + size;
             while start < end {
                 let len = CHUNK_LEN.min(end - start);
+                let blocks = num_blocks(len);
                 let message = "the sizes are those of the parameters";
                 parts.push(TensorPart {
                     start,
                     factors: if is_undecayed { &undecayed } else { &decayed },
                     params: params.split_off_mut(..len).expect(message),
                     gradient: gradient.split_off(..len).expect(message),
-                    first: first.split_off(len),
-                    second: second.split_off(len),
+                    first_codes: first_codes.split_off_mut(..len).expect(message),
+                    second_codes: second_codes.split_off_mut(..len).expect(message),
+                    first_scales: first_scales.split_off_mut(..blocks).expect(message),
+                    second_scales: second_scales.split_off_mut(..blocks).expect(message),
                 });
                 start += len;
             }
@@ -179,10 +166,10 @@ impl EightBitMoments {
 /// Performs a step on a part.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn step_part(part: TensorPart, scale: f32, key: u32) {
-    let TensorPart { start, factors, params, gradient, first, second } = part;
+    let TensorPart { start, factors, params, gradient, .. } = part;
     let blocks = params.chunks_mut(BLOCK).zip(gradient.chunks(BLOCK));
-    let codes = first.codes.chunks_mut(BLOCK).zip(second.codes.chunks_mut(BLOCK));
-    let scales = first.scales.iter_mut().zip(second.scales);
+    let codes = part.first_codes.chunks_mut(BLOCK).zip(part.second_codes.chunks_mut(BLOCK));
+    let scales = part.first_scales.iter_mut().zip(part.second_scales);
     for (index, ((block, codes), scales)) in blocks.zip(codes).zip(scales).enumerate() {
         let start = (start + index * BLOCK) as u32;
         let step = SliceStep { factors, scale, key, start };
