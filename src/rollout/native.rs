@@ -92,14 +92,6 @@ fn split_into_blocks<'a, G: Rules>(
     envs.chunks(LANES).enumerate().map(block).collect()
 }
 
-/// Results of a block.
-struct PlayedBlock<G: Rules> {
-    /// Branch points among its games.
-    branches: Vec<Branch<G>>,
-    /// Sums over the steps of each game.
-    sums: Vec<GameSums>,
-}
-
 /// Branch point of a group with its environment.
 struct Branch<G: Rules> {
     group: usize,
@@ -136,15 +128,15 @@ impl<G: Rules> NativeRollout<G> {
         let envs = env_state::start_envs(self.game, &self.config, keys, &self.branches);
         let points = env_state::draw_branch_points(&self.config, keys);
         self.prepare(trajectory);
-        let blocks: Vec<PlayedBlock<G>> = split_into_blocks(&envs, trajectory)
+        let (branches, sums): (Vec<_>, Vec<_>) = split_into_blocks(&envs, trajectory)
             .into_par_iter()
             .map(|block| self.play_block(policy, keys, &points, block))
-            .collect();
-        let mut branches: Vec<_> = blocks.iter().flat_map(|block| &block.branches).collect();
+            .unzip();
+        let mut branches: Vec<Branch<G>> = branches.into_iter().flatten().collect();
         branches.sort_by_key(|branch| branch.group);
         self.branches = branches.iter().map(|branch| branch.env).collect();
         self.memory = branches.iter().flat_map(|branch| &branch.memory).copied().collect();
-        blocks.into_iter().flat_map(|block| block.sums).collect()
+        sums.concat()
     }
 
     /// Makes room in a trajectory, and records how its games continue those of the last iteration.
@@ -190,14 +182,14 @@ impl<G: Rules> NativeRollout<G> {
         self.memory = memory.to_vec();
     }
 
-    /// Plays a block of games.
+    /// Plays a block of games. Returns the branch points among them, and the sums over the steps of each.
     fn play_block<A: Actor>(
         &self,
         policy: &A,
         keys: RolloutKeys,
         points: &[BranchPoint],
         mut block: Block<G>,
-    ) -> PlayedBlock<G> {
+    ) -> (Vec<Branch<G>>, Vec<GameSums>) {
         let Block { first, envs, elapsed, .. } = block;
         let RolloutConfig { num_steps, group_size, auto_reset, .. } = self.config;
         let elapsed = |lane: usize| elapsed.get(lane).copied().unwrap_or(0);
@@ -213,7 +205,10 @@ impl<G: Rules> NativeRollout<G> {
         let mut lanes = EnvLanes::new(envs);
         let (mut played, mut sums) = (StepResultLanes::default(), SumLanes::default());
         // Groups with games in this block may branch from them.
-        let groups = first / group_size..=(first + envs.len() - 1) / group_size;
+        let games = first..first + envs.len();
+        let groups = points.iter().enumerate().take(games.end.div_ceil(group_size));
+        let own_points =
+            groups.skip(first / group_size).filter(|(_, point)| games.contains(&point.env));
         let mut branches = Vec::new();
         for t in 0..num_steps {
             let logits = policy.compute_logits(self.game, &lanes, &mut memory);
@@ -226,16 +221,11 @@ impl<G: Rules> NativeRollout<G> {
                     set_lane(&mut memory, lane, &initial_memory);
                 }
             }
-            for group in groups.clone() {
-                if let Some(point) = points.get(group)
-                    && point.step == t + 1
-                    && (first..first + envs.len()).contains(&point.env)
-                {
-                    let lane = point.env - first;
-                    let memory = memory.iter().map(|lanes| lanes[lane]).collect();
-                    let env = lanes.env(lane).branch(elapsed(lane), point.step);
-                    branches.push(Branch { group, env, memory });
-                }
+            for (group, point) in own_points.clone().filter(|(_, point)| point.step == t + 1) {
+                let lane = point.env - first;
+                let memory = memory.iter().map(|lanes| lanes[lane]).collect();
+                let env = lanes.env(lane).branch(elapsed(lane), point.step);
+                branches.push(Branch { group, env, memory });
             }
         }
         let game_sums = |(lane, statuses): (usize, &[EpisodeStatus])| GameSums {
@@ -246,7 +236,7 @@ impl<G: Rules> NativeRollout<G> {
             steps: if auto_reset { num_steps as f64 } else { sums.steps[lane].into() },
         };
         let sums = block.statuses.chunks_exact(num_steps).enumerate().map(game_sums).collect();
-        PlayedBlock { branches, sums }
+        (branches, sums)
     }
 }
 
