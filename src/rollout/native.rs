@@ -54,27 +54,15 @@ fn split_into_blocks<'a, G: Rules>(
 ) -> Vec<Block<'a, G>> {
     let (rows, stride) = (LANES * trajectory.num_steps, trajectory.obs_stride());
     let memory_len = LANES * trajectory.memory.len() / trajectory.num_envs;
-    let HostTrajectory {
-        obs,
-        actions,
-        logprobs,
-        rewards,
-        statuses,
-        scores,
-        legal,
-        elapsed,
-        memory,
-        ..
-    } = trajectory;
-    let mut elapsed = elapsed.chunks(LANES);
-    let mut memory = memory.chunks(memory_len.max(1));
-    let mut obs = obs.chunks_mut(rows * stride);
-    let mut actions = actions.chunks_mut(rows);
-    let mut logprobs = logprobs.chunks_mut(rows);
-    let mut rewards = rewards.chunks_mut(rows);
-    let mut statuses = statuses.chunks_mut(rows);
-    let mut scores = scores.chunks_mut(rows);
-    let mut legal = legal.chunks_mut(rows);
+    let mut elapsed = trajectory.elapsed.chunks(LANES);
+    let mut memory = trajectory.memory.chunks(memory_len.max(1));
+    let mut obs = trajectory.obs.chunks_mut(rows * stride);
+    let mut actions = trajectory.actions.chunks_mut(rows);
+    let mut logprobs = trajectory.logprobs.chunks_mut(rows);
+    let mut rewards = trajectory.rewards.chunks_mut(rows);
+    let mut statuses = trajectory.statuses.chunks_mut(rows);
+    let mut scores = trajectory.scores.chunks_mut(rows);
+    let mut legal = trajectory.legal.chunks_mut(rows);
     // Each block of an empty buffer is empty.
     let block = |(index, envs): (usize, &'a [EnvState<G>])| Block {
         first: index * LANES,
