@@ -26,8 +26,8 @@ impl Minibatch {
     /// Creates a minibatch of `size` games from the local ones, of which each local stratum contributes a range.
     fn new(size: usize, games: Vec<i32>, shards: &Shards, taken: &[Range<usize>]) -> Self {
         let (mut end, mut rest) = (0, taken);
-        let next_end = |shard| {
-            let (strata, others) = rest.split_at(shards.strata_of(shard).len());
+        let next_end = |shard: usize| {
+            let (strata, others) = rest.split_at(shards.strata_of(shard..shard + 1).len());
             rest = others;
             end += strata.iter().map(Range::len).sum::<usize>();
             end
@@ -309,7 +309,7 @@ mod tests {
                 for (coarse, fine) in minibatches(shards.clone()).iter().zip(&fine) {
                     assert_eq!(coarse.games(), fine.games());
                     for shard in 0..count {
-                        let strata = shards.strata_of(shard);
+                        let strata = shards.strata_of(shard..shard + 1);
                         let parts: Vec<i32> = strata.flat_map(|i| fine.shard(i)).copied().collect();
                         assert_eq!(coarse.shard(shard), parts);
                     }

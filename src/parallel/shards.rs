@@ -52,18 +52,23 @@ impl Shards {
         Self { num_strata, ..self }
     }
 
-    /// The range of strata of a shard.
-    pub fn strata_of(&self, shard: usize) -> Range<usize> {
-        self.first_stratum_of(shard)..self.first_stratum_of(shard + 1)
+    /// The strata of consecutive shards.
+    pub fn strata_of(&self, shards: Range<usize>) -> Range<usize> {
+        let first_of = |shard: usize| shard * self.num_strata / self.count;
+        first_of(shards.start)..first_of(shards.end)
+    }
+
+    /// The items of consecutive strata.
+    fn items_of_strata(&self, strata: Range<usize>) -> Range<usize> {
+        let first_of =
+            |stratum: usize| stratum * self.num_items / self.num_strata * self.units_per_item;
+        first_of(strata.start)..first_of(strata.end)
     }
 
     /// The index and the items of each stratum of the owned shards.
     pub fn own_strata(&self) -> impl Iterator<Item = (usize, Range<usize>)> + '_ {
-        let own_strata = self.first_stratum_of(self.own_shards.start)
-            ..self.first_stratum_of(self.own_shards.end);
-        own_strata.map(|stratum| {
-            (stratum, self.first_item_of_stratum(stratum)..self.first_item_of_stratum(stratum + 1))
-        })
+        let own_strata = self.strata_of(self.own_shards());
+        own_strata.map(|stratum| (stratum, self.items_of_strata(stratum..stratum + 1)))
     }
 
     /// Number of shards.
@@ -83,8 +88,7 @@ impl Shards {
 
     /// The items of consecutive shards.
     pub fn items_of(&self, shards: Range<usize>) -> Range<usize> {
-        let first_item_of = |shard| self.first_item_of_stratum(self.first_stratum_of(shard));
-        first_item_of(shards.start)..first_item_of(shards.end)
+        self.items_of_strata(self.strata_of(shards))
     }
 
     /// The items of an owned shard, as indices into this rank's items.
@@ -107,16 +111,6 @@ impl Shards {
     /// instance.
     pub fn in_smaller_units(&self, units_per_item: usize) -> Self {
         Self { units_per_item: self.units_per_item * units_per_item, ..self.clone() }
-    }
-
-    /// The first stratum of a shard.
-    fn first_stratum_of(&self, shard: usize) -> usize {
-        shard * self.num_strata / self.count
-    }
-
-    /// The first item of a stratum.
-    fn first_item_of_stratum(&self, stratum: usize) -> usize {
-        stratum * self.num_items / self.num_strata * self.units_per_item
     }
 
     /// Computes the partial sums at the [`Shards::own_nodes`], on all threads; `leaf` computes that of one shard.
