@@ -79,13 +79,8 @@ pub fn evaluate<A: Actor, G: Rules>(
     seed: u64,
     selection: ActionSelection,
 ) -> Evaluation {
-    Evaluation::from_results(&play_episodes(
-        policy,
-        game,
-        0..episodes,
-        EpisodeKeys::new(stream, seed),
-        selection,
-    ))
+    let keys = EpisodeKeys::new(stream, seed);
+    Evaluation::from_results(&play_episodes(policy, game, 0..episodes, keys, selection))
 }
 
 /// Plays some of the episodes of an evaluation and returns their results.
