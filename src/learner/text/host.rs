@@ -191,9 +191,17 @@ impl Differentiation<'_> {
                 end: self.decoder.num_trainable(),
                 send,
             };
-            let on_layer = |vector: &[f32], start: usize| sender.send_layer(vector, start);
+            let on_layer = |vector: &[f32], start: usize| {
+                // The piece that begins at 0 takes the numbers along.
+                if start > 0 {
+                    sender.send_piece(vector, start, &[]);
+                }
+            };
             let shard = self.shard_sum(chosen, last.end - 1, on_layer);
-            sender.send_rest(&shard.into_sum(&mut max_ratio_distance));
+            let shard = shard.into_sum(&mut max_ratio_distance);
+            while let Some(start) = sender.starts.last().copied() {
+                sender.send_piece(&shard.vector, start, &shard.numbers);
+            }
         })?;
         // They come from the end of the gradient to its start, and the numbers with the last.
         let numbers = &pieces.last().expect("a layer or more").numbers;
@@ -326,9 +334,10 @@ struct PieceSender<'a> {
 }
 
 impl PieceSender<'_> {
-    /// Sends the piece that begins at `start`, given the gradient of the last shard from there on; the numbers of the
-    /// shard are sent with the last piece, which begins at 0.
+    /// Sends the next piece, which begins at `start`, given the gradient of the last shard from there on; the numbers of
+    /// the shard are sent with the last piece, which begins at 0.
     fn send_piece(&mut self, vector: &[f32], start: usize, numbers: &[f64]) {
+        assert_eq!(self.starts.pop(), Some(start), "from the last layer to the first");
         let range = start..self.end;
         self.end = start;
         let piece = |shards: Range<usize>, vector: &[f32], numbers: &[f64]| PartialSum {
@@ -340,21 +349,5 @@ impl PieceSender<'_> {
         let last = piece(self.last_shard..self.last_shard + 1, vector, numbers);
         let sum = self.left_sums.iter().rev().fold(last, |sum, left| piece_of(left).add_next(sum));
         (self.send)(self.complete_sums.iter().map(piece_of).chain([sum]).collect());
-    }
-
-    /// Sends the piece of a layer whose gradient is complete from `start` on, but for the first piece, which
-    /// [`PieceSender::send_rest`] sends with the numbers.
-    fn send_layer(&mut self, vector: &[f32], start: usize) {
-        if start > 0 {
-            assert_eq!(self.starts.pop(), Some(start), "from the last layer to the first");
-            self.send_piece(vector, start, &[]);
-        }
-    }
-
-    /// Sends all further pieces, given the finished sum of the last shard.
-    fn send_rest(&mut self, shard: &PartialSum) {
-        while let Some(start) = self.starts.pop() {
-            self.send_piece(&shard.vector, start, &shard.numbers);
-        }
     }
 }
