@@ -238,8 +238,14 @@ mod tests {
         }
     }
 
-    fn check(config: AdvantageConfig, auto_reset: bool, expected: [[f32; 4]; 3]) {
+    /// Checks the advantages of all steps with an estimator, discount and scale.
+    fn check(
+        (estimator, discount, scale_rewards): (CreditEstimator, f64, AdvantageScale),
+        auto_reset: bool,
+        expected: [[f32; 4]; 3],
+    ) {
         let device = Device::flex();
+        let config = AdvantageConfig { estimator, discount, scale_rewards };
         let trajectory = trajectory(&device);
         let mask = trajectory.mask(auto_reset);
         let advantages = compute_advantages(&trajectory, &mask, 2, 3, &config);
@@ -251,49 +257,32 @@ mod tests {
 
     #[test]
     fn reward_to_go_stops_at_the_end_of_an_episode() {
-        let config = AdvantageConfig {
-            estimator: CreditEstimator::RewardToGo,
-            discount: 0.5,
-            scale_rewards: AdvantageScale::None,
-        };
+        let case = (CreditEstimator::RewardToGo, 0.5, AdvantageScale::None);
         // Rewards-to-go: game 0: 2, 2, 4; game 1: 2, 4, 8; games 2 and 3 are equal.
-        check(
-            config.clone(),
-            true,
-            [[0.0, 0.0, 0.0, 0.0], [-1.0, 1.0, 0.0, 0.0], [-2.0, 2.0, 0.0, 0.0]],
-        );
+        check(case, true, [[0.0; 4], [-1.0, 1.0, 0.0, 0.0], [-2.0, 2.0, 0.0, 0.0]]);
         // Without auto-reset game 0's last step does not count and earns nothing: 8 / 2 = 4.
-        check(config, false, [[0.0, 0.0, 0.0, 0.0], [-1.0, 1.0, 0.0, 0.0], [0.0, 4.0, 0.0, 0.0]]);
+        check(case, false, [[0.0; 4], [-1.0, 1.0, 0.0, 0.0], [0.0, 4.0, 0.0, 0.0]]);
     }
 
     #[test]
     fn returns_are_scaled_by_the_group_or_the_batch() {
-        let mut config = AdvantageConfig {
-            estimator: CreditEstimator::Return,
-            discount: 1.0,
-            scale_rewards: AdvantageScale::Group,
-        };
         // Without auto-reset game 0 has return 3 and game 1 has 8: sample standard deviation
         // sqrt(12.5).
-        let a = 0.5f32.sqrt();
-        check(config.clone(), false, [[-a, a, 0.0, 0.0], [-a, a, 0.0, 0.0], [0.0, a, 0.0, 0.0]]);
+        let (case, a) = ((CreditEstimator::Return, 1.0, AdvantageScale::Group), 0.5f32.sqrt());
+        check(case, false, [[-a, a, 0.0, 0.0], [-a, a, 0.0, 0.0], [0.0, a, 0.0, 0.0]]);
         // With auto-reset game 0 continues with an episode of return 4. Root mean square over all
         // steps: sqrt((4 * 2.5^2 + 2 * 2^2) / 12).
+        let case = (CreditEstimator::Return, 1.0, AdvantageScale::Batch);
         let scale = (33.0f32 / 12.0).sqrt();
         let (b, c) = (2.5 / scale, 2.0 / scale);
-        config.scale_rewards = AdvantageScale::Batch;
-        check(config, true, [[-b, b, 0.0, 0.0], [-b, b, 0.0, 0.0], [-c, c, 0.0, 0.0]]);
+        check(case, true, [[-b, b, 0.0, 0.0], [-b, b, 0.0, 0.0], [-c, c, 0.0, 0.0]]);
     }
 
     #[test]
     fn a_return_is_of_one_episode_alone() {
-        let config = AdvantageConfig {
-            estimator: CreditEstimator::Return,
-            discount: 1.0,
-            scale_rewards: AdvantageScale::None,
-        };
+        let case = (CreditEstimator::Return, 1.0, AdvantageScale::None);
         // Game 0: an episode of 1 + 2, then one of 4. Game 1: one of 0 + 0 + 8.
-        check(config, true, [[-2.5, 2.5, 0.0, 0.0], [-2.5, 2.5, 0.0, 0.0], [-2.0, 2.0, 0.0, 0.0]]);
+        check(case, true, [[-2.5, 2.5, 0.0, 0.0], [-2.5, 2.5, 0.0, 0.0], [-2.0, 2.0, 0.0, 0.0]]);
     }
 
     #[test]

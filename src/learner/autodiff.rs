@@ -48,11 +48,6 @@ impl AutodiffLearner {
         }
     }
 
-    /// Number of parameters.
-    fn num_params(&self) -> usize {
-        self.state.params.dims()[0]
-    }
-
     /// Performs one update: `update_epochs` passes over the trajectory of `iteration`, in
     /// `num_minibatches` optimizer steps each, or fewer if `update.target_kl` ends it early.
     ///
@@ -164,7 +159,7 @@ impl AutodiffLearner {
         if self.stays_on_device() {
             return Ok(self.accumulate_gradient(experience, minibatch.games(), accumulation, loss));
         }
-        let num_params = self.num_params();
+        let [num_params] = self.state.params.dims();
         let gradient_and_sums = |games: &[i32], count| {
             let (gradient, sums) = self.accumulate_gradient(experience, games, count, loss);
             Tensor::cat(vec![gradient, sums], 0)
@@ -210,7 +205,8 @@ impl AutodiffLearner {
             let part = selected.as_ref().unwrap_or(experience);
             let (loss, part_gradient) = part.gradient(&self.state, self.loss_scale(part), loss);
             gradient = gradient + part_gradient;
-            sums = sums + join_sums_and_loss(&loss);
+            let part_sums = [loss.sums, loss.value].map(Tensor::without_autodiff);
+            sums = sums + Tensor::cat(part_sums.to_vec(), 0);
         }
         (gradient, sums)
     }
@@ -297,12 +293,4 @@ impl AutodiffUpdate<'_> {
         let step_means = part(0, NUM_SUMS - 1) / num_learnt.clamp_min(1.0);
         Tensor::cat(vec![step_means, part(NUM_SUMS - 1, 2) / taken.max(1) as f32], 0)
     }
-}
-
-/// Joins the sums over the steps of a loss and the loss.
-fn join_sums_and_loss(loss: &Loss) -> Tensor<1> {
-    Tensor::cat(
-        vec![loss.sums.clone().without_autodiff(), loss.value.clone().without_autodiff()],
-        0,
-    )
 }

@@ -21,6 +21,7 @@ use crate::math::block_quantized::{BLOCK, BlockCode, dequantize, num_blocks, qua
 use crate::rng::draw;
 use multiversion::multiversion;
 use rayon::prelude::*;
+use std::ops::Range;
 
 /// A moment of all parameters: a byte each, and the scale of each block in bf16.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,18 +40,11 @@ impl<B: BlockCode> QuantizedMoment<B> {
     }
 
     /// Rounds values to the nearest.
-    fn quantize(mut values: &[f32], sizes: &[usize]) -> Self {
+    fn quantize(values: &[f32], sizes: &[usize]) -> Self {
         let mut moment = Self::zeros(sizes);
-        let mut remaining = moment.as_mut_slice();
-        for len in sizes {
-            let MomentSlice { codes, scales } = remaining.split_off(*len);
-            let tensor =
-                values.split_off(..*len).expect("as many values as the sizes have together");
-            for ((block, codes), scale) in
-                tensor.chunks(BLOCK).zip(codes.chunks_mut(BLOCK)).zip(scales)
-            {
-                *scale = quantize(block, &[1 << 15; BLOCK], codes);
-            }
+        for (block, scale) in blocks(sizes).zip(&mut moment.scales) {
+            let codes = &mut moment.codes[block.clone()];
+            *scale = quantize(&values[block], &[1 << 15; BLOCK], codes);
         }
         moment
     }
@@ -58,37 +52,22 @@ impl<B: BlockCode> QuantizedMoment<B> {
     /// Converts the codes to f32, exactly.
     fn dequantize(&self, sizes: &[usize]) -> Vec<f32> {
         let mut values = vec![0.0; self.codes.len()];
-        let (mut rest, mut codes, mut scales) =
-            (&mut values[..], &self.codes[..], &self.scales[..]);
-        for len in sizes {
-            let message = "the sizes are those of the values";
-            let values = rest.split_off_mut(..*len).expect(message);
-            let codes = codes.split_off(..*len).expect(message);
-            let scales = scales.split_off(..num_blocks(*len)).expect(message);
-            let tensor = values.chunks_mut(BLOCK).zip(codes.chunks(BLOCK)).zip(scales);
-            tensor.for_each(|((values, block), scale)| dequantize(block, *scale, values));
+        for (block, scale) in blocks(sizes).zip(&self.scales) {
+            dequantize(&self.codes[block.clone()], *scale, &mut values[block]);
         }
         values
     }
-
-    fn as_mut_slice(&mut self) -> MomentSlice<'_, B> {
-        MomentSlice { codes: &mut self.codes, scales: &mut self.scales }
-    }
 }
 
-/// Consecutive blocks of a moment.
-struct MomentSlice<'a, B> {
-    codes: &'a mut [B],
-    scales: &'a mut [u16],
-}
-
-impl<B> MomentSlice<'_, B> {
-    /// Takes the first `len` codes, whole blocks of a tensor, and their scales.
-    fn split_off(&mut self, len: usize) -> Self {
-        let message = "the sizes are those of the values";
-        let codes = self.codes.split_off_mut(..len).expect(message);
-        Self { codes, scales: self.scales.split_off_mut(..num_blocks(len)).expect(message) }
-    }
+/// The range of each block in tensors of these sizes, one tensor after another.
+fn blocks(sizes: &[usize]) -> impl Iterator<Item = Range<usize>> {
+    let tensors = sizes.iter().scan(0, |end, len| {
+        let start = std::mem::replace(end, *end + len);
+        Some(start..*end)
+    });
+    tensors.flat_map(|tensor| {
+        tensor.clone().step_by(BLOCK).map(move |start| start..tensor.end.min(start + BLOCK))
+    })
 }
 
 /// Optimizer state in host memory, with moments of 8 bits.
@@ -111,8 +90,10 @@ struct TensorPart<'a> {
     factors: &'a Factors,
     params: &'a mut [f32],
     gradient: &'a [f32],
-    first: MomentSlice<'a, i8>,
-    second: MomentSlice<'a, u8>,
+    first_codes: &'a mut [i8],
+    second_codes: &'a mut [u8],
+    first_scales: &'a mut [u16],
+    second_scales: &'a mut [u16],
 }
 
 impl EightBitMoments {
@@ -152,8 +133,9 @@ impl EightBitMoments {
     ) {
         self.steps += 1;
         let StepFactors { decayed, undecayed, key } = StepFactors::new(settings, self.steps);
-        let (mut first, mut second) =
-            (self.first_moment.as_mut_slice(), self.second_moment.as_mut_slice());
+        let (first, second) = (&mut self.first_moment, &mut self.second_moment);
+        let (mut first_codes, mut second_codes) = (&mut first.codes[..], &mut second.codes[..]);
+        let (mut first_scales, mut second_scales) = (&mut first.scales[..], &mut second.scales[..]);
         let (mut parts, mut start) = (Vec::new(), 0);
         let mut undecayed_ranges = settings.undecayed.iter().peekable();
         for size in &self.sizes {
@@ -161,14 +143,17 @@ impl EightBitMoments {
             let end = start + size;
             while start < end {
                 let len = CHUNK_LEN.min(end - start);
+                let blocks = num_blocks(len);
                 let message = "the sizes are those of the parameters";
                 parts.push(TensorPart {
                     start,
                     factors: if is_undecayed { &undecayed } else { &decayed },
                     params: params.split_off_mut(..len).expect(message),
                     gradient: gradient.split_off(..len).expect(message),
-                    first: first.split_off(len),
-                    second: second.split_off(len),
+                    first_codes: first_codes.split_off_mut(..len).expect(message),
+                    second_codes: second_codes.split_off_mut(..len).expect(message),
+                    first_scales: first_scales.split_off_mut(..blocks).expect(message),
+                    second_scales: second_scales.split_off_mut(..blocks).expect(message),
                 });
                 start += len;
             }
@@ -181,10 +166,10 @@ impl EightBitMoments {
 /// Performs a step on a part.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn step_part(part: TensorPart, scale: f32, key: u32) {
-    let TensorPart { start, factors, params, gradient, first, second } = part;
+    let TensorPart { start, factors, params, gradient, .. } = part;
     let blocks = params.chunks_mut(BLOCK).zip(gradient.chunks(BLOCK));
-    let codes = first.codes.chunks_mut(BLOCK).zip(second.codes.chunks_mut(BLOCK));
-    let scales = first.scales.iter_mut().zip(second.scales);
+    let codes = part.first_codes.chunks_mut(BLOCK).zip(part.second_codes.chunks_mut(BLOCK));
+    let scales = part.first_scales.iter_mut().zip(part.second_scales);
     for (index, ((block, codes), scales)) in blocks.zip(codes).zip(scales).enumerate() {
         let start = (start + index * BLOCK) as u32;
         let step = SliceStep { factors, scale, key, start };
@@ -225,7 +210,6 @@ mod tests {
     use super::*;
     use crate::rng::uniform;
     use crate::settings::{OptimizerConfig, TrainConfig};
-    use std::ops::Range;
 
     /// Sizes that are not multiples of a block, and a tensor of several chunks.
     const SIZES: [usize; 5] = [1, 3 * BLOCK, BLOCK + 7, CHUNK_LEN + 5, 40];

@@ -50,11 +50,8 @@ impl AdamW {
 
 /// Parameters and their moments, which a step of AdamW replaces: of equal shape.
 pub(super) struct AdamWTensors {
-    /// The parameters.
     pub params: Tensor<1>,
-    /// Their first moment.
     pub first: Tensor<1>,
-    /// Their second moment.
     pub second: Tensor<1>,
 }
 
@@ -111,12 +108,14 @@ impl<M: Moment> Moments<M> {
     /// Converts the moments to another number format, rounding to the nearest.
     pub(super) fn convert<N: Moment>(&self) -> Moments<N> {
         // Half of the spacing rounds to the nearest.
-        let convert = |values: &[M]| values.iter().map(|x| N::round(x.widen(), 1 << 15)).collect();
-        Moments {
-            first_moment: convert(&self.first_moment),
-            second_moment: convert(&self.second_moment),
-            steps: self.steps,
-        }
+        self.map(|values| values.iter().map(|x| N::round(x.widen(), 1 << 15)).collect())
+    }
+
+    /// Replaces each of the two moments by `convert` of it.
+    pub(super) fn map<N>(&self, convert: impl Fn(&[M]) -> Vec<N>) -> Moments<N> {
+        let [first_moment, second_moment] =
+            [&self.first_moment, &self.second_moment].map(|values| convert(values));
+        Moments { first_moment, second_moment, steps: self.steps }
     }
 
     /// Performs [`AdamW::step`] in place with `gradient * scale`, on all threads.
@@ -175,7 +174,6 @@ impl StepFactors {
 /// A step of consecutive parameters, which one thread performs.
 #[derive(Clone, Copy)]
 pub(super) struct SliceStep<'a> {
-    /// Factors of the step.
     pub factors: &'a Factors,
     /// Factor that clips the gradient.
     pub scale: f32,
@@ -188,7 +186,8 @@ pub(super) struct SliceStep<'a> {
 /// Calls `step` with the factor that clips a gradient to `max_norm`, as [`clip_grad_norm`] does, and returns the norm
 /// before clipping.
 pub(super) fn clip_and_step(gradient: &[f32], max_norm: f64, step: impl FnOnce(f32)) -> f32 {
-    let norm = gradient_norm(gradient);
+    let squares: Vec<f64> = gradient.par_chunks(CHUNK_LEN).map(sum_squares).collect();
+    let norm = squares.iter().sum::<f64>().sqrt() as f32;
     step(if max_norm == 0.0 { 1.0 } else { adamw::clip_scale(norm, max_norm as f32) });
     norm
 }
@@ -239,12 +238,6 @@ pub fn clip_grad_norm(gradient: Tensor<1>, max_norm: f64) -> (Tensor<1>, Tensor<
 /// Factor by which [`clip_grad_norm`] scales a gradient of this norm, `[1]`; `None` if it does not clip.
 pub(super) fn clip_scale_tensor(norm: &Tensor<1>, max_norm: f64) -> Option<Tensor<1>> {
     (max_norm != 0.0).then(|| ((norm.clone() + 1e-6).recip() * max_norm).clamp_max(1.0))
-}
-
-/// Norm of a gradient in host memory.
-fn gradient_norm(gradient: &[f32]) -> f32 {
-    let squares: Vec<f64> = gradient.par_chunks(CHUNK_LEN).map(sum_squares).collect();
-    squares.iter().sum::<f64>().sqrt() as f32
 }
 
 /// Sums the squares of values.

@@ -23,6 +23,19 @@ pub struct Minibatch {
 }
 
 impl Minibatch {
+    /// Creates a minibatch of `size` games from the local ones, of which each local stratum contributes a range.
+    fn new(size: usize, games: Vec<i32>, shards: &Shards, taken: &[Range<usize>]) -> Self {
+        let (mut end, mut rest) = (0, taken);
+        let next_end = |shard: usize| {
+            let (strata, others) = rest.split_at(shards.strata_of(shard..shard + 1).len());
+            rest = others;
+            end += strata.iter().map(Range::len).sum::<usize>();
+            end
+        };
+        let ends = shards.own_shards().map(next_end).collect();
+        Self { size, games, first_shard: shards.own_shards().start, ends }
+    }
+
     /// Games of all local shards.
     pub fn games(&self) -> &[i32] {
         &self.games
@@ -119,16 +132,10 @@ impl Batches {
             let (epoch, batch) = (step / batches, (step % batches) as usize);
             let positions = batch * size..(batch + 1) * size;
             if self.is_in_order {
-                let counts = stratum_ranges(shards, positions);
-                let taken: usize = counts.iter().map(Range::len).sum();
-                let minibatch = Minibatch {
-                    size,
-                    games: (next..next + taken as i32).collect(),
-                    first_shard: shards.own_shards().start,
-                    ends: shard_ends(shards, &counts),
-                };
-                next += taken as i32;
-                return minibatch;
+                let taken = stratum_ranges(shards, positions);
+                let first = next;
+                next += taken.iter().map(Range::len).sum::<usize>() as i32;
+                return Minibatch::new(size, (first..next).collect(), shards, &taken);
             }
             if self.epoch.as_ref().is_none_or(|(current, _)| *current != epoch) {
                 self.epoch = Some((epoch, shuffle_strata(shards, draw(self.key, epoch as u32))));
@@ -195,12 +202,7 @@ fn take_minibatch(shards: &Shards, positions: Range<usize>, order: &[Vec<i32>]) 
     let size = positions.len();
     let taken = stratum_ranges(shards, positions);
     let games = taken.iter().zip(order).flat_map(|(taken, order)| &order[taken.clone()]);
-    Minibatch {
-        size,
-        games: games.copied().collect(),
-        first_shard: shards.own_shards().start,
-        ends: shard_ends(shards, &taken),
-    }
+    Minibatch::new(size, games.copied().collect(), shards, &taken)
 }
 
 /// Range of items that these positions of an epoch take from each local stratum:
@@ -214,18 +216,6 @@ fn stratum_ranges(shards: &Shards, positions: Range<usize>) -> Vec<Range<usize>>
     let range =
         |(_, items)| count_before(&items, positions.start)..count_before(&items, positions.end);
     shards.own_strata().map(range).collect()
-}
-
-/// End of each local shard in the concatenation of its strata's ranges.
-fn shard_ends(shards: &Shards, taken: &[Range<usize>]) -> Vec<usize> {
-    let (mut end, mut rest) = (0, taken);
-    let next = |shard| {
-        let (strata, others) = rest.split_at(shards.strata_of(shard).len());
-        rest = others;
-        end += strata.iter().map(Range::len).sum::<usize>();
-        end
-    };
-    shards.own_shards().map(next).collect()
 }
 
 /// Random permutation of `0..count` (Fisher-Yates).
@@ -275,11 +265,7 @@ mod tests {
             assert_eq!(all.len(), 8);
             for epoch in all.chunks(4) {
                 assert_eq!(games(epoch), (0..20).collect::<Vec<_>>());
-                assert!(
-                    epoch
-                        .iter()
-                        .all(|minibatch| minibatch.size == 5 && minibatch.games().len() == 5)
-                );
+                assert!(epoch.iter().all(|taken| taken.size == 5 && taken.games().len() == 5));
             }
             assert_ne!(all[..4], all[4..]);
             assert_ne!(all, batches.minibatches(6, 20));
@@ -298,7 +284,7 @@ mod tests {
             let whole = minibatches(&shards, 2);
             let first = minibatches(&shards.clone().with_own_shards(0..2), 2);
             let second = minibatches(&shards.clone().with_own_shards(2..4), 2);
-            let from = shards.items_of(2).start as i32;
+            let from = shards.items_of(2..3).start as i32;
             for ((whole, first), second) in whole.iter().zip(first).zip(second) {
                 for shard in 0..2 {
                     assert_eq!(whole.shard(shard), first.shard(shard));
@@ -323,7 +309,7 @@ mod tests {
                 for (coarse, fine) in minibatches(shards.clone()).iter().zip(&fine) {
                     assert_eq!(coarse.games(), fine.games());
                     for shard in 0..count {
-                        let strata = shards.strata_of(shard);
+                        let strata = shards.strata_of(shard..shard + 1);
                         let parts: Vec<i32> = strata.flat_map(|i| fine.shard(i)).copied().collect();
                         assert_eq!(coarse.shard(shard), parts);
                     }
@@ -345,10 +331,8 @@ mod tests {
         }
         assert_ne!(steps[0], steps[7]);
         // Independent of the iteration at which a run starts.
-        assert_eq!(
-            Batches::with_shards(&dataset_config(), shards).minibatches(3, 73),
-            steps[12..16]
-        );
+        let resumed = Batches::with_shards(&dataset_config(), shards).minibatches(3, 73);
+        assert_eq!(resumed, steps[12..16]);
         // If there are fewer windows than a batch holds, they form one batch.
         assert_eq!(Batches::new(&dataset_config()).minibatches(0, 6)[0].games().len(), 6);
     }
@@ -376,9 +360,7 @@ mod tests {
                 let mut batches = Batches::with_shards(&dataset_config(), shards);
                 batches.set_in_order(in_order);
                 let minibatches = batches.minibatches(9, count);
-                let games: usize =
-                    minibatches.iter().map(|minibatch| minibatch.games().len()).sum();
-                let count = if in_order { games } else { count };
+                let count = if in_order { games(&minibatches).len() } else { count };
                 let portions = batches.portions(&minibatches, count);
                 assert_eq!(portions.concat(), (0..count as i32).collect::<Vec<_>>());
                 portions.iter().map(Vec::len).collect::<Vec<_>>()

@@ -23,9 +23,6 @@ pub(super) trait UpdateSteps {
     /// Clips a gradient, takes optimizer step `index` of the update with it, and adds its sums and its norm to the
     /// update's totals.
     fn step(&mut self, index: usize, gradient: Self::Gradient) -> Result<(), TeamError>;
-
-    /// Returns the memory of a gradient that is not used, for reuse.
-    fn give_back(&mut self, _gradient: Self::Gradient) {}
 }
 
 /// Takes an optimizer step for each minibatch, until `target_kl` ends the update. Returns the number of minibatches
@@ -39,7 +36,6 @@ pub(super) fn take_steps<U: UpdateSteps>(
         let Some(gradient) = update.gradient(index, minibatch)? else { continue };
         // Without a limit the divergence is not read back.
         if config.target_kl > 0.0 && config.ends_at(update.approx_kl(index, &gradient)) {
-            update.give_back(gradient);
             return Ok(index);
         }
         update.step(index, gradient)?;

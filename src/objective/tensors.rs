@@ -119,6 +119,25 @@ mod tests {
     use crate::objective::{Coefficients, KlEstimator, LossType, Step, term};
     use burn::tensor::Device;
 
+    /// Steps that count, without entropy, of as many games as there are advantages.
+    fn steps(logprobs: Tensor<2>, old_logprobs: Tensor<2>, advantages: Tensor<2>) -> LossSteps {
+        LossSteps {
+            logprobs,
+            entropy: advantages.zeros_like(),
+            old_logprobs,
+            reference_logprobs: None,
+            mean_logprobs: None,
+            mask: advantages.ones_like(),
+            advantages,
+        }
+    }
+
+    /// Denominators of a rollout of one step in each of `games` games, learnt from as one minibatch.
+    fn denominators(games: usize, device: &Device) -> TensorStepDenominators {
+        let steps = Tensor::from_floats([games as f32], device);
+        TensorStepDenominators { sequences: games, rollout_share: steps.clone(), steps }
+    }
+
     #[test]
     fn ratios_beyond_single_precision_have_the_gradients_of_other_engines() {
         let device = Device::flex();
@@ -130,21 +149,9 @@ mod tests {
             [[-100.0f32, -100.0, -0.5, 0.0], [-0.5, -120.0, -0.5, 1.0], [-0.5, -120.0, -0.5, -0.5]]
         {
             let leaf = one(logprob).autodiff().require_grad();
-            let steps = LossSteps {
-                logprobs: leaf.clone(),
-                entropy: one(0.0),
-                old_logprobs: one(old),
-                reference_logprobs: Some(one(reference)),
-                mean_logprobs: None,
-                advantages: one(advantage),
-                mask: one(1.0),
-            };
-            let denominators = TensorStepDenominators {
-                sequences: 1,
-                steps: Tensor::from_floats([1.0], &device),
-                rollout_share: Tensor::from_floats([1.0], &device),
-            };
-            let found = loss(&config, 0.0, &steps, &denominators);
+            let mut steps = steps(leaf.clone(), one(old), one(advantage));
+            steps.reference_logprobs = Some(one(reference));
+            let found = loss(&config, 0.0, &steps, &denominators(1, &device));
             let d_logprob = leaf.grad(&found.value.backward()).unwrap().into_scalar::<f32>();
             let ratio = crate::math::exp(logprob - old);
             let policy = term(&Step { ratio, advantage, logprob }, &coefficients, config.loss_type)
@@ -164,26 +171,16 @@ mod tests {
         // Log-probabilities of two steps over three actions.
         let all = [[0.2f64, 0.3, 0.5], [0.7, 0.2, 0.1]].map(|p| p.map(f64::ln));
         let (taken, weights, smoothing) = ([0, 1], [1.0, 3.0], 0.3);
-        let steps = LossSteps {
-            logprobs: row([all[0][taken[0]], all[1][taken[1]]]),
-            entropy: row([0.0; 2]),
-            old_logprobs: row([0.0; 2]),
-            reference_logprobs: None,
-            mean_logprobs: Some(row(all.map(|l| l.iter().sum::<f64>() / 3.0))),
-            advantages: row(weights),
-            mask: row([1.0; 2]),
-        };
+        let logprobs = row([all[0][taken[0]], all[1][taken[1]]]);
+        let mut steps = steps(logprobs, row([0.0; 2]), row(weights));
+        steps.mean_logprobs = Some(row(all.map(|l| l.iter().sum::<f64>() / 3.0)));
         let config = LossConfig {
             loss_type: LossType::Nll,
             label_smoothing: smoothing,
             ..LossConfig::default()
         };
-        let denominators = TensorStepDenominators {
-            sequences: 2,
-            steps: Tensor::from_data([2.0], &device),
-            rollout_share: Tensor::from_data([2.0], &device),
-        };
-        let found = loss(&config, 0.0, &steps, &denominators).value.into_scalar::<f32>();
+        let found = loss(&config, 0.0, &steps, &denominators(2, &device));
+        let found = found.value.into_scalar::<f32>();
         // The target is `smoothing / 3` for every action plus the rest for the action taken.
         let term = |i: usize| -> f64 {
             let target =

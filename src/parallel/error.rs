@@ -34,7 +34,7 @@ pub enum TeamError {
     #[error(
         "this run has {shards} shard{}, too few for {ranks} ranks: use fewer ranks, or raise \
          update.num_shards, the number of groups or the minibatch size",
-        plural_ending(shards)
+        if *shards == 1 { "" } else { "s" }
     )]
     TooManyRanks {
         /// Number of ranks.
@@ -54,11 +54,6 @@ pub enum TeamError {
         /// The item's text on rank 0.
         ours: String,
     },
-}
-
-/// The ending of a noun that is counted.
-fn plural_ending(count: &usize) -> &'static str {
-    if *count == 1 { "" } else { "s" }
 }
 
 #[cfg(test)]

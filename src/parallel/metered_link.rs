@@ -38,12 +38,6 @@ impl SumPlan {
         Self { num_ranks, rank, num_shards, len, nodes, is_direct, adder: index % num_ranks }
     }
 
-    /// The other ranks.
-    fn others(&self) -> impl Iterator<Item = usize> {
-        let rank = self.rank;
-        (0..self.num_ranks).filter(move |other| *other != rank)
-    }
-
     /// The slice of a vector that a rank reduces.
     fn slice(&self, rank: usize) -> Range<usize> {
         let (len, num_ranks) = (self.len.vector, self.num_ranks);
@@ -59,34 +53,52 @@ impl SumPlan {
     fn num_numbers(&self, rank: usize) -> usize {
         if !self.has_slices() || rank == self.adder { self.len.numbers } else { 0 }
     }
+
+    /// Bytes of a rank's slice of a vector, and of the numbers that it sums.
+    fn slice_bytes(&self, rank: usize) -> [usize; 2] {
+        [size_of::<f32>() * self.slice(rank).len(), size_of::<f64>() * self.num_numbers(rank)]
+    }
+}
+
+impl Traffic {
+    /// Counts as many messages, each with so many bytes of a vector and of numbers.
+    fn add(&mut self, [vector_bytes, number_bytes]: [usize; 2], messages: usize) {
+        self.vector_bytes += (messages * vector_bytes) as u64;
+        self.other_bytes += (messages * number_bytes) as u64;
+    }
 }
 
 impl MeteredLink {
-    /// Calls [`Link::exchange`] and records its duration.
-    fn exchange(&mut self, outbox: &[&[u8]], inbox: &mut [&mut [u8]]) -> Result<(), TeamError> {
+    /// Sends a message to each rank, and returns those of the others, of which that from rank `i` has `len_from(i)` bytes.
+    /// The message to this rank, `rank`, is empty.
+    fn exchange(
+        &mut self,
+        rank: usize,
+        outbox: &[&[u8]],
+        len_from: impl Fn(usize) -> usize,
+    ) -> Result<Vec<Vec<u8>>, TeamError> {
+        let len = |from| if from == rank { 0 } else { len_from(from) };
+        let lens: Vec<usize> = (0..outbox.len()).map(len).collect();
         let started = Instant::now();
-        let outcome = self.link.exchange(outbox, inbox);
+        let received = self.link.exchange(outbox, &lens);
         self.traffic.seconds += started.elapsed().as_secs_f64();
-        outcome
+        received
     }
 
-    /// Sends `ours` to all other ranks and fills `all` with the values of every rank.
+    /// Sends `ours` to all other ranks and returns the values of every rank, `len_of(i)` of them of rank `i`.
     pub fn all_gather<T: bytemuck::Pod>(
         &mut self,
         team: &Team,
         ours: &[T],
-        mut all: Vec<Vec<T>>,
+        len_of: impl Fn(usize) -> usize,
     ) -> Result<Vec<Vec<T>>, TeamError> {
         let bytes: &[u8] = bytemuck::cast_slice(ours);
         let mut outbox = vec![bytes; team.size()];
         outbox[team.rank] = &[];
-        let mut inbox: Vec<&mut [u8]> =
-            all.iter_mut().map(|theirs| bytemuck::cast_slice_mut(theirs)).collect();
-        inbox[team.rank] = &mut [];
         self.traffic.other_bytes += ((team.size() - 1) * bytes.len()) as u64;
-        self.exchange(&outbox, &mut inbox)?;
-        all[team.rank].copy_from_slice(ours);
-        Ok(all)
+        let mut all = self.exchange(team.rank, &outbox, |from| size_of::<T>() * len_of(from))?;
+        all[team.rank] = bytes.to_vec();
+        Ok(all.iter().map(|bytes| bytemuck::pod_collect_to_vec(bytes)).collect())
     }
 
     /// Implements [`Team::all_reduce_shards`] for several ranks; `boundaries` are those of their shards.
@@ -114,40 +126,28 @@ impl MeteredLink {
         let rank = plan.rank;
         let message = |other: usize| -> Vec<u8> {
             let mut bytes = Vec::new();
-            for sum in ours.iter().filter(|_| other != rank) {
+            for sum in ours {
                 let numbers = &sum.numbers[..plan.num_numbers(other)];
                 bytes.extend_from_slice(bytemuck::cast_slice(&sum.vector[plan.slice(other)]));
                 bytes.extend_from_slice(bytemuck::cast_slice(numbers));
             }
             bytes
         };
-        let outbox: Vec<Vec<u8>> = (0..plan.num_ranks).map(message).collect();
-        let vector_bytes = size_of::<f32>() * plan.slice(rank).len();
+        let mut messages: Vec<Vec<u8>> = (0..plan.num_ranks).map(message).collect();
+        let own = std::mem::take(&mut messages[rank]);
+        let outbox: Vec<&[u8]> = messages.iter().map(|bytes| &bytes[..]).collect();
         // Bytes of our slice of one partial sum.
-        let bytes = vector_bytes + size_of::<f64>() * plan.num_numbers(rank);
-        let bytes_from =
-            |other: usize| if other == rank { 0 } else { plan.nodes[other].len() * bytes };
-        let mut received: Vec<Vec<u8>> =
-            (0..plan.num_ranks).map(|from| vec![0; bytes_from(from)]).collect();
-        let outbox: Vec<&[u8]> = outbox.iter().map(|bytes| &bytes[..]).collect();
-        let mut inbox: Vec<&mut [u8]> = received.iter_mut().map(|bytes| &mut bytes[..]).collect();
-        self.exchange(&outbox, &mut inbox)?;
-        let sent_numbers: usize = plan.others().map(|other| plan.num_numbers(other)).sum();
-        let number_bytes = (ours.len() * size_of::<f64>() * sent_numbers) as u64;
-        let sent_bytes: u64 = outbox.iter().map(|bytes| bytes.len() as u64).sum();
-        self.traffic.other_bytes += number_bytes;
-        self.traffic.vector_bytes += sent_bytes - number_bytes;
-
+        let [vector_bytes, number_bytes] = plan.slice_bytes(rank);
+        let bytes = vector_bytes + number_bytes;
+        let mut received = self.exchange(rank, &outbox, |from| plan.nodes[from].len() * bytes)?;
+        received[rank] = own;
+        for other in (0..plan.num_ranks).filter(|other| *other != rank) {
+            self.traffic.add(plan.slice_bytes(other), ours.len());
+        }
         let mut all = Vec::new();
-        for (other, nodes) in plan.nodes.iter().enumerate() {
+        for (nodes, received) in plan.nodes.iter().zip(&received) {
             for (at, shards) in nodes.iter().enumerate() {
-                let [vector, numbers] = match received[other].get(at * bytes..(at + 1) * bytes) {
-                    Some(part) if other != rank => [&part[..vector_bytes], &part[vector_bytes..]],
-                    _ => [
-                        bytemuck::cast_slice(&ours[at].vector[plan.slice(rank)]),
-                        bytemuck::cast_slice(&ours[at].numbers[..plan.num_numbers(rank)]),
-                    ],
-                };
+                let (vector, numbers) = received[at * bytes..][..bytes].split_at(vector_bytes);
                 let sum = PartialSum {
                     shards: shards.clone(),
                     vector: bytemuck::pod_collect_to_vec(vector),
@@ -165,42 +165,22 @@ impl MeteredLink {
         plan: &SumPlan,
         sum: PartialSum,
     ) -> Result<PartialSum, TeamError> {
-        let (rank, adder) = (plan.rank, plan.adder);
-        let mut vector = vec![0.0f32; plan.len.vector];
-        vector[plan.slice(rank)].copy_from_slice(&sum.vector);
-        let mut ours: Vec<u8> = bytemuck::cast_slice(&sum.vector).to_vec();
-        let vector_bytes = ours.len();
-        let adder_vector_bytes = size_of::<f32>() * plan.slice(adder).len();
-        let mut from_adder = Vec::new();
-        if rank == adder {
-            ours.extend_from_slice(bytemuck::cast_slice(&sum.numbers));
-        } else {
-            from_adder.resize(adder_vector_bytes + size_of::<f64>() * plan.len.numbers, 0u8);
-        }
+        let rank = plan.rank;
+        let mut ours = bytemuck::cast_slice::<f32, u8>(&sum.vector).to_vec();
+        ours.extend_from_slice(bytemuck::cast_slice(&sum.numbers));
         let mut outbox = vec![&ours[..]; plan.num_ranks];
         outbox[rank] = &[];
-        let mut inbox: Vec<&mut [u8]> = Vec::with_capacity(plan.num_ranks);
-        let (mut rest, mut adder_inbox) = (&mut vector[..], &mut from_adder[..]);
-        for other in 0..plan.num_ranks {
-            let (part, behind) = rest.split_at_mut(plan.slice(other).len());
-            inbox.push(match other {
-                _ if other == rank => &mut [],
-                _ if other == adder => std::mem::take(&mut adder_inbox),
-                _ => bytemuck::cast_slice_mut(part),
-            });
-            rest = behind;
+        let mut received =
+            self.exchange(rank, &outbox, |from| plan.slice_bytes(from).iter().sum())?;
+        received[rank] = ours;
+        self.traffic.add(plan.slice_bytes(rank), plan.num_ranks - 1);
+        let (mut vector, mut numbers) = (Vec::with_capacity(plan.len.vector), Vec::new());
+        for (from, bytes) in received.iter().enumerate() {
+            let [vector_bytes, _] = plan.slice_bytes(from);
+            let (slice, slice_numbers) = bytes.split_at(vector_bytes);
+            vector.extend(bytemuck::pod_collect_to_vec::<u8, f32>(slice));
+            numbers.extend(bytemuck::pod_collect_to_vec::<u8, f64>(slice_numbers));
         }
-        self.exchange(&outbox, &mut inbox)?;
-        let receivers = plan.num_ranks - 1;
-        self.traffic.vector_bytes += (receivers * vector_bytes) as u64;
-        self.traffic.other_bytes += (receivers * (ours.len() - vector_bytes)) as u64;
-        if rank == adder {
-            return Ok(PartialSum { vector, ..sum });
-        }
-        let (values, numbers) = from_adder.split_at(adder_vector_bytes);
-        let values = bytemuck::pod_collect_to_vec::<u8, f32>(values);
-        vector[plan.slice(adder)].copy_from_slice(&values);
-        let numbers = bytemuck::pod_collect_to_vec(numbers);
         Ok(PartialSum { vector, numbers, ..sum })
     }
 }

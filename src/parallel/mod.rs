@@ -18,9 +18,7 @@ mod threads;
 
 pub use error::TeamError;
 pub use nccl::NcclGroup;
-pub use shards::{
-    LeafThreads, Shards, left_siblings, shard_boundaries, sum_leaves, sum_tree, tree_nodes,
-};
+pub use shards::{LeafThreads, Shards, left_siblings, shard_boundaries, sum_leaves};
 pub use threads::thread_teams;
 
 use metered_link::MeteredLink;
@@ -34,13 +32,13 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A transport of bytes between the ranks of a run.
 pub trait Link: Send {
-    /// Sends `outbox[i]` to rank `i` and fills `inbox[i]` with the message from rank `i`. Both
-    /// sides know the length of a message. Messages to the rank itself are empty, and an empty
-    /// message need not be waited for.
+    /// Sends `outbox[i]` to rank `i` and returns the message from each rank, that from rank `i` of
+    /// `lens[i]` bytes: both sides know the length of a message. Messages to the rank itself are
+    /// empty, and an empty message need not be waited for.
     ///
     /// # Errors
     /// If a rank has ended, or has not responded within the timeout.
-    fn exchange(&mut self, outbox: &[&[u8]], inbox: &mut [&mut [u8]]) -> Result<(), TeamError>;
+    fn exchange(&mut self, outbox: &[&[u8]], lens: &[usize]) -> Result<Vec<Vec<u8>>, TeamError>;
 }
 
 /// A rank's handle to the group of ranks that share a run, with their collective operations.
@@ -210,7 +208,7 @@ impl Team {
     }
 
     /// Sums over all shards and returns the same result on every rank. `ours` are the partial sums
-    /// at the [`tree_nodes`] of this rank's shards, each of length `len`.
+    /// at the [nodes](Shards::own_nodes) of this rank's shards, each of length `len`.
     ///
     /// Every rank reduces one slice of the vectors and sends it to the others (reduce-scatter, then
     /// all-gather); two ranks exchange whole vectors instead. With one partial sum per rank, each sends
@@ -225,8 +223,8 @@ impl Team {
         len: PartialSumLen,
     ) -> Result<PartialSum, TeamError> {
         let Some(mut link) = self.lock_link() else {
-            let ours = ours.into_iter().map(|sum| (sum.shards.clone(), sum)).collect();
-            return Ok(sum_tree(shards.count(), ours, &PartialSum::add_next));
+            let [sum] = ours.try_into().expect("a rank alone has one node, the root");
+            return Ok(sum);
         };
         link.all_reduce(self, &self.shard_boundaries(shards.count()), ours, len)
     }
@@ -243,12 +241,12 @@ impl Team {
     ) -> Result<[f64; N], TeamError> {
         let first = shards.own_shards().start;
         let sum = |node: Range<usize>| {
-            let leaf = |at: usize| (at..at + 1, ours[node.start - first + at]);
+            let leaf = |at: usize| ours[node.start - first + at];
             let add = |a: [f64; N], b: [f64; N]| std::array::from_fn(|i| a[i] + b[i]);
-            let numbers = sum_tree(node.len(), (0..node.len()).map(leaf).collect(), &add).to_vec();
+            let numbers = sum_leaves(node.len(), LeafThreads::One, &leaf, &add).to_vec();
             PartialSum { shards: node, vector: Vec::new(), numbers }
         };
-        let ours = tree_nodes(shards.count(), &shards.own_shards()).into_iter().map(sum).collect();
+        let ours = shards.own_nodes().into_iter().map(sum).collect();
         let sum = self.all_reduce_shards(shards, ours, PartialSumLen { vector: 0, numbers: N })?;
         Ok(std::array::from_fn(|i| sum.numbers[i]))
     }
@@ -286,7 +284,7 @@ impl Team {
     /// If a rank has ended or does not respond.
     pub fn all_gather_numbers(&self, ours: &[f64]) -> Result<Vec<Vec<f64>>, TeamError> {
         let Some(mut link) = self.lock_link() else { return Ok(vec![ours.to_vec()]) };
-        link.all_gather(self, ours, vec![vec![0.0; ours.len()]; self.size()])
+        link.all_gather(self, ours, |_| ours.len())
     }
 
     /// Collects the bytes of every rank, of any length, in order of rank.
@@ -296,7 +294,7 @@ impl Team {
     pub fn all_gather(&self, ours: &[u8]) -> Result<Vec<Vec<u8>>, TeamError> {
         let lengths = self.all_gather_numbers(&[ours.len() as f64])?;
         let Some(mut link) = self.lock_link() else { return Ok(vec![ours.to_vec()]) };
-        link.all_gather(self, ours, lengths.iter().map(|len| vec![0; len[0] as usize]).collect())
+        link.all_gather(self, ours, |rank| lengths[rank][0] as usize)
     }
 
     /// Returns the bytes of rank 0 on every rank; `ours` is ignored on the others.

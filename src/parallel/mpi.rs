@@ -148,21 +148,19 @@ fn check_code(code: i32, other: usize) -> Result<(), TeamError> {
 }
 
 impl Link for MpiLink {
-    fn exchange(&mut self, outbox: &[&[u8]], inbox: &mut [&mut [u8]]) -> Result<(), TeamError> {
+    fn exchange(&mut self, outbox: &[&[u8]], lens: &[usize]) -> Result<Vec<Vec<u8>>, TeamError> {
         let mut requests = Vec::new();
-        // After an error MPI may still access the buffers, so these are copies, which are then leaked.
-        let mut receive_buffers: Vec<Vec<u8>> =
-            inbox.iter().map(|bytes| vec![0; bytes.len()]).collect();
+        let mut receive_buffers: Vec<Vec<u8>> = lens.iter().map(|len| vec![0; *len]).collect();
+        // After an error MPI may still access the buffers, so these are copies, and all are then leaked.
         let send_buffers: Vec<Vec<u8>> = outbox.iter().map(|bytes| bytes.to_vec()).collect();
         let mut start_requests = || -> Result<(), TeamError> {
-            for (other, bytes) in
-                receive_buffers.iter_mut().enumerate().filter(|(i, _)| *i != self.rank)
-            {
+            // The message to this rank itself is empty.
+            for (other, bytes) in receive_buffers.iter_mut().enumerate() {
                 for bytes in bytes.chunks_mut(MAX_MESSAGE_BYTES) {
                     requests.push(receive(other, bytes, DATA_TAG)?);
                 }
             }
-            for (other, bytes) in send_buffers.iter().enumerate().filter(|(i, _)| *i != self.rank) {
+            for (other, bytes) in send_buffers.iter().enumerate() {
                 for bytes in bytes.chunks(MAX_MESSAGE_BYTES) {
                     requests.push(send(other, bytes, DATA_TAG)?);
                 }
@@ -174,10 +172,7 @@ impl Link for MpiLink {
             receive_buffers.into_iter().chain(send_buffers).for_each(|buffer| _ = buffer.leak());
             return Err(error);
         }
-        for (to, from) in inbox.iter_mut().zip(&receive_buffers) {
-            to.copy_from_slice(from);
-        }
-        Ok(())
+        Ok(receive_buffers)
     }
 }
 

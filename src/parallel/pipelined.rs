@@ -48,34 +48,15 @@ impl Team {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parallel::Link;
     use crate::parallel::tests::{HANG, run_on_ranks};
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
-
-    /// A link that counts its exchanges.
-    struct CountingLink {
-        link: Box<dyn Link>,
-        exchanges: Arc<AtomicUsize>,
-    }
-
-    impl Link for CountingLink {
-        fn exchange(&mut self, outbox: &[&[u8]], inbox: &mut [&mut [u8]]) -> Result<(), TeamError> {
-            self.link.exchange(outbox, inbox)?;
-            self.exchanges.fetch_add(1, Ordering::Relaxed);
-            Ok(())
-        }
-    }
 
     #[test]
     fn slices_are_summed_while_others_are_computed() {
-        // Computes until there were `enough` exchanges, and returns their number.
+        // Computes until there were `enough` sums, and returns their number.
         let run = |team: Team, enough: usize| {
-            let link = Arc::try_unwrap(team.link.unwrap()).ok().unwrap().into_inner().unwrap().link;
-            let exchanges = Arc::new(AtomicUsize::new(0));
-            let counting_link = CountingLink { link, exchanges: exchanges.clone() };
-            let team = Team::new(team.rank, 2, Box::new(counting_link));
+            // A link is locked during a sum.
+            let num_sums = || team.lock_link().expect("two ranks").num_sums;
             let shards = team.cut_into_shards(16, 16);
             let partial_sum = |vector: Vec<f32>| PartialSum {
                 shards: shards.own_shards(),
@@ -87,8 +68,8 @@ mod tests {
                     give(vec![partial_sum(vec![1.0 + team.rank() as f32; len])]);
                 }
                 let started = Instant::now();
-                while exchanges.load(Ordering::Relaxed) < enough {
-                    assert!(started.elapsed() < HANG, "no exchange overlaps with the computation");
+                while num_sums() < enough {
+                    assert!(started.elapsed() < HANG, "no sum overlaps with the computation");
                     std::thread::sleep(Duration::from_millis(1));
                 }
             });
@@ -97,12 +78,11 @@ mod tests {
             assert_eq!(sums, [3, 1, 2].map(|len| (vec![3.0; len], vec![3.0])));
             let traffic = team.take_traffic();
             assert!((0.0..=traffic.seconds).contains(&traffic.hidden_seconds), "{traffic:?}");
-            exchanges.load(Ordering::Relaxed)
+            num_sums()
         };
-        let all = run_on_ranks(2, |team| run(team, 0));
-        assert!(all[0] >= 3 && all[0] == all[1], "{all:?}");
-        let overlapped = run_on_ranks(2, |team| run(team, all[0]));
-        assert_eq!(overlapped, all, "all exchanges overlap with the computation");
+        assert_eq!(run_on_ranks(2, |team| run(team, 0)), [3, 3]);
+        let overlapped = run_on_ranks(2, |team| run(team, 3));
+        assert_eq!(overlapped, [3, 3], "all sums overlap with the computation");
         let gone = run_on_ranks(2, |team| match team.rank() {
             1 => None,
             _ => team

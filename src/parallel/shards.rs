@@ -52,18 +52,23 @@ impl Shards {
         Self { num_strata, ..self }
     }
 
-    /// The range of strata of a shard.
-    pub fn strata_of(&self, shard: usize) -> Range<usize> {
-        self.first_stratum_of(shard)..self.first_stratum_of(shard + 1)
+    /// The strata of consecutive shards.
+    pub fn strata_of(&self, shards: Range<usize>) -> Range<usize> {
+        let first_of = |shard: usize| shard * self.num_strata / self.count;
+        first_of(shards.start)..first_of(shards.end)
+    }
+
+    /// The items of consecutive strata.
+    fn items_of_strata(&self, strata: Range<usize>) -> Range<usize> {
+        let first_of =
+            |stratum: usize| stratum * self.num_items / self.num_strata * self.units_per_item;
+        first_of(strata.start)..first_of(strata.end)
     }
 
     /// The index and the items of each stratum of the owned shards.
     pub fn own_strata(&self) -> impl Iterator<Item = (usize, Range<usize>)> + '_ {
-        let own_strata = self.first_stratum_of(self.own_shards.start)
-            ..self.first_stratum_of(self.own_shards.end);
-        own_strata.map(|stratum| {
-            (stratum, self.first_item_of_stratum(stratum)..self.first_item_of_stratum(stratum + 1))
-        })
+        let own_strata = self.strata_of(self.own_shards());
+        own_strata.map(|stratum| (stratum, self.items_of_strata(stratum..stratum + 1)))
     }
 
     /// Number of shards.
@@ -81,21 +86,25 @@ impl Shards {
         self.own_shards.clone()
     }
 
-    /// The items of a shard.
-    pub fn items_of(&self, shard: usize) -> Range<usize> {
-        self.first_item_of_shard(shard)..self.first_item_of_shard(shard + 1)
+    /// The items of consecutive shards.
+    pub fn items_of(&self, shards: Range<usize>) -> Range<usize> {
+        self.items_of_strata(self.strata_of(shards))
     }
 
     /// The items of an owned shard, as indices into this rank's items.
     pub fn local_items_of(&self, shard: usize) -> Range<usize> {
-        let first = self.first_item_of_shard(self.own_shards.start);
-        self.first_item_of_shard(shard) - first..self.first_item_of_shard(shard + 1) - first
+        let (first, items) = (self.own_items().start, self.items_of(shard..shard + 1));
+        items.start - first..items.end - first
     }
 
     /// The items of the owned shards.
     pub fn own_items(&self) -> Range<usize> {
-        self.first_item_of_shard(self.own_shards.start)
-            ..self.first_item_of_shard(self.own_shards.end)
+        self.items_of(self.own_shards())
+    }
+
+    /// The largest nodes of the tree that the owned shards consist of, in order.
+    pub fn own_nodes(&self) -> Vec<Range<usize>> {
+        tree_nodes(self.count, &self.own_shards)
     }
 
     /// Counts the same partition in smaller units, `units_per_item` of them per item: games instead of groups, for
@@ -104,23 +113,8 @@ impl Shards {
         Self { units_per_item: self.units_per_item * units_per_item, ..self.clone() }
     }
 
-    /// The first item of a shard.
-    fn first_item_of_shard(&self, shard: usize) -> usize {
-        self.first_item_of_stratum(self.first_stratum_of(shard))
-    }
-
-    /// The first stratum of a shard.
-    fn first_stratum_of(&self, shard: usize) -> usize {
-        shard * self.num_strata / self.count
-    }
-
-    /// The first item of a stratum.
-    fn first_item_of_stratum(&self, stratum: usize) -> usize {
-        stratum * self.num_items / self.num_strata * self.units_per_item
-    }
-
-    /// Computes the partial sums at the [`tree_nodes`] of the owned shards, on all threads; `leaf` computes that of one
-    /// shard. `give_back` receives vectors that have been added to others, for reuse.
+    /// Computes the partial sums at the [`Shards::own_nodes`], on all threads; `leaf` computes that of one shard.
+    /// `give_back` receives vectors that have been added to others, for reuse.
     pub fn compute_partial_sums(
         &self,
         leaf: &(impl Fn(usize) -> PartialSum + Sync),
@@ -130,7 +124,7 @@ impl Shards {
         let sum = |node: Range<usize>| {
             sum_leaves(node.len(), LeafThreads::All, &|at: usize| leaf(node.start + at), &add)
         };
-        tree_nodes(self.count, &self.own_shards).into_iter().map(sum).collect()
+        self.own_nodes().into_iter().map(sum).collect()
     }
 }
 
@@ -140,7 +134,7 @@ fn find_middle(node: &Range<usize>) -> usize {
 }
 
 /// The largest nodes of the tree over `0..count` that `range` consists of, in order.
-pub fn tree_nodes(count: usize, range: &Range<usize>) -> Vec<Range<usize>> {
+pub(super) fn tree_nodes(count: usize, range: &Range<usize>) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     collect_tree_nodes(0..count, range, &mut found);
     found
@@ -174,7 +168,11 @@ pub fn left_siblings(node: &Range<usize>) -> Vec<Range<usize>> {
 
 /// Sums values in the order of the tree over `0..count`. `values` belong to nodes that together cover the
 /// tree, in order.
-pub fn sum_tree<T>(count: usize, values: Vec<(Range<usize>, T)>, add: &impl Fn(T, T) -> T) -> T {
+pub(super) fn sum_tree<T>(
+    count: usize,
+    values: Vec<(Range<usize>, T)>,
+    add: &impl Fn(T, T) -> T,
+) -> T {
     let mut values = values.into_iter().peekable();
     add_node(0..count, &mut values, add)
 }
@@ -225,8 +223,8 @@ fn add_node<T>(
     values: &mut std::iter::Peekable<impl Iterator<Item = (Range<usize>, T)>>,
     add: &impl Fn(T, T) -> T,
 ) -> T {
-    if values.peek().is_some_and(|(at, _)| *at == node) {
-        return values.next().expect("just peeked").1;
+    if let Some((_, value)) = values.next_if(|(at, _)| *at == node) {
+        return value;
     }
     assert!(node.len() > 1, "every shard has a value");
     let middle = find_middle(&node);
@@ -293,44 +291,25 @@ mod tests {
     #[test]
     fn sums_do_not_depend_on_the_number_of_ranks() {
         let add = |a: String, b: String| format!("({a}{b})");
-        for count in [1, 2, 5, 12, 16] {
-            let leaf = |i: usize| (i..i + 1, format!("{i:x}"));
-            let whole = sum_tree(count, (0..count).map(leaf).collect(), &add);
+        let sum_on = |threads, node: Range<usize>| {
+            sum_leaves(node.len(), threads, &|at: usize| format!("{:x}", node.start + at), &add)
+        };
+        let sum = |node: Range<usize>| sum_on(LeafThreads::One, node);
+        assert_eq!(sum(0..5), "(((01)(23))4)");
+        for count in 1..20 {
+            let whole = sum(0..count);
+            assert_eq!(sum_on(LeafThreads::All, 0..count), whole);
             for ranks in 1..=count {
                 let boundaries = shard_boundaries(count, &vec![1.0; ranks]);
-                let mut parts = Vec::new();
-                for bounds in boundaries.windows(2) {
-                    for node in tree_nodes(count, &(bounds[0]..bounds[1])) {
-                        let leaves = (0..node.len()).map(|i| {
-                            let (_, name) = leaf(node.start + i);
-                            (i..i + 1, name)
-                        });
-                        let sum = sum_tree(node.len(), leaves.collect(), &add);
-                        parts.push((node, sum));
-                    }
-                }
+                let shares = boundaries.windows(2).map(|bounds| bounds[0]..bounds[1]);
+                let nodes = shares.flat_map(|share| tree_nodes(count, &share));
+                let parts = nodes.map(|node| (node.clone(), sum(node))).collect();
                 assert_eq!(sum_tree(count, parts, &add), whole, "{count} shards, {ranks} ranks");
             }
-        }
-        for count in 1..20 {
-            let name = |i: usize| format!("{i:x}");
-            let whole = sum_tree(count, (0..count).map(|i| (i..i + 1, name(i))).collect(), &add);
-            for threads in [LeafThreads::All, LeafThreads::One] {
-                assert_eq!(sum_leaves(count, threads, &name, &add), whole);
-            }
-        }
-        for count in 1..20 {
-            let node = |node: Range<usize>| {
-                let leaf = |at: usize| format!("{:x}", node.start + at);
-                sum_leaves(node.len(), LeafThreads::All, &leaf, &add)
-            };
-            let leaf = format!("{:x}", count - 1);
             let lefts = left_siblings(&(0..count)).into_iter().rev();
-            let sum = lefts.fold(leaf, |sum, left| add(node(left), sum));
-            assert_eq!(sum, node(0..count));
+            let last = sum(count - 1..count);
+            assert_eq!(lefts.fold(last, |sum_so_far, left| add(sum(left), sum_so_far)), whole);
         }
-        let sum = sum_tree(5, (0..5).map(|i| (i..i + 1, i.to_string())).collect(), &add);
-        assert_eq!(sum, "(((01)(23))4)");
     }
 
     #[test]
@@ -362,7 +341,7 @@ mod tests {
         let games = groups.in_smaller_units(8);
         assert_eq!((games.num_items(), games.count()), (296, 16));
         let firsts =
-            |shards: &Shards| (0..16).map(|s| shards.items_of(s).start).collect::<Vec<_>>();
+            |shards: &Shards| (0..16).map(|s| shards.items_of(s..s + 1).start).collect::<Vec<_>>();
         assert!(firsts(&games).iter().zip(firsts(&groups)).all(|(game, group)| *game == 8 * group));
         assert_eq!(Shards::new(3, 16).count(), 3);
     }

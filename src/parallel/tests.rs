@@ -16,28 +16,17 @@ pub fn run_on_ranks<T: Send>(size: usize, run: impl Fn(Team) -> T + Sync) -> Vec
 }
 
 /// Numbers whose sum depends on the order in which they are added.
-fn leaf(shard: usize) -> (Vec<f32>, Vec<f64>) {
+fn leaf(shard: usize) -> PartialSum {
     let number = |i: usize| ((i * 7919 + 13) % 1009) as f32 * 10f32.powi((i % 9) as i32 - 4);
     let vector = (0..23).map(|i| number(shard * 31 + i)).collect();
-    (vector, vec![f64::from(number(shard)) / 3.0, 1.0])
+    let numbers = vec![f64::from(number(shard)) / 3.0, 1.0];
+    PartialSum { shards: shard..shard + 1, vector, numbers }
 }
 
 fn sum(team: &Team, count: usize) -> PartialSum {
     let shards = team.cut_into_shards(40, count);
-    let partial_sums = tree_nodes(shards.count(), &shards.own_shards()).into_iter().map(|node| {
-        let leaves = node.clone().map(|shard| {
-            let (vector, numbers) = leaf(shard);
-            let at = shard - node.start;
-            (at..at + 1, PartialSum { shards: shard..shard + 1, vector, numbers })
-        });
-        sum_tree(node.len(), leaves.collect(), &PartialSum::add_next)
-    });
-    team.all_reduce_shards(
-        &shards,
-        partial_sums.collect(),
-        PartialSumLen { vector: 23, numbers: 2 },
-    )
-    .unwrap()
+    let len = PartialSumLen { vector: 23, numbers: 2 };
+    team.all_reduce_shards(&shards, shards.compute_partial_sums(&leaf, &drop), len).unwrap()
 }
 
 #[test]
@@ -59,10 +48,9 @@ fn as_many_bytes_are_sent_as_a_ring_would() {
         let sent = run_on_ranks(size, |team| {
             let vector = vec![1.0; 800];
             let len = PartialSumLen { vector: 800, numbers: 1 };
-            let nodes = tree_nodes(16, &team.cut_into_shards(16, 16).own_shards());
-            let ours = PartialSum { shards: nodes[0].clone(), vector, numbers: vec![1.0] };
-            let sum =
-                team.all_reduce_shards(&team.cut_into_shards(16, 16), vec![ours], len).unwrap();
+            let shards = team.cut_into_shards(16, 16);
+            let ours = PartialSum { shards: shards.own_shards(), vector, numbers: vec![1.0] };
+            let sum = team.all_reduce_shards(&shards, vec![ours], len).unwrap();
             assert_eq!(sum.vector, vec![size as f32; 800]);
             team.take_traffic()
         });

@@ -2,84 +2,60 @@
 
 use super::{Link, Team, TeamError};
 use crate::clock::Stopwatch;
-use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use web_time::Duration;
 
 /// Creates a team of `size` threads: a handle for each of them. `timeout` limits each wait for a message.
 pub fn thread_teams(size: usize, timeout: Duration) -> Vec<Team> {
-    let queues = Queues { messages: vec![VecDeque::new(); size * size], ended: vec![false; size] };
-    let shared = Arc::new(SharedQueues { queues: Mutex::new(queues), changed: Condvar::new() });
-    let handle = |rank| {
-        let link = ThreadLink { rank, size, timeout, shared: shared.clone() };
-        Team::new(rank, size, Box::new(link))
-    };
-    (0..size).map(handle).collect()
-}
-
-/// The message queues of a team.
-struct SharedQueues {
-    queues: Mutex<Queues>,
-    /// Signals a new message or the end of a thread.
-    changed: Condvar,
-}
-
-struct Queues {
-    /// Pending messages by sender and receiver, oldest first: `[size, size]`.
-    messages: Vec<VecDeque<Vec<u8>>>,
-    /// Ranks whose thread has ended: `[size]`.
-    ended: Vec<bool>,
-}
-
-/// A thread's end of the queues.
-struct ThreadLink {
-    rank: usize,
-    size: usize,
-    timeout: Duration,
-    shared: Arc<SharedQueues>,
-}
-
-impl SharedQueues {
-    fn lock(&self) -> MutexGuard<'_, Queues> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    let link = |_| ThreadLink { timeout, senders: Vec::new(), receivers: Vec::new() };
+    let mut links: Vec<ThreadLink> = (0..size).map(link).collect();
+    for from in 0..size {
+        for to in 0..size {
+            let (sender, receiver) = mpsc::channel();
+            links[from].senders.push(sender);
+            links[to].receivers.push(receiver);
+        }
     }
+    let links = links.into_iter().enumerate();
+    links.map(|(rank, link)| Team::new(rank, size, Box::new(link))).collect()
+}
+
+/// A thread's ends of the channels between each two threads.
+struct ThreadLink {
+    timeout: Duration,
+    /// The channel to each rank.
+    senders: Vec<Sender<Vec<u8>>>,
+    /// The channel from each rank.
+    receivers: Vec<Receiver<Vec<u8>>>,
 }
 
 impl Link for ThreadLink {
-    fn exchange(&mut self, outbox: &[&[u8]], inbox: &mut [&mut [u8]]) -> Result<(), TeamError> {
-        let Self { rank, size, timeout, .. } = *self;
-        let others = || (0..size).filter(|other| *other != rank);
-        let messages: Vec<_> = others().map(|to| (to, outbox[to].to_vec())).collect();
-        let mut queues = self.shared.lock();
-        for (to, message) in messages {
-            queues.messages[rank * size + to].push_back(message);
+    fn exchange(&mut self, outbox: &[&[u8]], lens: &[usize]) -> Result<Vec<Vec<u8>>, TeamError> {
+        for (sender, message) in self.senders.iter().zip(outbox) {
+            // The channel from a rank that has ended tells so below.
+            let _ = sender.send(message.to_vec());
         }
-        self.shared.changed.notify_all();
         let mut stopwatch = Stopwatch::start();
-        for from in others() {
+        let mut received = Vec::with_capacity(lens.len());
+        for (rank, (receiver, len)) in self.receivers.iter().zip(lens).enumerate() {
             let message = loop {
-                if let Some(message) = queues.messages[from * size + rank].pop_front() {
-                    break message;
+                // A message that is there is taken even after the timeout.
+                let next_wait = stopwatch.next_wait(self.timeout);
+                match receiver.recv_timeout(next_wait.unwrap_or_default()) {
+                    Ok(message) => break message,
+                    Err(RecvTimeoutError::Disconnected) => {
+                        let reason = "its thread has ended".to_string();
+                        return Err(TeamError::Ended { rank, reason });
+                    }
+                    Err(RecvTimeoutError::Timeout) if next_wait.is_none() => {
+                        return Err(TeamError::TimedOut { rank, seconds: self.timeout.as_secs() });
+                    }
+                    Err(RecvTimeoutError::Timeout) => {}
                 }
-                if queues.ended[from] {
-                    let reason = "its thread has ended".to_string();
-                    return Err(TeamError::Ended { rank: from, reason });
-                }
-                let Some(next_wait) = stopwatch.next_wait(timeout) else {
-                    return Err(TeamError::TimedOut { rank: from, seconds: timeout.as_secs() });
-                };
-                let woken = self.shared.changed.wait_timeout(queues, next_wait);
-                queues = woken.unwrap_or_else(PoisonError::into_inner).0;
             };
-            inbox[from].copy_from_slice(&message);
+            assert_eq!(message.len(), *len, "the length of the message from rank {rank}");
+            received.push(message);
         }
-        Ok(())
-    }
-}
-
-impl Drop for ThreadLink {
-    fn drop(&mut self) {
-        self.shared.lock().ended[self.rank] = true;
-        self.shared.changed.notify_all();
+        Ok(received)
     }
 }

@@ -79,13 +79,8 @@ pub fn evaluate<A: Actor, G: Rules>(
     seed: u64,
     selection: ActionSelection,
 ) -> Evaluation {
-    Evaluation::from_results(&play_episodes(
-        policy,
-        game,
-        0..episodes,
-        EpisodeKeys::new(stream, seed),
-        selection,
-    ))
+    let keys = EpisodeKeys::new(stream, seed);
+    Evaluation::from_results(&play_episodes(policy, game, 0..episodes, keys, selection))
 }
 
 /// Plays some of the episodes of an evaluation and returns their results.
@@ -105,14 +100,35 @@ pub fn play_episodes<A: Actor, G: Rules>(
         "features of the policy and of the game"
     );
     assert_eq!(policy.num_actions(), game.num_actions(), "actions of the policy and of the game");
-    (0..episodes.len().div_ceil(LANES))
-        .into_par_iter()
-        .flat_map_iter(|block| {
-            let first = episodes.start + block * LANES;
-            let episodes = first..episodes.end.min(first + LANES);
-            play_block(policy, game, episodes, keys, selection)
-        })
-        .collect()
+    // Side by side, as many as there are lanes.
+    let play_block = |block: usize| {
+        let first = episodes.start + block * LANES;
+        let count = LANES.min(episodes.end - first);
+        let index = |lane: usize| (first + lane) as u32;
+        let start = |lane| EnvState::<G>::new(keys.level(index(lane)), game);
+        let mut envs = EnvLanes::new(&(0..count).map(start).collect::<Vec<_>>());
+        let mut played = StepResultLanes::default();
+        let mut results: Vec<Option<EpisodeResult>> = vec![None; count];
+        let mut memory = splat(&policy.initial_memory());
+        let mut policy = LanePolicy::new(policy, game);
+        let action_keys: [u32; LANES] = std::array::from_fn(|lane| keys.action_key(index(lane)));
+        let mut t = 0;
+        while results.iter().any(Option::is_none) {
+            let logits = policy.compute_logits(game, &envs, &mut memory);
+            let chosen = selection.choose(logits, &action_keys, t);
+            envs.play_step(game, &chosen.actions, &mut played);
+            for (lane, result) in results.iter_mut().enumerate() {
+                if result.is_none() && played.status(lane).has_ended() {
+                    let (score, length) = (played.scores[lane].into(), t + 1);
+                    *result = Some(EpisodeResult { score, length });
+                }
+            }
+            t += 1;
+        }
+        results.into_iter().flatten()
+    };
+    let blocks = (0..episodes.len().div_ceil(LANES)).into_par_iter();
+    blocks.flat_map_iter(play_block).collect()
 }
 
 impl Evaluation {
@@ -142,39 +158,6 @@ pub(crate) fn std_error(values: impl ExactSizeIterator<Item = f64>, mean: f64) -
     let n = values.len() as f64;
     let squares = values.map(|value| (value - mean).powi(2)).sum::<f64>();
     (n > 1.0).then(|| (squares / (n - 1.0) / n).sqrt())
-}
-
-/// Plays some of the episodes, at most [`LANES`], side by side.
-fn play_block<A: Actor, G: Rules>(
-    policy: &A,
-    game: G,
-    episodes: Range<usize>,
-    keys: EpisodeKeys,
-    selection: ActionSelection,
-) -> Vec<EpisodeResult> {
-    let index = |lane: usize| (episodes.start + lane) as u32;
-    let envs: Vec<EnvState<G>> =
-        (0..episodes.len()).map(|lane| EnvState::new(keys.level(index(lane)), game)).collect();
-    let mut envs = EnvLanes::new(&envs);
-    let mut played = StepResultLanes::default();
-    let mut results: Vec<Option<EpisodeResult>> = vec![None; episodes.len()];
-    let mut memory = splat(&policy.initial_memory());
-    let mut policy = LanePolicy::new(policy, game);
-    let action_keys: [u32; LANES] = std::array::from_fn(|lane| keys.action_key(index(lane)));
-    let mut t = 0;
-    while results.iter().any(Option::is_none) {
-        let logits = policy.compute_logits(game, &envs, &mut memory);
-        let chosen = selection.choose(logits, &action_keys, t);
-        envs.play_step(game, &chosen.actions, &mut played);
-        for (lane, result) in results.iter_mut().enumerate() {
-            if result.is_none() && played.status(lane).has_ended() {
-                let (score, length) = (played.scores[lane].into(), t + 1);
-                *result = Some(EpisodeResult { score, length });
-            }
-        }
-        t += 1;
-    }
-    results.into_iter().flatten().collect()
 }
 
 #[cfg(test)]

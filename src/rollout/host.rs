@@ -76,10 +76,9 @@ impl HostRollout {
         let mut sums = vec![GameSums::default(); count];
         for t in 0..num_steps {
             episodes.choose_actions(policy, &action_keys, t as u32, ActionSelection::Sampling)?;
-            let slot = |env: usize| env * num_steps + t;
-            episodes.record_actions(trajectory, policy.num_features(), slot);
+            episodes.record_actions(trajectory, t);
             episodes.step(&mut *envs)?;
-            episodes.record_results(trajectory, &mut sums, slot);
+            episodes.record_results(trajectory, t, &mut sums);
             episodes.restart(&mut *envs, policy, auto_reset)?;
         }
         for (env, sums) in sums.iter_mut().enumerate() {
@@ -261,16 +260,11 @@ impl Episodes {
         Ok(())
     }
 
-    /// Records the observations and the chosen actions with their log-probabilities, in the slot of each environment.
-    fn record_actions(
-        &self,
-        trajectory: &mut HostTrajectory,
-        num_features: usize,
-        slot: impl Fn(usize) -> usize,
-    ) {
+    /// Records the observations of step `t`, and the chosen actions with their log-probabilities.
+    fn record_actions(&self, trajectory: &mut HostTrajectory, t: usize) {
         let stride = trajectory.obs_stride();
-        for (env, obs) in self.obs.chunks_exact(num_features).enumerate() {
-            let (slot, action) = (slot(env), self.actions[env]);
+        for (env, obs) in self.obs.chunks_exact(trajectory.num_features).enumerate() {
+            let (slot, action) = (env * trajectory.num_steps + t, self.actions[env]);
             let row = &mut trajectory.obs[slot * stride..][..obs.len()];
             match action {
                 Some(_) => row.copy_from_slice(obs),
@@ -282,16 +276,12 @@ impl Episodes {
         }
     }
 
-    /// Records the results of the actions, in the slot of each environment and in its sums.
-    fn record_results(
-        &self,
-        trajectory: &mut HostTrajectory,
-        sums: &mut [GameSums],
-        slot: impl Fn(usize) -> usize,
-    ) {
+    /// Records the results of step `t`, and adds them to the sums of each environment.
+    fn record_results(&self, trajectory: &mut HostTrajectory, t: usize, sums: &mut [GameSums]) {
         for (env, sums) in sums.iter_mut().enumerate() {
             let HostStepResult { reward, terminated, truncated } = self.results[env];
-            let (slot, status) = (slot(env), EpisodeStatus::new(terminated, truncated));
+            let slot = env * trajectory.num_steps + t;
+            let status = EpisodeStatus::new(terminated, truncated);
             let score = if status.has_ended() { self.scores[env] } else { 0.0 };
             trajectory.rewards[slot] = reward;
             trajectory.statuses[slot] = status;

@@ -6,7 +6,7 @@ use super::env_state::EnvState;
 use super::{ActionSelection, EpisodeKeys};
 use crate::env::{Episode, Rules, advance, start_next_level};
 use crate::math::softmax::{compute_normalizer, prob, unnormalized_prob};
-use crate::model::{Actor, LANES, Lanes, set_lane};
+use crate::model::{Actor, LANES, Lanes, set_lane, splat};
 use crate::rng::Stream;
 
 /// A policy's action probabilities and chosen action.
@@ -29,7 +29,11 @@ pub struct LiveGames<G: Rules> {
     action_keys: Vec<u32>,
     /// Number of steps since the start, over all episodes.
     time: u32,
-    memory: PolicyMemory,
+    /// The policy's memory of each game, `[memory_size]`; empty at the start of an episode.
+    memory: Vec<Vec<f32>>,
+    /// The memory after the choice of actions, kept apart so that a choice can be repeated before the games advance;
+    /// empty without a choice.
+    next_memory: Vec<Vec<f32>>,
 }
 
 /// Behaviour of a game in the step after its episode has ended.
@@ -39,63 +43,6 @@ enum AfterEnd {
     Wait,
     /// Starts the next level.
     Restart,
-}
-
-/// The policy's memory of the games, `[memory_size]` lanes per block of [`LANES`] games.
-#[derive(Clone, Debug, Default)]
-struct PolicyMemory {
-    /// Memory before the choice of an action.
-    current: Vec<Lanes>,
-    /// Memory after it, kept apart so that a choice can be repeated before the games advance.
-    next: Vec<Lanes>,
-    /// Whether each game's memory is to be reset before the next choice.
-    needs_reset: Vec<bool>,
-}
-
-impl PolicyMemory {
-    /// Creates empty memory for `count` games.
-    fn new(count: usize) -> Self {
-        Self { needs_reset: vec![true; count], ..Self::default() }
-    }
-
-    /// Prepares the memory of a policy whose memory begins with `initial`, `[memory_size]`.
-    fn prepare(&mut self, initial: &[f32]) {
-        let (size, count) = (initial.len(), self.needs_reset.len());
-        if self.current.len() != count.div_ceil(LANES) * size {
-            // A different policy, which has not seen these episodes.
-            self.current = vec![[0.0; LANES]; count.div_ceil(LANES) * size];
-            self.needs_reset.fill(true);
-        }
-        for (i, needs_reset) in self.needs_reset.iter_mut().enumerate() {
-            if std::mem::take(needs_reset) {
-                let block = &mut self.current[i / LANES * size..][..size];
-                set_lane(block, i % LANES, initial);
-            }
-        }
-        self.next.clone_from(&self.current);
-    }
-
-    /// Replicates the memory of one game.
-    fn replicate(&self, env: usize, count: usize) -> Self {
-        let size = self.current.len() / self.needs_reset.len().div_ceil(LANES);
-        let replicate = |memory: &[Lanes]| {
-            let block = memory.get(env / LANES * size..).and_then(|rest| rest.get(..size));
-            let lanes = block.unwrap_or_default().iter().map(|lanes| [lanes[env % LANES]; LANES]);
-            lanes.collect::<Vec<_>>().repeat(count.div_ceil(LANES))
-        };
-        Self {
-            current: replicate(&self.current),
-            next: replicate(&self.next),
-            needs_reset: vec![self.needs_reset[env]; count],
-        }
-    }
-
-    /// Commits the memory after a step of the games.
-    fn commit(&mut self) {
-        if !self.next.is_empty() {
-            self.current = std::mem::take(&mut self.next);
-        }
-    }
 }
 
 impl<G: Rules> LiveGames<G> {
@@ -115,7 +62,8 @@ impl<G: Rules> LiveGames<G> {
             previous_states: envs.iter().map(|env| env.state).collect(),
             ended: vec![false; count],
             action_keys: indices.map(|i| keys.action_key(i)).collect(),
-            memory: PolicyMemory::new(count),
+            memory: vec![Vec::new(); count],
+            next_memory: Vec::new(),
             envs,
             time: 0,
         }
@@ -123,6 +71,9 @@ impl<G: Rules> LiveGames<G> {
 
     /// Copies the current position of a game for each of `players` players.
     pub fn duel(&self, env: usize, players: usize) -> Self {
+        let repeat = |rows: &[Vec<f32>]| -> Vec<Vec<f32>> {
+            rows.get(env).map(|row| vec![row.clone(); players]).unwrap_or_default()
+        };
         Self {
             game: self.game,
             envs: vec![self.envs[env]; players],
@@ -130,7 +81,8 @@ impl<G: Rules> LiveGames<G> {
             ended: vec![self.ended[env]; players],
             action_keys: vec![self.action_keys[env]; players],
             time: self.time,
-            memory: self.memory.replicate(env, players),
+            memory: repeat(&self.memory),
+            next_memory: repeat(&self.next_memory),
         }
     }
 
@@ -152,13 +104,15 @@ impl<G: Rules> LiveGames<G> {
 
     fn advance(&mut self, actions: &[u32], after_end: AfterEnd) {
         assert_eq!(actions.len(), self.envs.len(), "actions: [count]");
-        self.memory.commit();
+        if !self.next_memory.is_empty() {
+            self.memory = std::mem::take(&mut self.next_memory);
+        }
         for (i, EnvState { state, episode }) in self.envs.iter_mut().enumerate() {
             if self.ended[i] && after_end == AfterEnd::Wait {
                 self.previous_states[i] = *state;
             } else if self.ended[i] {
                 start_next_level::<G>(state, episode, self.game);
-                self.memory.needs_reset[i] = true;
+                self.memory[i].clear();
                 self.previous_states[i] = *state;
                 self.ended[i] = false;
             } else {
@@ -172,20 +126,28 @@ impl<G: Rules> LiveGames<G> {
     /// Returns a policy's choice in every game, `[count]`. A policy with memory remembers the
     /// previous step if it was asked then.
     pub fn choose<A: Actor>(&mut self, policy: &A, selection: ActionSelection) -> Vec<Choice> {
-        let size = policy.memory_size();
-        self.memory.prepare(&policy.initial_memory());
+        let initial_memory = policy.initial_memory();
+        self.next_memory.clear();
         let mut choices = Vec::with_capacity(self.envs.len());
         let mut policy = LanePolicy::new(policy, self.game);
         let blocks = self.envs.chunks(LANES).zip(self.action_keys.chunks(LANES));
-        for (block, (envs, keys)) in blocks.enumerate() {
-            let memory = &mut self.memory.next[block * size..][..size];
-            let logits = policy.compute_logits(self.game, &EnvLanes::new(envs), memory);
+        for ((envs, keys), rows) in blocks.zip(self.memory.chunks(LANES)) {
+            let mut memory = splat(&initial_memory);
+            for (lane, row) in rows.iter().enumerate() {
+                // A different policy has not seen this episode.
+                if row.len() == initial_memory.len() {
+                    set_lane(&mut memory, lane, row);
+                }
+            }
+            let logits = policy.compute_logits(self.game, &EnvLanes::new(envs), &mut memory);
             let keys = std::array::from_fn(|lane| keys.get(lane).copied().unwrap_or(0));
             let chosen = selection.choose(logits, &keys, self.time);
             choices.extend((0..envs.len()).map(|lane| Choice {
                 action: chosen.actions[lane],
                 probabilities: action_probs(logits, lane),
             }));
+            let row = |lane: usize| memory.iter().map(|lanes| lanes[lane]).collect();
+            self.next_memory.extend((0..envs.len()).map(row));
         }
         choices
     }

@@ -10,7 +10,7 @@ use super::{ActionSelection, EnvStatesError, RolloutKeys, action_key};
 use crate::data::host::ended_steps;
 use crate::data::{EpisodeStatus, GameSums, HostTrajectory, OBS_MULTIPLE, Trajectory};
 use crate::env::Rules;
-use crate::model::{Actor, LANES, Lanes, set_lane, splat};
+use crate::model::{Actor, LANES, set_lane, splat};
 use crate::settings::RolloutConfig;
 use burn::tensor::Device;
 use rayon::prelude::*;
@@ -34,6 +34,8 @@ struct Block<'a, G: Rules> {
     envs: &'a [EnvState<G>],
     /// Steps played of each game's episode before the first step; empty if all games start episodes.
     elapsed: &'a [u32],
+    /// Memory of the policy before the first step, `[games, memory_size]`; empty if it is the initial one.
+    memory: &'a [f32],
     obs: &'a mut [f32],
     actions: &'a mut [i32],
     logprobs: &'a mut [f32],
@@ -51,22 +53,22 @@ fn split_into_blocks<'a, G: Rules>(
     trajectory: &'a mut HostTrajectory,
 ) -> Vec<Block<'a, G>> {
     let (rows, stride) = (LANES * trajectory.num_steps, trajectory.obs_stride());
-    let HostTrajectory {
-        obs, actions, logprobs, rewards, statuses, scores, legal, elapsed, ..
-    } = trajectory;
-    let mut elapsed = elapsed.chunks(LANES);
-    let mut obs = obs.chunks_mut(rows * stride);
-    let mut actions = actions.chunks_mut(rows);
-    let mut logprobs = logprobs.chunks_mut(rows);
-    let mut rewards = rewards.chunks_mut(rows);
-    let mut statuses = statuses.chunks_mut(rows);
-    let mut scores = scores.chunks_mut(rows);
-    let mut legal = legal.chunks_mut(rows);
+    let memory_len = LANES * trajectory.memory.len() / trajectory.num_envs;
+    let mut elapsed = trajectory.elapsed.chunks(LANES);
+    let mut memory = trajectory.memory.chunks(memory_len.max(1));
+    let mut obs = trajectory.obs.chunks_mut(rows * stride);
+    let mut actions = trajectory.actions.chunks_mut(rows);
+    let mut logprobs = trajectory.logprobs.chunks_mut(rows);
+    let mut rewards = trajectory.rewards.chunks_mut(rows);
+    let mut statuses = trajectory.statuses.chunks_mut(rows);
+    let mut scores = trajectory.scores.chunks_mut(rows);
+    let mut legal = trajectory.legal.chunks_mut(rows);
     // Each block of an empty buffer is empty.
     let block = |(index, envs): (usize, &'a [EnvState<G>])| Block {
         first: index * LANES,
         envs,
         elapsed: elapsed.next().unwrap_or_default(),
+        memory: memory.next().unwrap_or_default(),
         obs: obs.next().unwrap_or_default(),
         actions: actions.next().unwrap_or_default(),
         logprobs: logprobs.next().unwrap_or_default(),
@@ -76,14 +78,6 @@ fn split_into_blocks<'a, G: Rules>(
         legal: legal.next().unwrap_or_default(),
     };
     envs.chunks(LANES).enumerate().map(block).collect()
-}
-
-/// Results of a block.
-struct PlayedBlock<G: Rules> {
-    /// Branch points among its games.
-    branches: Vec<Branch<G>>,
-    /// Sums over the steps of each game.
-    sums: Vec<GameSums>,
 }
 
 /// Branch point of a group with its environment.
@@ -122,15 +116,15 @@ impl<G: Rules> NativeRollout<G> {
         let envs = env_state::start_envs(self.game, &self.config, keys, &self.branches);
         let points = env_state::draw_branch_points(&self.config, keys);
         self.prepare(trajectory);
-        let blocks: Vec<PlayedBlock<G>> = split_into_blocks(&envs, trajectory)
+        let (branches, sums): (Vec<_>, Vec<_>) = split_into_blocks(&envs, trajectory)
             .into_par_iter()
             .map(|block| self.play_block(policy, keys, &points, block))
-            .collect();
-        let mut branches: Vec<_> = blocks.iter().flat_map(|block| &block.branches).collect();
+            .unzip();
+        let mut branches: Vec<Branch<G>> = branches.into_iter().flatten().collect();
         branches.sort_by_key(|branch| branch.group);
         self.branches = branches.iter().map(|branch| branch.env).collect();
         self.memory = branches.iter().flat_map(|branch| &branch.memory).copied().collect();
-        blocks.into_iter().flat_map(|block| block.sums).collect()
+        sums.concat()
     }
 
     /// Makes room in a trajectory, and records how its games continue those of the last iteration.
@@ -176,33 +170,22 @@ impl<G: Rules> NativeRollout<G> {
         self.memory = memory.to_vec();
     }
 
-    /// Loads the memory with which a block's games begin the iteration, `[memory_size][LANES]`.
-    fn load_memory<A: Actor>(&self, policy: &A, first: usize, games: usize) -> Vec<Lanes> {
-        let initial_memory = policy.initial_memory();
-        let mut memory = splat(&initial_memory);
-        if !self.memory.is_empty() {
-            for lane in 0..games {
-                let group = (first + lane) / self.config.group_size;
-                let row = &self.memory[group * initial_memory.len()..][..initial_memory.len()];
-                set_lane(&mut memory, lane, row);
-            }
-        }
-        memory
-    }
-
-    /// Plays a block of games.
+    /// Plays a block of games. Returns the branch points among them, and the sums over the steps of each.
     fn play_block<A: Actor>(
         &self,
         policy: &A,
         keys: RolloutKeys,
         points: &[BranchPoint],
         mut block: Block<G>,
-    ) -> PlayedBlock<G> {
+    ) -> (Vec<Branch<G>>, Vec<GameSums>) {
         let Block { first, envs, elapsed, .. } = block;
         let RolloutConfig { num_steps, group_size, auto_reset, .. } = self.config;
         let elapsed = |lane: usize| elapsed.get(lane).copied().unwrap_or(0);
-        let mut memory = self.load_memory(policy, first, envs.len());
         let initial_memory = policy.initial_memory();
+        let mut memory = splat(&initial_memory);
+        for (lane, row) in block.memory.chunks_exact(initial_memory.len().max(1)).enumerate() {
+            set_lane(&mut memory, lane, row);
+        }
         let first_index = keys.first_group as usize * group_size + first;
         let action_keys: [u32; LANES] =
             std::array::from_fn(|lane| action_key(keys.action, (first_index + lane) as u32));
@@ -210,7 +193,10 @@ impl<G: Rules> NativeRollout<G> {
         let mut lanes = EnvLanes::new(envs);
         let (mut played, mut sums) = (StepResultLanes::default(), SumLanes::default());
         // Groups with games in this block may branch from them.
-        let groups = first / group_size..=(first + envs.len() - 1) / group_size;
+        let games = first..first + envs.len();
+        let groups = points.iter().enumerate().take(games.end.div_ceil(group_size));
+        let own_points =
+            groups.skip(first / group_size).filter(|(_, point)| games.contains(&point.env));
         let mut branches = Vec::new();
         for t in 0..num_steps {
             let logits = policy.compute_logits(self.game, &lanes, &mut memory);
@@ -223,16 +209,11 @@ impl<G: Rules> NativeRollout<G> {
                     set_lane(&mut memory, lane, &initial_memory);
                 }
             }
-            for group in groups.clone() {
-                if let Some(point) = points.get(group)
-                    && point.step == t + 1
-                    && (first..first + envs.len()).contains(&point.env)
-                {
-                    let lane = point.env - first;
-                    let memory = memory.iter().map(|lanes| lanes[lane]).collect();
-                    let env = lanes.env(lane).branch(elapsed(lane), point.step);
-                    branches.push(Branch { group, env, memory });
-                }
+            for (group, point) in own_points.clone().filter(|(_, point)| point.step == t + 1) {
+                let lane = point.env - first;
+                let memory = memory.iter().map(|lanes| lanes[lane]).collect();
+                let env = lanes.env(lane).branch(elapsed(lane), point.step);
+                branches.push(Branch { group, env, memory });
             }
         }
         let game_sums = |(lane, statuses): (usize, &[EpisodeStatus])| GameSums {
@@ -243,7 +224,7 @@ impl<G: Rules> NativeRollout<G> {
             steps: if auto_reset { num_steps as f64 } else { sums.steps[lane].into() },
         };
         let sums = block.statuses.chunks_exact(num_steps).enumerate().map(game_sums).collect();
-        PlayedBlock { branches, sums }
+        (branches, sums)
     }
 }
 

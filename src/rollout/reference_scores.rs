@@ -49,11 +49,10 @@ pub fn measure_reference_scores<G: Rules>(
     if !scores.iter().any(|score| ["random", "chance"].contains(&score.player)) {
         scores.push(measure("random", None));
     }
-    let is_known = |player: &ScriptedPlayer| {
-        game.reference_scores().iter().any(|(known, _)| *known == player.name())
-    };
-    for player in game.players().iter().filter(|player| !is_known(player)) {
-        scores.push(measure(player.name(), Some(player)));
+    for player in game.players() {
+        if !scores.iter().any(|score| score.player == player.name()) {
+            scores.push(measure(player.name(), Some(&player)));
+        }
     }
     scores
 }

@@ -43,8 +43,8 @@ impl<G: Rules> StepwiseBranches<G> {
     #[cfg_attr(not(feature = "kernels"), expect(unused_variables, reason = "all are on the host"))]
     fn new(device: &Device) -> Self {
         #[cfg(feature = "kernels")]
-        if let Some(branches) = DeviceBranches::new(device) {
-            return Self::Device(branches);
+        if device::has_kernels(device) {
+            return Self::Device(DeviceBranches::default());
         }
         Self::Host(Vec::new())
     }
@@ -76,7 +76,8 @@ impl<G: Rules> StepwiseRollout<G> {
         let mut trajectory = match &mut self.branches {
             #[cfg(feature = "kernels")]
             StepwiseBranches::Device(branches) => {
-                branches.collect(self.game, &self.config, keys, policy, &mut memory)
+                let (config, device) = (&self.config, &self.device);
+                branches.collect(self.game, config, keys, policy, &mut memory, device)
             }
             StepwiseBranches::Host(branches) => {
                 let branches = std::mem::take(branches);
@@ -97,7 +98,7 @@ impl<G: Rules> StepwiseRollout<G> {
         match &self.branches {
             StepwiseBranches::Host(envs) => env_state::pack_envs(self.game, envs),
             #[cfg(feature = "kernels")]
-            StepwiseBranches::Device(envs) => envs.export_state().await,
+            StepwiseBranches::Device(envs) => envs.download().await,
         }
     }
 
@@ -107,13 +108,14 @@ impl<G: Rules> StepwiseRollout<G> {
     /// If the number of words is wrong.
     pub fn import_state(&mut self, words: &[u32]) -> Result<(), EnvStatesError> {
         let groups = self.config.num_groups;
-        env_state::check_num_words(self.game, groups, words)?;
         match &mut self.branches {
             StepwiseBranches::Host(envs) => {
                 *envs = env_state::unpack_envs(self.game, groups, words)?
             }
             #[cfg(feature = "kernels")]
-            StepwiseBranches::Device(envs) => envs.import_state(words, groups),
+            StepwiseBranches::Device(envs) => {
+                *envs = DeviceBranches::upload(self.game, groups, words, &self.device)?
+            }
         }
         Ok(())
     }
@@ -157,9 +159,12 @@ impl<G: Rules> StepwiseRollout<G> {
         trajectory.resize(num_envs, steps, features);
         trajectory.enable_scores();
         trajectory.enable_masks(if G::MASKED { num_actions } else { 0 });
+        let stride = trajectory.obs_stride();
         for t in 0..steps {
             let obs = observe(self.game, &envs);
-            record_observations(t, &obs, &mut trajectory);
+            for (env, row) in obs.chunks_exact(features).enumerate() {
+                trajectory.obs[(env * steps + t) * stride..][..features].copy_from_slice(row);
+            }
             let obs = TensorData::new(obs, [num_envs, features]);
             let logits =
                 floats(memory.compute_logits(policy, Tensor::from_data(obs, &self.device)));
@@ -211,15 +216,6 @@ impl<G: Rules> StepwiseRollout<G> {
             ends.push(f32::from(played.has_ended()));
         }
         ends
-    }
-}
-
-/// Records the observations before step `t`, `[num_envs, num_features]`.
-fn record_observations(t: usize, obs: &[f32], trajectory: &mut HostTrajectory) {
-    let (steps, stride) = (trajectory.num_steps, trajectory.obs_stride());
-    let features = trajectory.num_features;
-    for (env, row) in obs.chunks_exact(features).enumerate() {
-        trajectory.obs[(env * steps + t) * stride..][..features].copy_from_slice(row);
     }
 }
 

@@ -254,13 +254,10 @@ impl<G: Rules> VecEnv<G> {
             [rows, final_rows],
             "obs: [num_envs, num_features]"
         );
-        for len in [&buffers.terminated, &buffers.truncated, &buffers.ended].map(|ends| ends.len())
-        {
-            assert_eq!(len, self.num_envs, "ends: [num_envs]");
-        }
-        for len in [buffers.rewards.len(), buffers.scores.len()] {
-            assert_eq!(len, self.num_envs, "results: [num_envs]");
-        }
+        let StepBuffers { rewards, terminated, truncated, ended, scores, .. } = &buffers;
+        let ends = [terminated, truncated, ended].map(|ends| ends.len());
+        assert_eq!(ends, [self.num_envs; 3], "ends: [num_envs]");
+        assert_eq!([rewards.len(), scores.len()], [self.num_envs; 2], "results: [num_envs]");
         let (blocks, ended) = (&mut self.blocks[..], &mut self.ended[..]);
         if rows < MIN_PARALLEL_FEATURES {
             return Ok(step_part(BatchPart { blocks, ended, actions, buffers }, game, autoreset));

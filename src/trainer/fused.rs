@@ -16,7 +16,7 @@ use crate::env::Rules;
 use crate::learner::UpdateMeans;
 use crate::learner::fused::FusedLearner;
 use crate::model::{Mlp, Network, StoredFeatures};
-use crate::rollout::{EnvStatesError, FusedBranches, FusedRollout};
+use crate::rollout::{DeviceBranches, EnvStatesError, FusedRollout};
 use burn::tensor::{Device, Tensor};
 
 /// Fused rollouts, advantages and updates.
@@ -38,7 +38,7 @@ struct StartedRollout {
     iteration: u32,
     recording: Recording,
     /// Branch points from which the iteration after it starts.
-    branches: FusedBranches,
+    branches: DeviceBranches,
 }
 
 /// A dataset on a device, with its weights as advantages.

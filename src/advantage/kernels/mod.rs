@@ -38,114 +38,95 @@ pub fn compute_recording_advantages(
     let num_rows = launches.iter().map(LaunchSizes::num_cubes).sum();
     let like = cube_tensor(recording.parts[0].values.clone());
     let rows = uninit(&like, &[num_rows, summary::LEN], DType::F32);
-    let launcher = Launcher { rows, num_steps, rollout, config };
-    let mut first_row = 0;
+    let mut next_row = 0;
     let mut parts = Vec::new();
     for (part, launch) in recording.parts.iter().zip(&launches) {
-        parts.push(launcher.launch_part(part, launch, first_row));
-        first_row += launch.num_cubes();
+        parts.push(launch_part(part, num_steps, launch, &rows, &mut next_row, rollout, config));
     }
-    RecordingAdvantages { learn_steps, parts, summary: launcher.launch_summary(num_rows) }
-}
-
-/// Inputs that the kernels of all parts have in common.
-struct Launcher<'a> {
-    /// Rows of partial sums of all kernels, `[rows, summary::LEN]`.
-    rows: CubeTensor,
-    /// Steps per game of the recording.
-    num_steps: usize,
-    rollout: &'a RolloutConfig,
-    config: &'a AdvantageConfig,
-}
-
-impl Launcher<'_> {
-    /// Launches the first three kernels on a part; their rows of sums begin at `first_row`. Returns the part's
-    /// [`RecordingAdvantages::parts`].
-    fn launch_part(
-        &self,
-        part: &RecordingPart,
-        launch: &LaunchSizes,
-        first_row: usize,
-    ) -> Tensor<2> {
-        let Self { rows, num_steps, rollout, config } = self;
-        let RolloutConfig { group_size, learn_steps, auto_reset, .. } = **rollout;
-        let (client, dim) = (&rows.client, CubeDim::new_1d(UNITS_PER_CUBE as u32));
-        let games = part.num_envs();
-        let advantages = uninit(rows, &[learn_steps + 2, games], DType::F32);
-        let sizes = || SizesLaunch::new(*num_steps, learn_steps, games, group_size);
-        let own_rows = |first, cubes| RowsLaunch::new(argument(rows), first, cubes);
-        let row = num_steps * games;
-        let recorded = RecordedStepsLaunch::new(
-            argument(&cube_ints(part.words.clone())),
-            argument(&cube_tensor(part.values.clone())),
-            argument(&cube_tensor(part.initial_episodes.clone())),
-            (part.num_words() - 1) * row,
-            row,
-            2 * row,
+    let summary = uninit(&rows, &[summary::LEN], DType::F32);
+    // SAFETY: accesses stay below `num_rows` and the length of the summary.
+    unsafe {
+        summary_kernel::launch_unchecked(
+            &rows.client,
+            CubeCount::new_single(),
+            CubeDim::new_1d((PARTIAL_SUMS * summary::LEN) as u32),
+            argument(&rows),
+            argument(&summary),
+            num_rows,
+            STD_EPSILON,
+            config.scale_rewards,
         );
-        let credits = CreditVariant {
-            estimator: config.estimator,
-            auto_reset,
-            has_scores: part.has_scores(),
-        };
-        // SAFETY: accesses stay below the numbers of games and steps, each cube writes one row, and
-        // all units of a cube reach its barrier.
-        unsafe {
-            credit_kernel::launch_unchecked(
-                client,
-                grid(rows, launch.credit_cubes),
-                dim,
-                recorded,
-                argument(&advantages),
-                own_rows(first_row, launch.credit_cubes),
-                sizes(),
-                config.discount as f32,
-                credits,
-            );
-            compare_kernel::launch_unchecked(
-                client,
-                grid(rows, launch.compare_cubes),
-                dim,
-                argument(&advantages),
-                own_rows(first_row + launch.credit_cubes, launch.compare_cubes),
-                sizes(),
-            );
-            centre_kernel::launch_unchecked(
-                client,
-                grid(rows, launch.centre_cubes),
-                dim,
-                argument(&advantages),
-                own_rows(
-                    first_row + launch.credit_cubes + launch.compare_cubes,
-                    launch.centre_cubes,
-                ),
-                sizes(),
-                launch.steps_per_unit,
-                STD_EPSILON,
-                config.scale_rewards,
-            );
-        }
-        Tensor::from_primitive::<Cube>(advantages)
     }
+    let summary = Tensor::from_primitive::<Cube>(summary);
+    RecordingAdvantages { learn_steps, parts, summary }
+}
 
-    /// Launches the last kernel, which reduces all `num_rows` rows to the [`summary`].
-    fn launch_summary(&self, num_rows: usize) -> Tensor<1> {
-        let summary = uninit(&self.rows, &[summary::LEN], DType::F32);
-        // SAFETY: accesses stay below `num_rows` and the length of the summary.
-        unsafe {
-            summary_kernel::launch_unchecked(
-                &self.rows.client,
-                CubeCount::Static(1, 1, 1),
-                CubeDim::new_1d((PARTIAL_SUMS * summary::LEN) as u32),
-                argument(&self.rows),
-                argument(&summary),
-                num_rows,
-                STD_EPSILON,
-                self.config.scale_rewards,
-            );
-        }
-        Tensor::from_primitive::<Cube>(summary)
+/// Launches the other three kernels on a part, whose rows of sums in `rows`, `[rows, summary::LEN]`, begin at
+/// `next_row`, which is set to the end. Returns the part's [`RecordingAdvantages::parts`].
+fn launch_part(
+    part: &RecordingPart,
+    num_steps: usize,
+    launch: &LaunchSizes,
+    rows: &CubeTensor,
+    next_row: &mut usize,
+    rollout: &RolloutConfig,
+    config: &AdvantageConfig,
+) -> Tensor<2> {
+    let RolloutConfig { group_size, learn_steps, auto_reset, .. } = *rollout;
+    let (client, dim) = (&rows.client, CubeDim::new_1d(UNITS_PER_CUBE as u32));
+    let games = part.num_envs();
+    let advantages = uninit(rows, &[learn_steps + 2, games], DType::F32);
+    let sizes = || SizesLaunch::new(num_steps, learn_steps, games, group_size);
+    let mut take_rows = |cubes| {
+        *next_row += cubes;
+        RowsLaunch::new(argument(rows), *next_row - cubes, cubes)
+    };
+    let row = num_steps * games;
+    let recorded = RecordedStepsLaunch::new(
+        argument(&cube_ints(part.words.clone())),
+        argument(&cube_tensor(part.values.clone())),
+        argument(&cube_tensor(part.initial_episodes.clone())),
+        (part.num_words() - 1) * row,
+        row,
+        2 * row,
+    );
+    let credits =
+        CreditVariant { estimator: config.estimator, auto_reset, has_scores: part.has_scores() };
+    // SAFETY: accesses stay below the numbers of games and steps, each cube writes one row, and
+    // all units of a cube reach its barrier.
+    unsafe {
+        credit_kernel::launch_unchecked(
+            client,
+            grid(rows, launch.credit_cubes),
+            dim,
+            recorded,
+            argument(&advantages),
+            take_rows(launch.credit_cubes),
+            sizes(),
+            config.discount as f32,
+            credits,
+        );
+        compare_kernel::launch_unchecked(
+            client,
+            grid(rows, launch.compare_cubes),
+            dim,
+            argument(&advantages),
+            take_rows(launch.compare_cubes),
+            sizes(),
+        );
+        centre_kernel::launch_unchecked(
+            client,
+            grid(rows, launch.centre_cubes),
+            dim,
+            argument(&advantages),
+            take_rows(launch.centre_cubes),
+            sizes(),
+            launch.steps_per_unit,
+            STD_EPSILON,
+            config.scale_rewards,
+        );
     }
+    Tensor::from_primitive::<Cube>(advantages)
 }
 
 /// Computes the advantages of this rank's part of a recording; the [`summary`] covers all ranks of

@@ -70,10 +70,6 @@ mod tests {
     /// More cubes than one row of a grid has on most devices.
     const CUBES: usize = 65_535 + 8;
 
-    fn each_device(run: impl Fn(&Device)) {
-        device::adapters().iter().for_each(run);
-    }
-
     fn upload(values: impl Iterator<Item = f32>, device: &Device) -> CubeTensor {
         cube_tensor(device::upload(values.collect(), device))
     }
@@ -84,7 +80,7 @@ mod tests {
 
     #[test]
     fn wide_gradients_are_summed() {
-        each_device(|device| {
+        for device in &device::adapters() {
             let (rows, width) = (3, CUBES * COLUMNS + 3);
             let value = |i: usize| ((i * 7919) % 101) as f32;
             let partials = upload((0..rows * width).map(value), device);
@@ -93,12 +89,12 @@ mod tests {
             let expected =
                 (0..width).map(|at| (0..rows).map(|row| value(row * width + at)).sum::<f32>());
             assert!(read(totals).into_iter().eq(expected));
-        });
+        }
     }
 
     #[test]
     fn steps_of_many_minibatches_are_counted() {
-        each_device(|device| {
+        for device in &device::adapters() {
             let games = 3;
             let order: Vec<i32> = (0..CUBES).map(|i| (i * 7 % games) as i32).collect();
             // Advantages of a step, then lengths, then returns.
@@ -111,6 +107,6 @@ mod tests {
             launch_count(&order, &advantages, &recording_summary, &summary, CUBES, 1, sizes);
             let expected = (0..CUBES).map(|i| [2.0, 5.0, 11.0][i * 7 % games]);
             assert!(read(summary)[MINIBATCH_COUNTS..].iter().copied().eq(expected));
-        });
+        }
     }
 }

@@ -17,17 +17,12 @@ use super::context::LearnerContext;
 use super::train_state::TrainState;
 use super::update::take_steps;
 use crate::data::{Recording, RecordingAdvantages};
-use crate::device::buffers::{argument, grid};
-use crate::math::adamw::Factors;
 use crate::model::kernels::MlpShape;
 use crate::model::{FlatMlp, Mlp, Observer};
 use crate::objective::LossForm;
 use crate::parallel::TeamError;
 use crate::settings::TrainConfig;
-use burn::cubecl::prelude::*;
 use burn::tensor::Tensor;
-use burn_cubecl::tensor::CubeTensor;
-use optimizer_kernels::{UNITS, adamw_kernel};
 use tiles::Tiling;
 use update::FusedUpdate;
 
@@ -95,34 +90,5 @@ impl FusedLearner {
         self.state.params = params;
         self.state.optimizer = optimizer;
         Ok(means)
-    }
-
-    /// Performs an AdamW step from `before` to `after`, `[3, num_params]`.
-    fn step(
-        &self,
-        gradient: &CubeTensor,
-        before: &CubeTensor,
-        after: &CubeTensor,
-        update_sums: &CubeTensor,
-        factors: &Factors,
-    ) {
-        let max_norm = self.context.config.update.max_grad_norm;
-        let num_params = self.mlp.num_params();
-        // SAFETY: accesses stay below `num_params` and the number of sums.
-        unsafe {
-            adamw_kernel::launch_unchecked(
-                &before.client,
-                grid(before, num_params.div_ceil(UNITS)),
-                CubeDim::new_1d(UNITS as u32),
-                argument(gradient),
-                argument(before),
-                argument(after),
-                argument(update_sums),
-                factors.launch(),
-                max_norm as f32,
-                num_params,
-                max_norm > 0.0,
-            );
-        }
     }
 }

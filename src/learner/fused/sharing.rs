@@ -1,13 +1,11 @@
-//! Minibatches of a fused update by game, and the exchange between ranks that share it.
+//! Minibatches of a fused update by game, and the counts of their steps over the ranks that share it.
 
 use super::FusedLearner;
 use crate::data::summary::{LEARNT_STEPS, SCALE};
 use crate::data::{Recording, RecordingAdvantages};
 use crate::device;
 use crate::device::buffers::cube_tensor;
-use crate::learner::train_state::{broadcast_params, sum_over_ranks};
 use crate::parallel::TeamError;
-use burn::backend::Cube;
 use burn::tensor::Tensor;
 use burn_cubecl::tensor::CubeTensor;
 use std::ops::Range;
@@ -15,7 +13,7 @@ use std::ops::Range;
 /// The order in which the minibatches of an update take the games.
 pub(super) struct MinibatchOrder {
     /// Games of all minibatches, each sorted by part if there are several parts.
-    pub(super) order: Vec<u32>,
+    pub(super) order: Vec<i32>,
     /// Range of each minibatch in `order`.
     pub(super) ranges: Vec<Range<usize>>,
     /// Number of games per minibatch over all ranks.
@@ -31,32 +29,13 @@ impl FusedLearner {
         let (mut order, mut ranges) = (Vec::with_capacity(minibatches.len() * size), Vec::new());
         for minibatch in minibatches {
             let first = order.len();
-            order.extend(minibatch.games().iter().map(|env| *env as u32));
+            order.extend_from_slice(minibatch.games());
             if recording.parts.len() > 1 {
                 order[first..].sort_unstable();
             }
             ranges.push(first..order.len());
         }
         MinibatchOrder { order, ranges, size }
-    }
-
-    /// Sums gradients and metrics, `[num_params + NUM_SUMS]`, over all ranks.
-    pub(super) fn all_reduce_gradient(&self, local: CubeTensor) -> Result<CubeTensor, TeamError> {
-        if self.context.team.size() == 1 {
-            return Ok(local);
-        }
-        let local = Tensor::<1>::from_primitive::<Cube>(local);
-        Ok(cube_tensor(sum_over_ranks(&self.context.team, local, self.mlp.num_params())?))
-    }
-
-    /// Replaces the parameters in `[3, num_params]` (parameters and moments) by those of the first
-    /// rank.
-    pub(super) fn broadcast_param_state(&self, state: CubeTensor) -> Result<CubeTensor, TeamError> {
-        let state = Tensor::<1>::from_primitive::<Cube>(state);
-        let num_params = self.mlp.num_params();
-        let params = broadcast_params(&self.context.team, state.clone().narrow(0, 0, num_params))?;
-        let moments = state.narrow(0, num_params, 2 * num_params);
-        Ok(cube_tensor(Tensor::cat(vec![params, moments], 0)))
     }
 
     /// Summary of an update shared by several ranks, `[len]`; the counterpart of

@@ -3,6 +3,7 @@
 use super::FusedLearner;
 use super::gradient::{TileRangeLaunch, gradient_kernel};
 use super::launches::{launch_count, launch_sum};
+use super::optimizer_kernels::{UNITS, adamw_kernel};
 use super::sharing::MinibatchOrder;
 use super::tiles::Spread;
 use super::update_kernels::{
@@ -19,7 +20,7 @@ use crate::learner::counted_steps::LearntSteps;
 use crate::learner::means::{APPROX_KL, NUM_SUMS};
 use crate::learner::optimizer::{AdamW, adamw_factors};
 use crate::learner::schedule::{entropy_coef, first_optimizer_step};
-use crate::learner::train_state::TrainState;
+use crate::learner::train_state::{TrainState, broadcast_params, sum_over_ranks};
 use crate::learner::update::UpdateSteps;
 use crate::model::Observer;
 use crate::objective::{Coefficients, CoefficientsLaunch, LossConfig, LossForm};
@@ -113,8 +114,7 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
         check_inputs(learner, recording, advantages, &observer);
         let config = &learner.context.config;
         let device = advantages.summary.device();
-        let order_words: Vec<i32> = minibatches.order.iter().map(|env| *env as i32).collect();
-        let order_buffer = cube_ints(device::upload_indices(&order_words, &device));
+        let order_buffer = cube_ints(device::upload_indices(&minibatches.order, &device));
         let recording_summary = cube_tensor(advantages.summary.clone());
         let ratios_offset = MINIBATCH_COUNTS + minibatches.ranges.len();
         let len = ratios_offset + 2 * minibatches.size;
@@ -153,24 +153,19 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
         for (part, advantages) in self.recording.parts.iter().zip(&advantages.parts) {
             let part = self.part_buffers(part, advantages, first_env, reference.as_ref());
             if context.team.size() == 1 {
-                self.count_steps(&part, recording_summary);
+                launch_count(
+                    &self.order_buffer,
+                    &part.advantages,
+                    recording_summary,
+                    &self.summary,
+                    self.minibatches.ranges.len(),
+                    self.minibatches.size,
+                    self.part_sizes(part.first_env, part.num_envs),
+                );
             }
             first_env += part.num_envs;
             self.parts.push(part);
         }
-    }
-
-    /// Counts the steps that a part has of each minibatch.
-    fn count_steps(&self, part: &PartBuffers, recording_summary: &CubeTensor) {
-        launch_count(
-            &self.order_buffer,
-            &part.advantages,
-            recording_summary,
-            &self.summary,
-            self.minibatches.ranges.len(),
-            self.minibatches.size,
-            self.part_sizes(part.first_env, part.num_envs),
-        );
     }
 
     /// Collects the buffers of a part, including log-probabilities under the reference policy.
@@ -256,8 +251,7 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
         let rows: usize = portions.iter().map(|portion| spread(portion.num_games).num_cubes).sum();
         if rows == 0 {
             // All games of this minibatch belong to other ranks.
-            let device = Tensor::<1>::from_primitive::<Cube>(params.clone()).device();
-            return cube_tensor(Tensor::<1>::zeros([width], &device));
+            return cube_tensor(Tensor::<1>::zeros([width], &as_tensor(params).device()));
         }
         let stride = tiling.row_len(mlp);
         let partials = uninit(params, &[rows, stride], DType::F32);
@@ -379,47 +373,7 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
         let max_games = self.items_per_launch(flops).next_multiple_of(GAME_UNITS);
         (0..num_games).step_by(max_games).map(move |first| first..num_games.min(first + max_games))
     }
-}
 
-impl<O: Observer> UpdateSteps for FusedUpdate<'_, O> {
-    /// Place of a minibatch in the order of the games.
-    type Minibatch = Range<usize>;
-    /// The gradient, followed by its sums: `[num_params + NUM_SUMS]`.
-    type Gradient = CubeTensor;
-
-    fn gradient(
-        &mut self,
-        index: usize,
-        _minibatch: &Range<usize>,
-    ) -> Result<Option<CubeTensor>, TeamError> {
-        self.learner.all_reduce_gradient(self.own_gradient(index)).map(Some)
-    }
-
-    fn approx_kl(&self, index: usize, gradient: &CubeTensor) -> f64 {
-        let number = |tensor: &CubeTensor, i: usize| as_tensor(tensor).narrow(0, i, 1);
-        let sum = number(gradient, self.variant.mlp.num_params() + APPROX_KL);
-        let steps = number(&self.summary, MINIBATCH_COUNTS + index);
-        let read = device::read(Tensor::cat(vec![sum, steps], 0));
-        f64::from(read[0]) / f64::from(read[1]).max(1.0)
-    }
-
-    fn step(&mut self, index: usize, gradient: CubeTensor) -> Result<(), TeamError> {
-        let LearnerContext { config, team, .. } = &self.learner.context;
-        self.steps_taken += 1;
-        let rate = self.learner.context.learning_rate(self.first_step + index as u64);
-        let factors = adamw_factors(&config.optimizer, rate, self.steps_taken);
-        let [before, after] = &self.param_states;
-        self.learner.step(&gradient, before, after, &self.update_sums, &factors);
-        self.param_states.swap(0, 1);
-        if team.rounds_differently() {
-            self.param_states[0] =
-                self.learner.broadcast_param_state(self.param_states[0].clone())?;
-        }
-        Ok(())
-    }
-}
-
-impl<O: Observer> FusedUpdate<'_, O> {
     /// Returns the means of the first `taken` minibatches, in the order of
     /// [`AutodiffLearner::update`](crate::learner::AutodiffLearner), the parameters, and the state of the optimizer.
     pub(super) fn finish(self, taken: usize) -> (Tensor<1>, Tensor<1>, AdamW) {
@@ -440,6 +394,67 @@ impl<O: Observer> FusedUpdate<'_, O> {
         let [params, first_moment, second_moment] = [0, 1, 2].map(part);
         let optimizer = AdamW { first_moment, second_moment, steps: self.steps_taken };
         (Tensor::cat(means, 0), params, optimizer)
+    }
+}
+
+impl<O: Observer> UpdateSteps for FusedUpdate<'_, O> {
+    /// Place of a minibatch in the order of the games.
+    type Minibatch = Range<usize>;
+    /// The gradient, followed by its sums: `[num_params + NUM_SUMS]`.
+    type Gradient = CubeTensor;
+
+    fn gradient(
+        &mut self,
+        index: usize,
+        _minibatch: &Range<usize>,
+    ) -> Result<Option<CubeTensor>, TeamError> {
+        let (local, team) = (self.own_gradient(index), &self.learner.context.team);
+        if team.size() == 1 {
+            return Ok(Some(local));
+        }
+        let num_params = self.variant.mlp.num_params();
+        Ok(Some(cube_tensor(sum_over_ranks(team, as_tensor(&local), num_params)?)))
+    }
+
+    fn approx_kl(&self, index: usize, gradient: &CubeTensor) -> f64 {
+        let number = |tensor: &CubeTensor, i: usize| as_tensor(tensor).narrow(0, i, 1);
+        let sum = number(gradient, self.variant.mlp.num_params() + APPROX_KL);
+        let steps = number(&self.summary, MINIBATCH_COUNTS + index);
+        let read = device::read(Tensor::cat(vec![sum, steps], 0));
+        f64::from(read[0]) / f64::from(read[1]).max(1.0)
+    }
+
+    fn step(&mut self, index: usize, gradient: CubeTensor) -> Result<(), TeamError> {
+        let LearnerContext { config, team, .. } = &self.learner.context;
+        self.steps_taken += 1;
+        let rate = self.learner.context.learning_rate(self.first_step + index as u64);
+        let factors = adamw_factors(&config.optimizer, rate, self.steps_taken);
+        let (num_params, max_norm) = (self.variant.mlp.num_params(), config.update.max_grad_norm);
+        let [before, after] = &self.param_states;
+        // SAFETY: accesses stay below `num_params` and the number of sums.
+        unsafe {
+            adamw_kernel::launch_unchecked(
+                &before.client,
+                grid(before, num_params.div_ceil(UNITS)),
+                CubeDim::new_1d(UNITS as u32),
+                argument(&gradient),
+                argument(before),
+                argument(after),
+                argument(&self.update_sums),
+                factors.launch(),
+                max_norm as f32,
+                num_params,
+                max_norm > 0.0,
+            );
+        }
+        self.param_states.swap(0, 1);
+        if team.rounds_differently() {
+            let state = as_tensor(&self.param_states[0]);
+            let params = broadcast_params(team, state.clone().narrow(0, 0, num_params))?;
+            let moments = state.narrow(0, num_params, 2 * num_params);
+            self.param_states[0] = cube_tensor(Tensor::cat(vec![params, moments], 0));
+        }
+        Ok(())
     }
 }
 

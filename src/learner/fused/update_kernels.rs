@@ -32,9 +32,7 @@ pub(super) const MINIBATCH_COUNTS: usize = 2;
 pub(super) struct UpdateVariant<O> {
     /// Computes features from a recording's words; the row after those words holds the actions.
     pub observer: O,
-    /// Shape of the policy.
     pub mlp: MlpShape,
-    /// Variant of the loss.
     pub loss: LossForm,
     /// Units and samples per cube of the gradient kernel.
     pub tiling: Tiling,
@@ -123,7 +121,6 @@ pub(super) struct ExperienceBuffers {
     pub advantages: Buffer<f32>,
     /// Games of the update's minibatches.
     pub order: Buffer<u32>,
-    /// Sizes of the part.
     pub sizes: PartSizes,
 }
 
@@ -202,13 +199,10 @@ fn read_action<O: Observer>(
 /// A sample without its observation.
 #[derive(CubeType, Clone, Copy)]
 pub(super) struct Sample {
-    /// The action taken.
     pub action: u32,
     /// Log-probability of the action under the behaviour policy.
     pub logprob: f32,
-    /// The advantage.
     pub advantage: f32,
-    /// Whether the step counts.
     pub is_counted: bool,
     /// Log-probability under the reference policy; 0 without one.
     pub reference: f32,
@@ -217,7 +211,6 @@ pub(super) struct Sample {
 /// Softmax of a sample's logits.
 #[derive(CubeType, Clone, Copy)]
 pub(super) struct Softmax {
-    /// Normalizer of the logits.
     pub normalizer: Normalizer,
     /// Log-probability of the action taken.
     pub logprob: f32,

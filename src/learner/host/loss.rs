@@ -22,22 +22,18 @@ pub type LaneBlock = [f32; LANE_STEPS];
 /// The loss of a step, with the coefficients of an iteration.
 #[derive(Clone, Copy, Debug)]
 pub struct StepLoss {
-    /// Variant of the loss.
     pub form: LossForm,
-    /// Coefficients of the loss.
     pub coefficients: Coefficients,
 }
 
 /// Inputs of the loss by columns, padded to whole lane blocks. Steps that do not count have mask and weight 0.
 #[derive(Clone, Debug, Default)]
 pub struct LossColumns {
-    /// Actions.
     pub actions: Vec<i32>,
     /// Log-probabilities under the behaviour policy.
     pub old_logprobs: Vec<f32>,
     /// Log-probabilities under the reference policy; 0 without one.
     pub reference_logprobs: Vec<f32>,
-    /// Advantages.
     pub advantages: Vec<f32>,
     /// 1 for steps that count, else 0.
     pub mask: Vec<f32>,

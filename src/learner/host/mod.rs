@@ -156,12 +156,8 @@ impl<L: HostLearner + ?Sized> UpdateSteps for HostUpdate<'_, L> {
     fn step(&mut self, index: usize, gradient: PartialSum) -> Result<(), TeamError> {
         let norm = self.learner.step(&gradient.vector, self.counted.first_step + index as u64);
         self.sums.add(&gradient.numbers, norm);
-        self.give_back(gradient);
-        Ok(())
-    }
-
-    fn give_back(&mut self, gradient: PartialSum) {
         self.learner.give_back(gradient.vector);
+        Ok(())
     }
 }
 

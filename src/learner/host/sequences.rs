@@ -30,6 +30,8 @@ const BLOCKS_PER_JOB: usize = 32;
 /// Steps of some games: the inputs of the network and of the loss. Step `t` of game `g` is at `t * games + g`.
 #[derive(Debug, Default)]
 struct SequenceSteps {
+    /// Slot of each step in the experience: `[num_steps, games]`.
+    slots: Vec<usize>,
     sequences: Sequences,
     /// Number of counted steps of each game: `[games]`.
     counts: Vec<usize>,
@@ -40,45 +42,44 @@ impl SequenceSteps {
     /// Copies some games, time-major.
     fn load(&mut self, experience: &HostExperience, games: &[i32]) {
         let (steps, from) = (experience.learn_steps, experience.trajectory);
-        let padded = (steps * games.len()).next_multiple_of(LANE_STEPS);
-        let step_slots = StepSlots { games, slots_per_game: from.num_steps, steps };
+        let Self { slots, sequences, counts, columns } = self;
+        slots.clear();
+        for t in 0..steps {
+            slots.extend(games.iter().map(|game| *game as usize * from.num_steps + t));
+        }
         let width = from.memory.len() / from.num_envs;
-        let Sequences { num_games: count, obs, starts, memory } = &mut self.sequences;
-        *count = games.len();
+        let Sequences { num_games, obs, starts, memory } = sequences;
+        *num_games = games.len();
         obs.clear();
-        obs.reserve(steps * games.len() * from.num_features);
-        let row = |slot: usize| &from.obs[slot * from.obs_stride()..][..from.num_features];
-        step_slots.for_each(|slot| obs.extend_from_slice(row(slot)));
+        obs.reserve(slots.len() * from.num_features);
+        for slot in &*slots {
+            obs.extend_from_slice(&from.obs[slot * from.obs_stride()..][..from.num_features]);
+        }
         starts.clear();
         // The first step continues from the memory.
         starts.resize(games.len(), 0.0);
-        let later = StepSlots { steps: steps - 1, ..step_slots };
-        later.for_each(|slot| starts.push(f32::from(from.statuses[slot].has_ended())));
+        let previous = &slots[..slots.len() - games.len()];
+        starts.extend(previous.iter().map(|slot| f32::from(from.statuses[*slot].has_ended())));
         memory.clear();
-        games.iter().for_each(|game| {
+        for game in games {
             memory.extend_from_slice(&from.memory[*game as usize * width..][..width]);
-        });
-        self.counts.clear();
-        self.counts.extend(games.iter().map(|game| experience.counts[*game as usize]));
-        let columns = &mut self.columns;
+        }
+        counts.clear();
+        counts.extend(games.iter().map(|game| experience.counts[*game as usize]));
         columns.mask.clear();
         for t in 0..steps {
-            columns.mask.extend(self.counts.iter().map(|count| f32::from(t < *count)));
+            columns.mask.extend(counts.iter().map(|count| f32::from(t < *count)));
         }
+        let padded = slots.len().next_multiple_of(LANE_STEPS);
         columns.mask.resize(padded, 0.0);
-        step_slots.gather(&from.actions, &mut columns.actions, padded, 0);
-        step_slots.gather(&from.logprobs, &mut columns.old_logprobs, padded, 0.0);
-        step_slots.gather(
-            experience.reference_logprobs,
-            &mut columns.reference_logprobs,
-            padded,
-            0.0,
-        );
-        step_slots.gather(experience.advantages, &mut columns.advantages, padded, 0.0);
         columns.sequence_ratios.resize(padded, SequenceRatio::default());
+        gather(&from.actions, slots, &mut columns.actions, 0);
+        gather(&from.logprobs, slots, &mut columns.old_logprobs, 0.0);
+        gather(experience.reference_logprobs, slots, &mut columns.reference_logprobs, 0.0);
+        gather(experience.advantages, slots, &mut columns.advantages, 0.0);
         columns.legal.clear();
         if !from.legal.is_empty() {
-            step_slots.gather(&from.legal, &mut columns.legal, padded, u32::MAX);
+            gather(&from.legal, slots, &mut columns.legal, u32::MAX);
         }
     }
 
@@ -90,7 +91,7 @@ impl SequenceSteps {
         loss: &StepLoss,
         denominators: &StepDenominators,
     ) -> (Vec<f32>, [f64; NUM_SUMS]) {
-        let Self { sequences, counts, columns } = self;
+        let Self { sequences, counts, columns, .. } = self;
         let averaging = loss.form.loss_type.averaging();
         let game_weight = |count: &usize| weight(*count as f32, denominators, averaging);
         let game_weights: Vec<f32> = counts.iter().map(game_weight).collect();
@@ -192,33 +193,13 @@ impl LossColumns {
     }
 }
 
-/// Slots of the first steps of some games in an [`HostExperience`].
-#[derive(Clone, Copy)]
-struct StepSlots<'a> {
-    games: &'a [i32],
-    /// Slots per game.
-    slots_per_game: usize,
-    /// Steps of each game.
-    steps: usize,
-}
-
-impl StepSlots<'_> {
-    /// Calls `visit` for each slot, time-major.
-    fn for_each(&self, mut visit: impl FnMut(usize)) {
-        for t in 0..self.steps {
-            self.games.iter().for_each(|game| visit(*game as usize * self.slots_per_game + t));
-        }
+/// Copies the values at the slots, if there are any, and pads them to whole lane blocks.
+fn gather<T: Copy>(values: &[T], slots: &[usize], gathered: &mut Vec<T>, padding: T) {
+    gathered.clear();
+    if !values.is_empty() {
+        gathered.extend(slots.iter().map(|slot| values[*slot]));
     }
-
-    /// Copies the values at the slots, if there are any, and pads them.
-    fn gather<T: Copy>(&self, values: &[T], gathered: &mut Vec<T>, padded: usize, padding: T) {
-        gathered.clear();
-        if !values.is_empty() {
-            gathered.reserve(padded);
-            self.for_each(|slot| gathered.push(values[slot]));
-        }
-        gathered.resize(padded, padding);
-    }
+    gathered.resize(slots.len().next_multiple_of(LANE_STEPS), padding);
 }
 
 /// Transposes `[steps, num_actions]` of up to [`LANE_STEPS`] steps to a lane block per action, with 0 past the last
@@ -266,41 +247,6 @@ impl SequenceLearner {
             pool: Pool::default(),
         })
     }
-
-    /// Gradient and sums of a shard's games in a minibatch, accumulated over `count` parts.
-    fn differentiate(&self, inputs: &MinibatchInputs, shard: usize, count: usize) -> PartialSum {
-        let node = |(vector, sums): (Vec<f32>, [f64; NUM_SUMS])| PartialSum {
-            shards: shard..shard + 1,
-            vector,
-            numbers: sums.to_vec(),
-        };
-        let differentiate_part = |games: &[i32]| {
-            self.pool.with(|part| {
-                part.load(inputs.experience, games);
-                node(part.gradient(
-                    &*self.policy,
-                    inputs.max_partials,
-                    inputs.loss,
-                    &inputs.denominators,
-                ))
-            })
-        };
-        let games = inputs.minibatch.shard(shard);
-        let sums =
-            split_evenly(games, count).filter(|games| !games.is_empty()).map(differentiate_part);
-        let sum = sums.reduce(|sum, part| sum.add_reusing(part, |vector| self.give_back(vector)));
-        sum.unwrap_or_else(|| node((vec![0.0; self.policy.params().len()], [0.0; NUM_SUMS])))
-    }
-}
-
-/// Inputs of the gradient of a minibatch.
-struct MinibatchInputs<'a> {
-    experience: &'a HostExperience<'a>,
-    minibatch: &'a Minibatch,
-    /// Maximum number of partial gradients of a part.
-    max_partials: usize,
-    loss: &'a StepLoss,
-    denominators: StepDenominators,
 }
 
 impl HostLearner for SequenceLearner {
@@ -351,14 +297,9 @@ impl HostLearner for SequenceLearner {
         let mut part = SequenceSteps::default();
         for games in self.context.batches.portions(minibatches, experience.counts.len()) {
             part.load(experience, &games);
-            let mut values = part.logprobs(&**reference).into_iter();
-            let step_slots = StepSlots {
-                games: &games,
-                slots_per_game: experience.trajectory.num_steps,
-                steps: experience.learn_steps,
-            };
-            step_slots
-                .for_each(|slot| logprobs[slot] = values.next().expect("a value for each step"));
+            for (slot, logprob) in part.slots.iter().zip(part.logprobs(&**reference)) {
+                logprobs[*slot] = logprob;
+            }
         }
         logprobs
     }
@@ -372,17 +313,34 @@ impl HostLearner for SequenceLearner {
     ) -> Result<PartialSum, TeamError> {
         let LearnerContext { config, batches, team } = &self.context;
         let shards = batches.shards(experience.counts.len());
+        // Maximum number of partial gradients of a part.
         let max_partials = MAX_PARTIALS.div_ceil(shards.count());
-        let inputs = MinibatchInputs { experience, minibatch, max_partials, loss, denominators };
         let parts = config.update.gradient_accumulation_steps.div_ceil(shards.count());
         let part_steps = shards.count() * max_partials * PARTIAL_STEPS;
         let parts = match self.policy.sizes().memory_size {
             0 => parts.max(denominators.steps as usize / part_steps),
             _ => parts,
         };
-        let leaf = |shard: usize| self.differentiate(&inputs, shard, parts);
-        let local = shards.compute_partial_sums(&leaf, &|vector| self.give_back(vector));
         let len = PartialSumLen { vector: self.policy.params().len(), numbers: NUM_SUMS };
+        let give_back = |vector| self.give_back(vector);
+        let leaf = |shard: usize| {
+            let node = |(vector, sums): (Vec<f32>, [f64; NUM_SUMS])| PartialSum {
+                shards: shard..shard + 1,
+                vector,
+                numbers: sums.to_vec(),
+            };
+            let differentiate_part = |games: &[i32]| {
+                self.pool.with(|part| {
+                    part.load(experience, games);
+                    node(part.gradient(&*self.policy, max_partials, loss, &denominators))
+                })
+            };
+            let games = split_evenly(minibatch.shard(shard), parts).filter(|part| !part.is_empty());
+            let sum =
+                games.map(differentiate_part).reduce(|sum, part| sum.add_reusing(part, give_back));
+            sum.unwrap_or_else(|| node((vec![0.0; len.vector], [0.0; NUM_SUMS])))
+        };
+        let local = shards.compute_partial_sums(&leaf, &give_back);
         team.all_reduce_shards(&shards, local, len)
     }
 

@@ -3,7 +3,7 @@
 use super::{HostExperience, HostLearner, HostPolicy, PerceptronLearner, SequenceLearner};
 use crate::data::host::upload_time_major;
 use crate::data::{EpisodeStatus, HostTrajectory, Trajectory};
-use crate::learner::{AutodiffLearner, UpdateMeans};
+use crate::learner::{AutodiffLearner, TrainState, UpdateMeans};
 use crate::model::{Actor, LANES, Mlp, NativeMlp, Network, flatten, floats, splat, unflatten};
 use crate::rng::{draw, uniform};
 use crate::settings::{
@@ -24,7 +24,6 @@ struct Case {
     games: usize,
     /// One observation value in `one_in` is nonzero.
     one_in: u32,
-    /// Whether actions are masked.
     is_masked: bool,
     activation: Activation,
     config: TrainConfig,
@@ -94,7 +93,23 @@ impl Experience {
     /// `[num_envs]`.
     fn squeeze(&self) -> (HostTrajectory, Vec<f32>, Vec<usize>) {
         let (mut games, mut advantages) = (self.games.clone(), self.advantages.clone());
-        let counts = squeeze(&mut games, &mut advantages, &self.mask);
+        let stride = games.obs_stride();
+        let squeeze = |(game, mask): (usize, &[f32])| {
+            let mut count = 0;
+            for t in (0..STEPS).filter(|t| mask[*t] != 0.0) {
+                let (from, to) = (game * STEPS + t, game * STEPS + count);
+                games.obs.copy_within(from * stride..(from + 1) * stride, to * stride);
+                games.actions[to] = games.actions[from];
+                games.logprobs[to] = games.logprobs[from];
+                advantages[to] = advantages[from];
+                if games.num_masked_actions > 0 {
+                    games.legal[to] = games.legal[from];
+                }
+                count += 1;
+            }
+            count
+        };
+        let counts = self.mask.chunks_exact(STEPS).enumerate().map(squeeze).collect();
         (games, advantages, counts)
     }
 
@@ -104,28 +119,6 @@ impl Experience {
         let games = self.games.to_tensors(&Device::flex());
         (games, rows(&self.advantages), rows(&self.mask))
     }
-}
-
-/// Compacts each game to the steps whose `mask`, `[num_envs, num_steps]`, is not 0, together with
-/// their advantages. Returns the number of remaining steps, `[num_envs]`.
-fn squeeze(trajectory: &mut HostTrajectory, advantages: &mut [f32], mask: &[f32]) -> Vec<usize> {
-    let (steps, stride) = (trajectory.num_steps, trajectory.obs_stride());
-    let games = mask.chunks_exact(steps).enumerate().map(|(game, mask)| {
-        let mut count = 0;
-        for t in (0..steps).filter(|t| mask[*t] != 0.0) {
-            let (from, to) = (game * steps + t, game * steps + count);
-            trajectory.obs.copy_within(from * stride..(from + 1) * stride, to * stride);
-            trajectory.actions[to] = trajectory.actions[from];
-            trajectory.logprobs[to] = trajectory.logprobs[from];
-            advantages[to] = advantages[from];
-            if trajectory.num_masked_actions > 0 {
-                trajectory.legal[to] = trajectory.legal[from];
-            }
-            count += 1;
-        }
-        count
-    });
-    games.collect()
 }
 
 impl Case {
@@ -188,6 +181,34 @@ impl Case {
         logprobs.collect()
     }
 
+    /// Checks that the means of both learners agree in two iterations. Returns the state of the general learner, the
+    /// means of the native one, and the distance between their parameters, divided by the length of the change.
+    fn update_both(
+        &self,
+        network: Network,
+        native: &mut dyn HostLearner,
+        experience: &Experience,
+        tolerance: f64,
+    ) -> (TrainState, [UpdateMeans; 2], f64) {
+        let (trajectory, advantages, mask) = experience.tensors();
+        let start = floats(network.flatten());
+        let mut general = AutodiffLearner::new(network, &self.config);
+        let means = [0, 1].map(|iteration| {
+            let want = general.update(&trajectory, &advantages, &mask, iteration).expect("alone");
+            let means = experience.update(native, iteration);
+            for (got, want) in
+                means.values().into_iter().zip(floats(want).into_iter().map(f64::from))
+            {
+                let near = (got - want).abs() < 1e-4 * want.abs() + tolerance;
+                assert!(near, "{got}, not {want}: {self:?}");
+            }
+            means
+        });
+        let want = floats(general.state.params().clone());
+        let off = distance(&native.params(), &want) / distance(&want, &start);
+        (general.state, means, off)
+    }
+
     /// Runs updates with the native learner.
     fn learn(&self, learner: &mut PerceptronLearner, iterations: Range<u32>) -> UpdateMeans {
         let experience = self.experience();
@@ -204,66 +225,41 @@ impl Case {
             DecoderConfig { hidden_size: 8, num_heads: 2, context: 4, ..small };
         let network = Network::new(self.features, self.actions, &config, 5, &Device::flex());
         let network = network.unflatten(&add_noise(network.flatten()));
-        let start = floats(network.flatten());
         let mut experience = self.experience();
         for (game, statuses) in experience.games.statuses.chunks_exact_mut(STEPS).enumerate() {
             statuses[2] = EpisodeStatus::new((2 * self.games + game).is_multiple_of(3), false);
         }
-        let (trajectory, advantages, mask) = experience.tensors();
-        let mut general = AutodiffLearner::new(network.clone(), &self.config);
         let mut native = SequenceLearner::new(&network, &self.config).expect("a built-in network");
-        for iteration in 0..2 {
-            let want = general.update(&trajectory, &advantages, &mask, iteration).expect("alone");
-            let got = experience.update(&mut native, iteration);
-            for (got, want) in got.values().iter().zip(floats(want).into_iter().map(f64::from)) {
-                let near = (got - want).abs() < 1e-4 * want.abs() + 2e-6;
-                assert!(near, "{got}, not {want}: {self:?}");
-            }
-        }
-        let want = floats(general.state.params().clone());
-        let change = distance(&want, &start);
-        let off = distance(&native.params(), &want);
-        assert!(off > 0.0 && off < 1e-4 * change, "{off} of {change}: {kind:?}, {self:?}");
+        let (_, _, off) = self.update_both(network, &mut native, &experience, 2e-6);
+        assert!(off > 0.0 && off < 1e-4, "{off}: {kind:?}, {self:?}");
     }
 
     /// Checks that both learners agree after two iterations.
     fn compare(&self) {
         let policy = self.policy();
-        let experience = self.experience();
-        let (trajectory, advantages, mask) = experience.tensors();
-        let start = floats(flatten(&policy));
-        let mut general = AutodiffLearner::new(policy.clone(), &self.config);
         let mut native = PerceptronLearner::new(&policy, &self.config);
-        assert_eq!(native.params(), start);
-        for iteration in 0..2 {
-            let want = general.update(&trajectory, &advantages, &mask, iteration).expect("alone");
-            let got = experience.update(&mut native, iteration);
-            for (got, want) in got.values().iter().zip(floats(want)) {
-                let off = (got - f64::from(want)).abs();
-                let bound = 1e-4 * f64::from(want).abs() + 1e-6;
-                assert!(off < bound, "{got} instead of {want}: {self:?}");
-            }
-            let clips = !matches!(self.config.loss.loss_type, LossType::Sapo | LossType::Nll);
-            assert!(self.actions == 1 || (got.clip_fraction > 0.0) == clips, "{self:?}");
+        assert_eq!(native.params(), floats(flatten(&policy)));
+        let (general, means, off) =
+            self.update_both(policy.clone().into(), &mut native, &self.experience(), 1e-6);
+        assert!(off < 1e-5, "{off}: {self:?}");
+        let clips = !matches!(self.config.loss.loss_type, LossType::Sapo | LossType::Nll);
+        for UpdateMeans { clip_fraction, .. } in means {
+            assert!(self.actions == 1 || (clip_fraction > 0.0) == clips, "{self:?}");
         }
-        let flat = |tensor: &Tensor<1>| floats(tensor.clone());
-        let want = flat(general.state.params());
-        let change = distance(&want, &start);
-        let off = distance(&native.params(), &want);
-        assert!(off < 1e-5 * change, "{off} of {change}: {self:?}");
         let obs = vec![[0.5; LANES]; self.features];
-        let params = tensor(native.params(), [start.len()]);
-        let policy = NativeMlp::new(&unflatten(policy, &params));
+        let params = native.params();
+        let count = params.len();
+        let policy = NativeMlp::new(&unflatten(policy, &tensor(params, [count])));
         let HostPolicy::Perceptron(played) = native.policy() else { unreachable!() };
         let want = policy.compute_logits(&obs, &mut [], &mut policy.new_scratch()).to_vec();
         assert_eq!(played.compute_logits(&obs, &mut [], &mut played.new_scratch()), want);
 
-        let (want, got) = (general.state.optimizer(), native.moments());
+        let (want, got) = (general.optimizer(), native.moments());
         assert_eq!(want.steps, got.steps);
         for (want, got) in
             [(&want.first_moment, got.first_moment), (&want.second_moment, got.second_moment)]
         {
-            let want = flat(want);
+            let want = floats(want.clone());
             let size = distance(&want, &vec![0.0; want.len()]);
             assert!(distance(&want, &got) <= 1e-4 * size, "moments: {self:?}");
         }

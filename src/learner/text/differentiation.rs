@@ -157,12 +157,7 @@ impl Differentiation<'_> {
         chosen: &'b [usize],
         shards: Range<usize>,
     ) -> &'b [usize] {
-        let items = if shards.is_empty() {
-            0..0
-        } else {
-            let [first, last] = [shards.start, shards.end - 1];
-            self.shards.items_of(first).start..self.shards.items_of(last).end
-        };
+        let items = self.shards.items_of(shards);
         let position = |item: usize| chosen.partition_point(|i| *i < item);
         &chosen[position(items.start)..position(items.end)]
     }
@@ -269,44 +264,31 @@ mod tests {
             loss,
         };
         let decoder = LanguageModel::tiny(&DecoderShape::default(), "ab", 1).new_decoder();
-        let (shards, team) = (Shards::new(1, 1), Team::alone());
-        let differentiation = Differentiation {
-            decoder: &decoder,
-            settings: &settings,
-            groups: &[],
-            minibatch_loss: MinibatchLoss {
-                coefficients: Coefficients::new(&settings.loss, 0.0),
-                entropy_weight: 0.0,
-                denominators: StepDenominators {
-                    sequences: 1.0,
-                    learn_steps: 2.0,
-                    steps: 2.0,
-                    rollout_share: 2.0,
-                },
-            },
-            reference_logprobs: None,
-            shards: &shards,
-            team: &team,
-            buffers: &PassBuffers::default(),
-        };
         let sample = Sample {
             tokens: vec![0, 1],
             logprobs: vec![-120.0, -0.5],
             advantages: vec![-1.0, -1.0],
             mask: vec![true; 2],
-            selected: Vec::new(),
-            candidates: Vec::new(),
+            ..Sample::default()
+        };
+        let groups = [Group { prompt: vec![0], samples: vec![sample.clone()] }];
+        let differentiation = Differentiation {
+            decoder: &decoder,
+            settings: &settings,
+            groups: &groups,
+            minibatch_loss: MinibatchLoss::new(&settings, 0.0, &groups, &[0], 2.0),
+            reference_logprobs: None,
+            shards: &Shards::new(1, 1),
+            team: &Team::alone(),
+            buffers: &PassBuffers::default(),
         };
         let mut sums = TokenSums::default();
         // The first ratio is exp(119.9), which is more than a number of 32 bits holds; games clamp the exponent to 88.
         let d_logprobs =
             differentiation.differentiate_sample(&sample, &[-0.1, -0.5], None, &mut sums);
         assert!(d_logprobs.iter().all(|x| x.is_finite()), "{d_logprobs:?}");
-        assert!(
-            (sums.max_ratio_distance / 88f64.exp() - 1.0).abs() < 1e-5,
-            "{}",
-            sums.max_ratio_distance
-        );
+        let distance = sums.max_ratio_distance;
+        assert!((distance / 88f64.exp() - 1.0).abs() < 1e-5, "{distance}");
         assert!(sums.loss.is_finite() && sums.approx_kl.is_finite());
     }
 }

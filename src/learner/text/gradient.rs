@@ -4,7 +4,7 @@
 use super::device;
 use super::differentiation::{Differentiation, TokenSums};
 use super::shard_sums::ShardSums;
-use crate::parallel::{PartialSumLen, TeamError, tree_nodes};
+use crate::parallel::{PartialSumLen, TeamError};
 use std::ops::Range;
 
 /// The gradient of an optimizer step, in the memory of the device that computed it.
@@ -17,13 +17,13 @@ pub(super) enum Gradient {
 }
 
 impl Gradient {
-    /// Copies the gradient to host memory: `[num_trainable]`. `sizes` are the numbers of elements of the parameters.
+    /// Copies the gradient to host memory: `[num_trainable]`.
     #[cfg_attr(not(text_kernels), expect(unused_variables, reason = "of devices"))]
-    pub fn into_host(self, sizes: &[usize]) -> Vec<f32> {
+    pub fn into_host(self, num_trainable: usize) -> Vec<f32> {
         match self {
             Self::Host(vector) => vector,
             #[cfg(text_kernels)]
-            Self::Device(gradient) => gradient.fetch(sizes),
+            Self::Device(gradient) => gradient.fetch(num_trainable),
         }
     }
 }
@@ -51,7 +51,7 @@ impl Differentiation<'_> {
             return self.pipelined_gradient(chosen);
         }
         let mut max_ratio_distance = 0.0f64;
-        let local = tree_nodes(shards, &self.shards.own_shards()).into_iter().map(|range| {
+        let local = self.shards.own_nodes().into_iter().map(|range| {
             self.partial_sum_on_any_device(chosen, range).into_sum(&mut max_ratio_distance)
         });
         let numbers = TokenSums::NUM_ADDITIVE;

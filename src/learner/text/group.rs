@@ -2,7 +2,6 @@
 
 use crate::text::{CompletionIndex, PromptWithCompletions};
 use std::collections::HashMap;
-use std::hash::Hash;
 
 /// A completion to learn from.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -60,9 +59,15 @@ impl Group {
     /// Returns the prompt with its distinct completions, and the index of each sample's completion. Equal samples pass
     /// through the decoder once; their gradients are summed.
     pub(super) fn deduplicate_text(&self) -> (PromptWithCompletions<'_>, Vec<usize>) {
-        let (distinct, indices) = deduplicate(self.samples.iter().map(|sample| &sample.tokens));
-        let completions = distinct.into_iter().map(|i| &self.samples[i].tokens[..]).collect();
-        (PromptWithCompletions { prompt: &self.prompt, completions }, indices)
+        let (mut completions, mut indices) = (Vec::new(), HashMap::new());
+        let sample_indices = self.samples.iter().map(|sample| {
+            *indices.entry(&sample.tokens[..]).or_insert_with(|| {
+                completions.push(&sample.tokens[..]);
+                completions.len() - 1
+            })
+        });
+        let sample_indices = sample_indices.collect();
+        (PromptWithCompletions { prompt: &self.prompt, completions }, sample_indices)
     }
 
     /// Number of tokens that pass through the decoder.
@@ -70,19 +75,6 @@ impl Group {
         let (text, _) = self.deduplicate_text();
         text.prompt.len() + text.completions.iter().map(|tokens| tokens.len()).sum::<usize>()
     }
-}
-
-/// Returns the indices of the distinct items, and for each item its position among them.
-fn deduplicate<T: Eq + Hash>(items: impl IntoIterator<Item = T>) -> (Vec<usize>, Vec<usize>) {
-    let (mut distinct, mut positions) = (Vec::new(), HashMap::new());
-    let item_positions = items.into_iter().enumerate().map(|(i, item)| {
-        *positions.entry(item).or_insert_with(|| {
-            distinct.push(i);
-            distinct.len() - 1
-        })
-    });
-    let item_positions = item_positions.collect();
-    (distinct, item_positions)
 }
 
 /// The place of a token among the samples of some groups.

@@ -6,7 +6,7 @@ use super::shard_sums::ShardSums;
 use crate::math::softmax::{Normalizer, logprob, prob};
 use crate::model::LANES;
 use crate::objective::d_logit;
-use crate::parallel::{LeafThreads, PartialSum, TeamError, left_siblings, sum_leaves, tree_nodes};
+use crate::parallel::{LeafThreads, PartialSum, TeamError, left_siblings, sum_leaves};
 use crate::text::{
     CompletionIndex, Retention, TextPass, TokenDecoder, inverse_temperature, normalize, restrict,
     run_in_region,
@@ -178,7 +178,7 @@ impl Differentiation<'_> {
     ) -> Result<(Vec<f32>, TokenSums), TeamError> {
         let mut max_ratio_distance = 0.0f64;
         let pieces = self.team.all_reduce_pipelined(self.shards, |send| {
-            let own = tree_nodes(self.shards.count(), &self.shards.own_shards());
+            let own = self.shards.own_nodes();
             let (last, others) = own.split_last().expect("every rank has a shard");
             let mut sum = |shards: Range<usize>| {
                 self.partial_sum(chosen, shards).into_sum(&mut max_ratio_distance)
@@ -191,12 +191,22 @@ impl Differentiation<'_> {
                 end: self.decoder.num_trainable(),
                 send,
             };
-            let on_layer = |vector: &[f32], start: usize| sender.send_layer(vector, start);
+            let on_layer = |vector: &[f32], start: usize| {
+                // The piece that begins at 0 takes the numbers along.
+                if start > 0 {
+                    sender.send_piece(vector, start, &[]);
+                }
+            };
             let shard = self.shard_sum(chosen, last.end - 1, on_layer);
-            sender.send_rest(&shard.into_sum(&mut max_ratio_distance));
+            let shard = shard.into_sum(&mut max_ratio_distance);
+            while let Some(start) = sender.starts.last().copied() {
+                sender.send_piece(&shard.vector, start, &shard.numbers);
+            }
         })?;
-        let (gradient, numbers) = join_pieces(pieces, self.decoder.num_trainable());
-        Ok((gradient, TokenSums::from_additive(&numbers, max_ratio_distance)))
+        // They come from the end of the gradient to its start, and the numbers with the last.
+        let numbers = &pieces.last().expect("a layer or more").numbers;
+        let vectors: Vec<&[f32]> = pieces.iter().rev().map(|piece| &piece.vector[..]).collect();
+        Ok((vectors.concat(), TokenSums::from_additive(numbers, max_ratio_distance)))
     }
 
     /// Computes gradient and sums of the chosen groups in a node's shards.
@@ -324,50 +334,20 @@ struct PieceSender<'a> {
 }
 
 impl PieceSender<'_> {
-    /// Sends the piece that begins at `start`, given the gradient of the last shard from there on; the numbers of the
-    /// shard are sent with the last piece, which begins at 0.
+    /// Sends the next piece, which begins at `start`, given the gradient of the last shard from there on; the numbers of
+    /// the shard are sent with the last piece, which begins at 0.
     fn send_piece(&mut self, vector: &[f32], start: usize, numbers: &[f64]) {
+        assert_eq!(self.starts.pop(), Some(start), "from the last layer to the first");
         let range = start..self.end;
         self.end = start;
-        let piece_of = |node: &PartialSum| PartialSum {
-            shards: node.shards.clone(),
-            vector: node.vector[range.clone()].to_vec(),
-            numbers: if start == 0 { node.numbers.clone() } else { Vec::new() },
+        let piece = |shards: Range<usize>, vector: &[f32], numbers: &[f64]| PartialSum {
+            shards,
+            vector: vector[range.clone()].to_vec(),
+            numbers: if start == 0 { numbers.to_vec() } else { Vec::new() },
         };
-        let shards = self.last_shard..self.last_shard + 1;
-        let (vector, numbers) = (vector[range.clone()].to_vec(), numbers.to_vec());
-        let last = PartialSum { shards, vector, numbers };
+        let piece_of = |node: &PartialSum| piece(node.shards.clone(), &node.vector, &node.numbers);
+        let last = piece(self.last_shard..self.last_shard + 1, vector, numbers);
         let sum = self.left_sums.iter().rev().fold(last, |sum, left| piece_of(left).add_next(sum));
         (self.send)(self.complete_sums.iter().map(piece_of).chain([sum]).collect());
     }
-
-    /// Sends the piece of a layer whose gradient is complete from `start` on, but for the first piece, which
-    /// [`PieceSender::send_rest`] sends with the numbers.
-    fn send_layer(&mut self, vector: &[f32], start: usize) {
-        if start > 0 {
-            assert_eq!(self.starts.pop(), Some(start), "from the last layer to the first");
-            self.send_piece(vector, start, &[]);
-        }
-    }
-
-    /// Sends all further pieces, given the finished sum of the last shard.
-    fn send_rest(&mut self, shard: &PartialSum) {
-        while let Some(start) = self.starts.pop() {
-            let numbers: &[f64] = if start == 0 { &shard.numbers } else { &[] };
-            self.send_piece(&shard.vector, start, numbers);
-        }
-    }
-}
-
-/// Joins the summed pieces, which come from the end of the gradient to its start, to the gradient, `[count]`, and the
-/// numbers of the last piece.
-fn join_pieces(pieces: Vec<PartialSum>, count: usize) -> (Vec<f32>, Vec<f64>) {
-    let mut end = count;
-    let (mut gradient, mut numbers) = (vec![0.0; end], Vec::new());
-    for piece in pieces {
-        let start = end - piece.vector.len();
-        gradient[start..end].copy_from_slice(&piece.vector);
-        (end, numbers) = (start, piece.numbers);
-    }
-    (gradient, numbers)
 }

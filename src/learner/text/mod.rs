@@ -34,7 +34,7 @@ use optimizer::Optimizer;
 use rayon::prelude::*;
 use std::borrow::Cow;
 use std::ops::Range;
-use update::{LanguageStepSettings, LanguageUpdate};
+use update::LanguageUpdate;
 
 /// The settings of an update.
 #[derive(Clone, Debug, PartialEq)]
@@ -139,27 +139,9 @@ impl LanguageLearner {
         if settings.loss.kl_coef > 0.0 && self.reference.is_none() {
             self.freeze_reference(&settings.update, None);
         }
-        let Some(mut update) = self.begin_update(settings, groups, entropy_coef, rates) else {
-            return Ok(LanguageMeans::default());
-        };
-        let key = draw(update.learner.key, iteration);
-        let (epochs, count) = (settings.update.update_epochs, update.num_minibatches);
-        let minibatches = order::assign_groups(groups.len(), count, epochs, key);
-        take_steps(&mut update, &minibatches, &settings.update)?;
-        update.finish()
-    }
-
-    /// Prepares an update before its first step; `None` if no token counts.
-    fn begin_update<'a>(
-        &'a mut self,
-        settings: &'a LanguageUpdateSettings,
-        groups: &'a [Group],
-        entropy_coef: f64,
-        rates: &'a [f64],
-    ) -> Option<LanguageUpdate<'a>> {
         let counted: usize = groups.iter().map(Group::num_counted).sum();
         if counted == 0 {
-            return None;
+            return Ok(LanguageMeans::default());
         }
         // With gradient checkpointing, packed copies of the weights are dropped during the update to save memory.
         if settings.update.gradient_checkpointing {
@@ -169,7 +151,9 @@ impl LanguageLearner {
         let shards = self.team.cut_into_shards(groups.len(), settings.update.num_shards);
         let reference_logprobs = self.reference_logprobs(settings, groups, &shards);
         let num_minibatches = settings.update.num_minibatches.min(groups.len());
-        Some(LanguageUpdate {
+        let (epochs, key) = (settings.update.update_epochs, draw(self.key, iteration));
+        let minibatches = order::assign_groups(groups.len(), num_minibatches, epochs, key);
+        let mut update = LanguageUpdate {
             learner: self,
             settings,
             groups,
@@ -184,24 +168,26 @@ impl LanguageLearner {
             is_first_step: true,
             first_ratio_distance: None,
             norms: Vec::new(),
-        })
+        };
+        take_steps(&mut update, &minibatches, &settings.update)?;
+        update.finish()
     }
 
     /// Steps the trainable parameters in host memory, and returns the norm of the gradient before clipping.
     fn step_on_host(
         &mut self,
         gradient: &[f32],
-        settings: LanguageStepSettings,
-        config: &OptimizerConfig,
+        learning_rate: f64,
+        settings: &LanguageUpdateSettings,
     ) -> f32 {
-        let LanguageStepSettings { max_norm, learning_rate } = settings;
+        let config = &settings.optimizer;
         self.optimizer.convert_to(config.moments, || self.decoder.trainable_sizes());
         let undecayed =
             if config.decay_norms_and_biases { Vec::new() } else { vector_ranges(&self.decoder) };
         let key = draw(self.key, ROUNDING_COUNTER);
         let step_settings = StepSettings { learning_rate, config, undecayed: &undecayed, key };
         let Self { decoder, optimizer, .. } = self;
-        clip_and_step(gradient, max_norm, |scale| {
+        clip_and_step(gradient, settings.update.max_grad_norm, |scale| {
             decoder.update(|params| optimizer.step(params, gradient, scale, &step_settings));
         })
     }
@@ -212,15 +198,15 @@ impl LanguageLearner {
     fn step_on_device(
         &mut self,
         gradient: device::DeviceGradient,
-        settings: LanguageStepSettings,
-        config: &OptimizerConfig,
+        learning_rate: f64,
+        settings: &LanguageUpdateSettings,
     ) -> Tensor<1> {
         if !matches!(self.optimizer, Optimizer::Device(_)) {
             let moments = device::DeviceMoments::upload(&self.moments(), &self.decoder);
             self.optimizer = Optimizer::Device(Box::new(moments));
         }
         let Optimizer::Device(moments) = &mut self.optimizer else { unreachable!("uploaded") };
-        device::step(&mut self.decoder, moments, gradient, settings, config)
+        device::step(&mut self.decoder, moments, gradient, learning_rate, settings)
     }
 
     /// Log-probabilities under the reference, by group, sample and token; empty for groups of other ranks. `None`
@@ -289,5 +275,5 @@ pub fn gradient(
         buffers: &PassBuffers::default(),
     };
     let (gradient, _) = differentiation.gradient(&indices).expect("a single rank");
-    gradient.into_host(&decoder.trainable_sizes())
+    gradient.into_host(decoder.num_trainable())
 }

@@ -9,14 +9,6 @@ use crate::learner::update::UpdateSteps;
 use crate::parallel::{Shards, TeamError};
 use burn::tensor::Tensor;
 
-/// The clipping and the learning rate of an optimizer step.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct LanguageStepSettings {
-    /// Norm that the gradient is clipped to; 0 for no clipping.
-    pub max_norm: f64,
-    pub learning_rate: f64,
-}
-
 /// An update of a language model.
 pub(super) struct LanguageUpdate<'a> {
     pub learner: &'a mut LanguageLearner,
@@ -108,21 +100,18 @@ impl UpdateSteps for LanguageUpdate<'_> {
         index: usize,
         (gradient, sums): (Gradient, TokenSums),
     ) -> Result<(), TeamError> {
-        let LanguageUpdateSettings { update, optimizer, .. } = self.settings;
+        let settings = self.settings;
         let (epoch, minibatch) = (index / self.num_minibatches, index % self.num_minibatches);
-        let settings = LanguageStepSettings {
-            max_norm: update.max_grad_norm,
-            learning_rate: self.rates[epoch * update.num_minibatches + minibatch],
-        };
+        let rate = self.rates[epoch * settings.update.num_minibatches + minibatch];
         let norm = match gradient {
             Gradient::Host(gradient) => {
-                let norm = self.learner.step_on_host(&gradient, settings, optimizer);
+                let norm = self.learner.step_on_host(&gradient, rate, settings);
                 self.learner.buffers.gradients.put(gradient);
                 norm
             }
             #[cfg(text_kernels)]
             Gradient::Device(gradient) => {
-                self.norms.push(self.learner.step_on_device(gradient, settings, optimizer));
+                self.norms.push(self.learner.step_on_device(gradient, rate, settings));
                 0.0
             }
         };

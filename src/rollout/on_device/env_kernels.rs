@@ -2,17 +2,14 @@
 
 use super::env_state::HEADER_WORDS;
 use super::{branch_member, branch_step, played_steps, staggered_time};
-use crate::device::buffers::{Buffer, probe};
+use crate::device::buffers::Buffer;
 use crate::env::bits::{from_bits, to_bits};
 use crate::env::{Episode, PackedState, Rules, new_game, num_words};
 use crate::math::softmax::MASKED_LOGIT;
 use crate::rng::draw;
 use crate::settings::{GroupStart, RolloutConfig};
-use burn::backend::{DType, Shape};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
-use burn::tensor::Device;
-use burn_cubecl::tensor::CubeTensor;
 
 /// Maximum loop iterations of a unit per launch: Mesa's lavapipe leaves every loop of an invocation without an error
 /// once they have made 65,535 iterations in total.
@@ -21,11 +18,6 @@ pub(super) const MAX_LOOP_ITERATIONS: usize = 60_000;
 /// Games per cube; smaller for few games, so that they spread over all of a GPU's processors.
 pub(super) fn games_per_cube(num_envs: usize) -> u32 {
     if num_envs < 32 * 1024 { 32 } else { 64 }
-}
-
-/// Maximum steps of a game per launch, where a step takes `iterations` iterations of loops.
-pub(super) fn max_steps_per_launch(iterations: usize) -> usize {
-    (MAX_LOOP_ITERATIONS / iterations).max(1)
 }
 
 /// The states in which a launch's games start.
@@ -328,20 +320,4 @@ impl BranchPoints {
     ) {
         store_env::<G>(&mut self.envs, state, episode, groups.group_of(env), groups.count, game);
     }
-}
-
-/// Uploads environments `[env_words, count]`.
-pub(super) fn upload_envs(words: &[u32], count: usize, device: &Device) -> CubeTensor {
-    let probe = probe(device);
-    let handle = probe.client.create_from_slice(bytemuck::cast_slice(words));
-    let shape = Shape::from(vec![words.len() / count, count]);
-    CubeTensor::new_contiguous(probe.client, probe.device, shape, handle, DType::I32)
-}
-
-/// Downloads environments as words; empty if there are none.
-pub(super) async fn download_envs(envs: Option<&CubeTensor>) -> Vec<u32> {
-    let Some(envs) = envs else { return Vec::new() };
-    let read = envs.client.read_async(vec![envs.handle.clone()]).await;
-    let buffers = read.unwrap_or_else(|error| panic!("the device failed: {error}"));
-    bytemuck::pod_collect_to_vec(&buffers[0])
 }

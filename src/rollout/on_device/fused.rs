@@ -3,17 +3,16 @@
 //! One unit plays one game and writes only a few words of a [`Recording`] per step. If the games
 //! exceed the maximum buffer size, they are played in parts.
 
-use super::env_kernels::{download_envs, upload_envs};
+use super::branches::DeviceBranches;
 use super::fused_kernels::{LaunchLimits, PackedStates, PartRollout};
-use super::{EnvStatesError, RolloutKeys, env_state, env_words};
+use super::{EnvStatesError, RolloutKeys, env_words};
 use crate::data::{Recording, RecordingPart};
 use crate::device::buffers::{cube_tensor, max_part_bytes, uninit};
 use crate::env::{Rules, num_words};
 use crate::model::FlatMlp;
-use crate::settings::{GroupStart, Precision, RolloutConfig};
+use crate::settings::{Precision, RolloutConfig};
 use burn::backend::{Cube, DType};
 use burn::tensor::{Device, Int, Tensor};
-use burn_cubecl::tensor::CubeTensor;
 
 /// Rollouts of a run's games on one CubeCL device.
 #[derive(Clone, Debug)]
@@ -25,12 +24,8 @@ pub struct FusedRollout<G: Rules> {
     precision: Precision,
     limits: LaunchLimits,
     groups_per_part: usize,
-    branches: FusedBranches,
+    branches: DeviceBranches,
 }
-
-/// Branch points on the device; empty before the first iteration or if games start at levels.
-#[derive(Clone, Debug, Default)]
-pub struct FusedBranches(Option<Box<CubeTensor>>);
 
 /// Number of rows of [`RecordingPart::values`] for a game.
 fn num_value_rows<G: Rules>() -> usize {
@@ -68,7 +63,7 @@ impl<G: Rules> FusedRollout<G> {
             precision: Precision::F32,
             limits: LaunchLimits { scale: 1.0, max_steps: usize::MAX },
             groups_per_part,
-            branches: FusedBranches::default(),
+            branches: DeviceBranches::default(),
         }
     }
 
@@ -121,7 +116,7 @@ impl<G: Rules> FusedRollout<G> {
 
     /// Plays an iteration like [`FusedRollout::collect`] without changing the rollout. To continue
     /// from it, pass the branches to [`FusedRollout::continue_from`].
-    pub fn play(&self, policy: &FlatMlp, iteration: u32) -> (Recording, FusedBranches) {
+    pub fn play(&self, policy: &FlatMlp, iteration: u32) -> (Recording, DeviceBranches) {
         let (game, config) = (self.game, &self.config);
         assert_eq!(policy.shape.features, game.num_features(), "the policy's features");
         assert_eq!(policy.shape.actions, game.num_actions(), "the policy's actions");
@@ -144,7 +139,7 @@ impl<G: Rules> FusedRollout<G> {
                 initial_episodes: uninit(&params, &[2, count], DType::F32),
                 branches: &branches,
             };
-            let previous_branches = self.branches.0.as_deref();
+            let previous_branches = self.branches.envs();
             let (limits, precision) = (self.limits, self.precision);
             part.play(&params, policy.shape, previous_branches, keys, limits, precision);
             parts.push(RecordingPart {
@@ -153,25 +148,24 @@ impl<G: Rules> FusedRollout<G> {
                 initial_episodes: Tensor::from_primitive::<Cube>(part.initial_episodes),
             });
         }
-        let branches = (config.start == GroupStart::Branch).then(|| Box::new(branches));
-        let num_envs = config.num_envs();
-        (Recording { num_steps: steps, num_envs, parts }, FusedBranches(branches))
+        let recording = Recording { num_steps: steps, num_envs: config.num_envs(), parts };
+        (recording, DeviceBranches::new(config, branches))
     }
 
     /// Sets the branch points from which the next iteration starts.
-    pub fn continue_from(&mut self, branches: FusedBranches) {
+    pub fn continue_from(&mut self, branches: DeviceBranches) {
         self.branches = branches;
     }
 
     /// Branch points, `[env_words, num_groups]`; `None` if [`FusedRollout::export_state_async`] is empty.
     pub fn branches(&self) -> Option<Tensor<2, Int>> {
-        self.branches.0.as_deref().map(|envs| Tensor::from_primitive::<Cube>(envs.clone()))
+        self.branches.envs().map(|envs| Tensor::from_primitive::<Cube>(envs.clone()))
     }
 
     /// Exports the branch points as words `[env_words, num_groups]`; empty before the first
     /// iteration or if games start at levels. It reads back.
     pub async fn export_state_async(&self) -> Vec<u32> {
-        download_envs(self.branches.0.as_deref()).await
+        self.branches.download().await
     }
 
     /// Restores branch points from [`FusedRollout::export_state_async`].
@@ -180,9 +174,7 @@ impl<G: Rules> FusedRollout<G> {
     /// If the number of words is wrong.
     pub fn import_state(&mut self, words: &[u32]) -> Result<(), EnvStatesError> {
         let groups = self.config.num_groups;
-        env_state::check_num_words(self.game, groups, words)?;
-        let upload = || Box::new(upload_envs(words, groups, &self.device));
-        self.branches = FusedBranches((!words.is_empty()).then(upload));
+        self.branches = DeviceBranches::upload(self.game, groups, words, &self.device)?;
         Ok(())
     }
 }

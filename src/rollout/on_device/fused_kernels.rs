@@ -2,9 +2,9 @@
 //! networks with two of them.
 
 use super::env_kernels::{
-    BranchPoints, BranchPointsLaunch, Groups, GroupsLaunch, Origin, Starts, StartsLaunch,
-    StepRange, StepRangeLaunch, games_per_cube, load_env_state, load_episode, load_state,
-    mask_logits, max_steps_per_launch, store_env, store_state,
+    BranchPoints, BranchPointsLaunch, Groups, GroupsLaunch, MAX_LOOP_ITERATIONS, Origin, Starts,
+    StartsLaunch, StepRange, StepRangeLaunch, games_per_cube, load_env_state, load_episode,
+    load_state, mask_logits, store_env, store_state,
 };
 use super::fused_layers::{Workgroup, compute_hidden_layers, compute_last_layer};
 use super::{RolloutKeys, action_key, action_uniform, branch_episode};
@@ -39,7 +39,7 @@ impl LaunchLimits {
     /// Steps of each game per launch.
     fn steps_per_launch(&self, games: usize, shape: &MlpShape, workgroup: &Workgroup) -> usize {
         let budget = items_per_launch(shape.forward_flops() * games as f64, self.scale);
-        let max = max_steps_per_launch(1 + workgroup.loop_iterations(shape));
+        let max = (MAX_LOOP_ITERATIONS / (1 + workgroup.loop_iterations(shape))).max(1);
         self.max_steps.min(budget).min(max)
     }
 }
@@ -65,13 +65,9 @@ pub(super) struct PartRollout<'a, G: Rules> {
 /// Compile-time parameters of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct PlayVariant<G> {
-    /// The game.
     game: G,
-    /// Starting states of the games.
     origin: Origin,
-    /// Whether branch points are stored.
     stores_branches: bool,
-    /// Shape of the policy.
     shape: MlpShape,
     /// Games and units of a cube.
     workgroup: Workgroup,
@@ -90,15 +86,11 @@ struct Games {
     values: Buffer<f32>,
     /// Scores and steps of the current episodes before the first step, `[2, count]`.
     initial_episodes: Buffer<f32>,
-    /// Groups of the iteration.
     groups: Groups,
     /// Index of the part's first game within the iteration.
     first_env: usize,
-    /// Number of games in the part.
     count: usize,
-    /// Number of steps of the iteration.
     num_steps: usize,
-    /// Key of the iteration's actions.
     action_key: u32,
 }
 
@@ -264,9 +256,17 @@ impl<G: Rules> PartRollout<'_, G> {
         let input_type = element_type(precision);
         let workgroup_bytes =
             client.properties().hardware.max_shared_memory_size.min(MAX_WORKGROUP_BYTES);
-        let origin = Origin::new(config, previous_branches.is_some());
-        let mut variant = self.variant(shape, origin, input_type, workgroup_bytes);
-        let workgroup = variant.workgroup;
+        let max_games = games_per_cube(self.games.len()) as usize;
+        let workgroup = Workgroup::new(&shape, max_games, workgroup_bytes);
+        let mut variant = PlayVariant {
+            game: self.game,
+            origin: Origin::new(config, previous_branches.is_some()),
+            stores_branches: config.start == GroupStart::Branch,
+            shape,
+            workgroup,
+            has_workgroup_weights: !workgroup.has_shared_layers()
+                && shape.num_params() * input_type.size() <= workgroup_bytes,
+        };
         // If games do not continue, the kernel does not read this buffer.
         let previous_branches = previous_branches.unwrap_or(params);
         let dim = CubeDim::new_1d(workgroup.units as u32);
@@ -294,27 +294,6 @@ impl<G: Rules> PartRollout<'_, G> {
                 );
             }
             variant.origin = Origin::Continued;
-        }
-    }
-
-    /// The variant of a launch, with `workgroup_bytes` of workgroup memory, where weights are of type `input_type`.
-    fn variant(
-        &self,
-        shape: MlpShape,
-        origin: Origin,
-        input_type: ElemType,
-        workgroup_bytes: usize,
-    ) -> PlayVariant<G> {
-        let max_games = games_per_cube(self.games.len()) as usize;
-        let workgroup = Workgroup::new(&shape, max_games, workgroup_bytes);
-        PlayVariant {
-            game: self.game,
-            origin,
-            stores_branches: self.config.start == GroupStart::Branch,
-            shape,
-            workgroup,
-            has_workgroup_weights: !workgroup.has_shared_layers()
-                && shape.num_params() * input_type.size() <= workgroup_bytes,
         }
     }
 

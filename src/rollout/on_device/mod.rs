@@ -10,11 +10,11 @@ mod fused_layers;
 mod random_kernels;
 mod stepwise_kernels;
 
-pub(super) use branches::DeviceBranches;
+pub use branches::DeviceBranches;
 pub use check::check_on_device;
 pub use device_games::DeviceGames;
 pub(crate) use env_kernels::{load_env_state, load_episode};
-pub use fused::{FusedBranches, FusedRollout};
+pub use fused::FusedRollout;
 pub use fused_kernels::PackedStates;
 pub(super) use random_kernels::play_at_random_on_device;
 pub(super) use stepwise_kernels::largest_stepwise_buffer_bytes;

@@ -19,11 +19,6 @@ use burn::tensor::{Device, Tensor};
 /// drivers and browsers, enough to make the launch overhead negligible.
 const TOTAL_STEPS_PER_LAUNCH: usize = 1 << 22;
 
-/// Steps of each game per launch.
-fn steps_per_launch(num_envs: usize) -> usize {
-    (TOTAL_STEPS_PER_LAUNCH / num_envs).clamp(1, MAX_LOOP_ITERATIONS)
-}
-
 /// Plays some steps of one game and adds its features and rewards to its sum.
 ///
 /// Buffers: the environments `[env_words, num_envs]`, which carry the games from launch to launch;
@@ -84,7 +79,7 @@ pub fn play_at_random_on_device<G: Rules>(
     let sums = cube_tensor(Tensor::<1>::zeros([num_envs], &device.clone().without_autodiff()));
     let envs = uninit(&sums, &[env_words(game), num_envs], DType::I32);
     let dim = CubeDim::new_1d(games_per_cube(num_envs));
-    let launch_steps = steps_per_launch(num_envs);
+    let launch_steps = (TOTAL_STEPS_PER_LAUNCH / num_envs).clamp(1, MAX_LOOP_ITERATIONS);
     let count = cubecl::calculate_cube_count_elemwise(&sums.client, num_envs, dim);
     for first_step in (0..num_steps).step_by(launch_steps) {
         // SAFETY: accesses stay below `num_envs` in both buffers.

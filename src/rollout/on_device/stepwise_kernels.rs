@@ -13,7 +13,6 @@ use crate::model::StepWords;
 use crate::settings::{GroupStart, RolloutConfig};
 use burn::backend::{Cube, DType};
 use burn::cubecl;
-use burn::cubecl::client::Client;
 use burn::cubecl::prelude::*;
 use burn::tensor::{Device, Int, Tensor};
 use burn_cubecl::tensor::CubeTensor;
@@ -187,7 +186,6 @@ pub(super) struct StepwiseBuffers<G: Rules> {
     config: RolloutConfig,
     /// Keys of the iteration.
     keys: RolloutKeys,
-    client: Client,
     envs: CubeTensor,
     branches: CubeTensor,
     obs: CubeTensor,
@@ -212,7 +210,6 @@ impl<G: Rules> StepwiseBuffers<G> {
             game,
             config: config.clone(),
             keys,
-            client: probe.client.clone(),
         }
     }
 
@@ -227,8 +224,8 @@ impl<G: Rules> StepwiseBuffers<G> {
 
     fn grid(&self) -> (CubeCount, CubeDim) {
         let units = self.config.num_envs();
-        let dim = CubeDim::new(&self.client, units);
-        (cubecl::calculate_cube_count_elemwise(&self.client, units, dim), dim)
+        let dim = CubeDim::new(&self.envs.client, units);
+        (cubecl::calculate_cube_count_elemwise(&self.envs.client, units, dim), dim)
     }
 
     /// Starts every game; `previous_branches` are the branch points of the previous iteration, if the games continue
@@ -241,7 +238,7 @@ impl<G: Rules> StepwiseBuffers<G> {
         // SAFETY: accesses stay below the number of games or groups in every buffer.
         unsafe {
             start_kernel::launch_unchecked::<G>(
-                &self.client,
+                &self.envs.client,
                 count,
                 dim,
                 StartsLaunch::new(argument(previous_branches), self.keys.level),
@@ -266,7 +263,7 @@ impl<G: Rules> StepwiseBuffers<G> {
         // `num_steps`.
         unsafe {
             step_kernel::launch_unchecked::<G>(
-                &self.client,
+                &self.envs.client,
                 count,
                 dim,
                 argument(&logits),

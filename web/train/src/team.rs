@@ -98,17 +98,14 @@ impl Place {
 }
 
 impl Link for Place {
-    fn exchange(
-        &mut self,
-        outgoing: &[&[u8]],
-        incoming: &mut [&mut [u8]],
-    ) -> Result<(), TeamError> {
+    fn exchange(&mut self, outgoing: &[&[u8]], lens: &[usize]) -> Result<Vec<Vec<u8>>, TeamError> {
         let (rank, room) = (self.rank, self.room());
+        let mut incoming: Vec<Vec<u8>> = lens.iter().map(|len| vec![0; *len]).collect();
         let others = || (0..outgoing.len()).filter(|other| *other != rank);
         // A message longer than a box is split.
         let parts = |len: usize| len.div_ceil(room);
         let part = |number: usize, len: usize| number * room..len.min((number + 1) * room);
-        let longest = others().map(|other| outgoing[other].len().max(incoming[other].len()));
+        let longest = others().map(|other| outgoing[other].len().max(lens[other]));
         for number in 0..parts(longest.max().unwrap_or(0)) {
             for to in others().filter(|to| number < parts(outgoing[*to].len())) {
                 let (slot, message) = (self.slot(rank, to), outgoing[to]);
@@ -118,7 +115,7 @@ impl Link for Place {
                 self.set(slot, FULL);
             }
             for from in others() {
-                let len = incoming[from].len();
+                let len = lens[from];
                 if number < parts(len) {
                     let slot = self.slot(from, rank);
                     let message = &mut incoming[from][part(number, len)];
@@ -128,7 +125,7 @@ impl Link for Place {
                 }
             }
         }
-        Ok(())
+        Ok(incoming)
     }
 }
 

@@ -7,6 +7,7 @@ use crate::learner::host::loss::{
 };
 use crate::objective::SequenceRatio;
 use crate::objective::weights::{StepDenominators, weight};
+use std::ops::Range;
 
 /// Samples per block: few enough to stay in the L1 and L2 caches, enough to amortize holding a tile
 /// of the gradient in registers.
@@ -24,60 +25,42 @@ pub struct Workspace {
     ratios: Vec<SequenceRatio>,
 }
 
-/// Position within the steps of some games.
-#[derive(Clone, Copy, Debug, Default)]
-struct StepCursor {
-    /// Number of finished games.
-    game: usize,
-    /// Number of finished steps of the current game.
-    step: usize,
-}
-
-/// Consecutive steps of one game.
-#[derive(Clone, Copy, Debug)]
+/// Consecutive steps of one game in a block.
+#[derive(Clone, Debug)]
 struct StepRun {
     /// Index of the game among those passed.
     game: usize,
-    /// First slot.
-    slot: usize,
-    /// Number of steps.
-    len: usize,
+    slots: Range<usize>,
+    /// Samples of the block that they become.
+    samples: Range<usize>,
 }
 
-impl StepCursor {
-    /// Returns the next steps: consecutive, of a single game, and at most `max_steps`.
-    fn next(
-        &mut self,
-        experience: &HostExperience,
-        games: &[i32],
-        max_steps: usize,
-    ) -> Option<StepRun> {
-        loop {
-            let slots = experience.slots(*games.get(self.game)?);
-            let len = (slots.len() - self.step).min(max_steps);
-            if len > 0 {
-                let run = StepRun { game: self.game, slot: slots.start + self.step, len };
-                self.step += len;
-                return Some(run);
+/// Divides the counted steps of some games into full blocks and a rest.
+fn divide_into_blocks(experience: &HostExperience, games: &[i32]) -> Vec<Vec<StepRun>> {
+    let (mut blocks, mut end) = (Vec::new(), BLOCK_SAMPLES);
+    for (game, index) in games.iter().enumerate() {
+        let mut slots = experience.slots(*index);
+        while !slots.is_empty() {
+            if end == BLOCK_SAMPLES {
+                blocks.push(Vec::new());
+                end = 0;
             }
-            if max_steps == 0 {
-                return None;
-            }
-            *self = Self { game: self.game + 1, step: 0 };
+            let (first, len) = (end, slots.len().min(BLOCK_SAMPLES - end));
+            end += len;
+            let run = StepRun { game, slots: slots.start..slots.start + len, samples: first..end };
+            slots.start += len;
+            blocks.last_mut().expect("just begun").push(run);
         }
     }
+    blocks
 }
 
 /// Inputs of the gradient of a minibatch, shared by its chunks.
 #[derive(Clone, Copy, Debug)]
 pub struct GradientInputs<'a> {
-    /// The network in training.
     pub network: &'a PaddedNetwork,
-    /// Steps to learn from.
     pub experience: &'a HostExperience<'a>,
-    /// The loss.
     pub loss: &'a StepLoss,
-    /// Denominators of the step weights.
     pub denominators: StepDenominators,
 }
 
@@ -112,7 +95,7 @@ impl Workspace {
     ) {
         let first = games[0] as usize * experience.trajectory.num_steps;
         self.for_each_run(network, experience, games, |run, values| {
-            output[run.slot - first..][..run.len].copy_from_slice(values);
+            output[run.slots.start - first..][..values.len()].copy_from_slice(values);
         });
     }
 
@@ -129,16 +112,12 @@ impl Workspace {
         if loss.form.loss_type.has_sequence_ratio() {
             self.compute_sequence_ratios(inputs, games);
         }
-        let mut cursor = StepCursor::default();
-        loop {
+        for runs in divide_into_blocks(experience, games) {
             let mut len = 0;
-            while let Some(run) = cursor.next(experience, games, BLOCK_SAMPLES - len) {
-                self.block.assign_obs(len, run.slot, run.len);
-                self.columns.load(len, run, inputs, games, &self.ratios);
-                len += run.len;
-            }
-            if len == 0 {
-                return;
+            for run in &runs {
+                self.block.assign_obs(run.samples.clone(), run.slots.start);
+                self.columns.load(run, inputs, games, &self.ratios);
+                len = run.samples.end;
             }
             self.columns.clear_from(len);
             let rows = self.block.pad_to_lanes(len);
@@ -158,7 +137,7 @@ impl Workspace {
         let experience = inputs.experience;
         let mut log_ratios = vec![0.0f32; games.len()];
         self.for_each_run(inputs.network, experience, games, |run, values| {
-            let old = &experience.trajectory.logprobs[run.slot..];
+            let old = &experience.trajectory.logprobs[run.slots.clone()];
             log_ratios[run.game] += values.iter().zip(old).map(|(new, old)| new - old).sum::<f32>();
         });
         self.ratios.clear();
@@ -177,21 +156,14 @@ impl Workspace {
         network: &PaddedNetwork,
         experience: &HostExperience,
         games: &[i32],
-        mut visit: impl FnMut(StepRun, &[f32]),
+        mut visit: impl FnMut(&StepRun, &[f32]),
     ) {
-        let mut cursor = StepCursor::default();
-        let mut runs = Vec::new();
-        loop {
+        for runs in divide_into_blocks(experience, games) {
             let mut len = 0;
-            runs.clear();
-            while let Some(run) = cursor.next(experience, games, BLOCK_SAMPLES - len) {
-                self.block.assign_obs(len, run.slot, run.len);
-                self.columns.load_actions(len, run, experience);
-                len += run.len;
-                runs.push(run);
-            }
-            if len == 0 {
-                return;
+            for run in &runs {
+                self.block.assign_obs(run.samples.clone(), run.slots.start);
+                self.columns.load_actions(run, experience);
+                len = run.samples.end;
             }
             let rows = self.block.pad_to_lanes(len);
             network.forward(&mut self.block, &experience.trajectory.obs, rows);
@@ -202,11 +174,8 @@ impl Workspace {
                     logprobs(&self.columns, lane_block, logits, &mut self.probs)
                 });
             }
-            let mut rest = &values[..];
             for run in &runs {
-                let (values, others) = rest.split_at(run.len);
-                visit(*run, values);
-                rest = others;
+                visit(run, &values[run.samples.clone()]);
             }
         }
     }
@@ -228,34 +197,33 @@ fn empty_columns() -> LossColumns {
 }
 
 impl LossColumns {
-    /// Loads a run of samples from sample `first` on.
+    /// Loads a run of samples.
     fn load(
         &mut self,
-        first: usize,
-        run: StepRun,
+        run: &StepRun,
         inputs: &GradientInputs,
         games: &[i32],
         ratios: &[SequenceRatio],
     ) {
         let experience = inputs.experience;
-        let (samples, slots) = (first..first + run.len, run.slot..run.slot + run.len);
-        self.load_actions(first, run, experience);
+        let StepRun { game, slots, samples } = run.clone();
+        self.load_actions(run, experience);
         self.old_logprobs[samples.clone()]
             .copy_from_slice(&experience.trajectory.logprobs[slots.clone()]);
         self.advantages[samples.clone()].copy_from_slice(&experience.advantages[slots.clone()]);
         self.mask[samples.clone()].fill(1.0);
-        self.weights[samples.clone()].fill(inputs.step_weight(games[run.game]));
+        self.weights[samples.clone()].fill(inputs.step_weight(games[game]));
         if let Some(logprobs) = experience.reference_logprobs.get(slots) {
             self.reference_logprobs[samples.clone()].copy_from_slice(logprobs);
         }
-        if let Some(ratio) = ratios.get(run.game) {
+        if let Some(ratio) = ratios.get(game) {
             self.sequence_ratios[samples].fill(*ratio);
         }
     }
 
-    /// Loads the actions and masks of a run of samples from sample `first` on.
-    fn load_actions(&mut self, first: usize, run: StepRun, experience: &HostExperience) {
-        let (samples, slots) = (first..first + run.len, run.slot..run.slot + run.len);
+    /// Loads the actions and masks of a run of samples.
+    fn load_actions(&mut self, run: &StepRun, experience: &HostExperience) {
+        let StepRun { slots, samples, .. } = run.clone();
         self.actions[samples.clone()]
             .copy_from_slice(&experience.trajectory.actions[slots.clone()]);
         if let Some(legal) = experience.trajectory.legal.get(slots) {

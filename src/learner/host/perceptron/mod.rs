@@ -60,7 +60,7 @@ impl PerceptronLearner {
         let network = PaddedNetwork::new(&layout, layout.pad(&flat));
         Self {
             reference: (config.loss.kl_coef > 0.0).then(|| network.clone()),
-            moments: Moments::new(layout.len()),
+            moments: Moments::new(layout.len),
             network,
             context: LearnerContext::single_rank(config),
             workspaces: Pool::default(),
@@ -82,13 +82,13 @@ impl PerceptronLearner {
     fn take_zeros(&self) -> Vec<f32> {
         let mut vector = self.vectors.take();
         vector.clear();
-        vector.resize(self.network.layout().len(), 0.0);
+        vector.resize(self.network.layout.len, 0.0);
         vector
     }
 
     /// Lends `run` a workspace.
     fn with_workspace(&self, run: impl FnOnce(&mut Workspace)) {
-        let layout = self.network.layout();
+        let layout = &self.network.layout;
         self.workspaces.with(|place| run(place.get_or_insert_with(|| Workspace::new(layout))));
     }
 }
@@ -103,37 +103,28 @@ impl HostLearner for PerceptronLearner {
     }
 
     fn policy(&self) -> HostPolicy {
-        let (layout, params) = (self.network.layout(), self.params());
-        let policy = NativeMlp::from_params(&layout.widths(), layout.activation(), &params);
+        let (layout, params) = (&self.network.layout, self.params());
+        let policy = NativeMlp::from_params(&layout.widths(), layout.activation, &params);
         HostPolicy::Perceptron(policy)
     }
 
     fn params(&self) -> Vec<f32> {
-        self.network.layout().unpad(self.network.params())
+        self.network.layout.unpad(self.network.params())
     }
 
     fn moments(&self) -> Moments {
-        let layout = self.network.layout();
-        Moments {
-            first_moment: layout.unpad(&self.moments.first_moment),
-            second_moment: layout.unpad(&self.moments.second_moment),
-            steps: self.moments.steps,
-        }
+        self.moments.map(|values| self.network.layout.unpad(values))
     }
 
     fn reference_params(&self) -> Option<Vec<f32>> {
-        let layout = self.network.layout();
+        let layout = &self.network.layout;
         self.reference.as_ref().map(|reference| layout.unpad(reference.params()))
     }
 
     fn restore(&mut self, params: &[f32], moments: &Moments, reference: Option<&[f32]>) {
-        let layout = self.network.layout().clone();
+        let layout = self.network.layout.clone();
         self.network = PaddedNetwork::new(&layout, layout.pad(params));
-        self.moments = Moments {
-            first_moment: layout.pad(&moments.first_moment),
-            second_moment: layout.pad(&moments.second_moment),
-            steps: moments.steps,
-        };
+        self.moments = moments.map(|values| layout.pad(values));
         if let (Some(network), Some(params)) = (&mut self.reference, reference) {
             *network = PaddedNetwork::new(&layout, layout.pad(params));
         }
@@ -165,7 +156,7 @@ impl HostLearner for PerceptronLearner {
         loss: &StepLoss,
         denominators: StepDenominators,
     ) -> Result<PartialSum, TeamError> {
-        let features = self.network.layout().features();
+        let features = self.network.layout.features();
         assert_eq!(experience.trajectory.num_features, features, "features of the policy");
         let inputs = GradientInputs { network: &self.network, experience, loss, denominators };
         let shards = &self.context.batches.shards(experience.counts.len());
@@ -183,10 +174,10 @@ impl HostLearner for PerceptronLearner {
         };
         let nodes = shards.compute_partial_sums(&leaf, &give_back);
         if self.context.team.size() == 1 {
-            let len = PartialSumLen { vector: self.network.layout().len(), numbers: NUM_SUMS };
+            let len = PartialSumLen { vector: self.network.layout.len, numbers: NUM_SUMS };
             return self.context.team.all_reduce_shards(shards, nodes, len);
         }
-        let layout = self.network.layout();
+        let layout = &self.network.layout;
         // Padding is not sent.
         let unpad_node = |node: PartialSum| {
             let vector = layout.unpad(&node.vector);

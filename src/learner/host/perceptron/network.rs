@@ -15,16 +15,19 @@ use crate::math::activation::activate_with_derivatives;
 use crate::model::LANES;
 use crate::settings::Activation;
 use multiversion::multiversion;
+use std::ops::Range;
 
 const _: () = assert!(OBS_MULTIPLE.is_multiple_of(TILE_ROWS), "observations are a product's rows");
 
 /// Layout of a network's parameters in a padded vector.
 #[derive(Clone, Debug)]
 pub struct PaddedLayout {
-    activation: Activation,
+    /// Activation function of the hidden layers.
+    pub activation: Activation,
     hidden: Vec<PaddedDense>,
     head: PaddedHead,
-    len: usize,
+    /// Length of a padded vector.
+    pub len: usize,
 }
 
 /// A hidden layer: weights `[rows, columns]`, row-major, then biases `[columns]`.
@@ -92,30 +95,15 @@ impl PaddedLayout {
         count
     }
 
-    /// Length of a padded vector.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
     /// Layer widths, features and actions included.
     pub fn widths(&self) -> Vec<usize> {
         let inputs = self.hidden.iter().map(|layer| layer.inputs);
         inputs.chain([self.head.inputs, self.head.actions]).collect()
     }
 
-    /// Activation function of the hidden layers.
-    pub fn activation(&self) -> Activation {
-        self.activation
-    }
-
     /// Features per observation.
     pub fn features(&self) -> usize {
         self.hidden[0].inputs
-    }
-
-    /// Distance between observations in a block.
-    pub fn obs_stride(&self) -> usize {
-        self.hidden[0].rows
     }
 
     /// Number of actions.
@@ -175,7 +163,8 @@ impl PaddedLayout {
 /// A network: padded parameters, and derived copies of the weights in other layouts.
 #[derive(Clone, Debug)]
 pub struct PaddedNetwork {
-    layout: PaddedLayout,
+    /// Layout of the parameters.
+    pub layout: PaddedLayout,
     params: Vec<f32>,
     /// Transposed weights of each hidden layer but the first, `[columns, rows]`.
     transposed: Vec<Vec<f32>>,
@@ -188,6 +177,7 @@ pub struct PaddedNetwork {
 pub struct SampleBlock {
     /// Offset of each sample's observation.
     starts: Vec<usize>,
+    /// Distance between observations.
     obs_stride: usize,
     /// Sparse form of the observations, if they are mostly 0.
     nonzeros: Nonzeros,
@@ -209,7 +199,7 @@ impl SampleBlock {
         let hidden: Vec<_> = layout.hidden.iter().map(|layer| zeros(layer.columns)).collect();
         Self {
             starts: vec![0; samples],
-            obs_stride: layout.obs_stride(),
+            obs_stride: layout.hidden[0].rows,
             nonzeros: Nonzeros::default(),
             derivatives: hidden.clone(),
             hidden,
@@ -218,9 +208,9 @@ impl SampleBlock {
         }
     }
 
-    /// Assigns the `len` observations from `first_slot` on to the samples from `first_sample` on.
-    pub fn assign_obs(&mut self, first_sample: usize, first_slot: usize, len: usize) {
-        let starts = self.starts[first_sample..first_sample + len].iter_mut();
+    /// Assigns the observations from `first_slot` on to some samples.
+    pub fn assign_obs(&mut self, samples: Range<usize>, first_slot: usize) {
+        let starts = self.starts[samples].iter_mut();
         starts.zip(first_slot..).for_each(|(start, slot)| *start = slot * self.obs_stride);
     }
 
@@ -249,11 +239,6 @@ impl PaddedNetwork {
         let mut network = Self { layout: layout.clone(), params, transposed, packed };
         network.update_copies();
         network
-    }
-
-    /// Layout of the parameters.
-    pub fn layout(&self) -> &PaddedLayout {
-        &self.layout
     }
 
     /// Padded parameters.
@@ -288,7 +273,7 @@ impl PaddedNetwork {
     pub fn forward(&self, block: &mut SampleBlock, obs: &[f32], samples: usize) {
         let PaddedLayout { activation, hidden, head, .. } = &self.layout;
         let obs = Rows { values: obs, starts: &block.starts[..samples] };
-        block.nonzeros.list(obs, self.layout.obs_stride());
+        block.nonzeros.list(obs, block.obs_stride);
         let mut input: Option<Strided> = None;
         let buffers = block.hidden.iter_mut().zip(&mut block.derivatives);
         for (layer, (output, derivatives)) in hidden.iter().zip(buffers) {

@@ -122,15 +122,11 @@ mod tests {
         obs
     }
 
-    fn rows<'a>(values: &'a [f32], starts: &'a [usize]) -> Rows<'a> {
-        Rows { values, starts }
-    }
-
     #[test]
     fn products_are_those_of_all_numbers() {
         let obs = board(3, &[(0, 0, 2.0), (0, 64, -1.0), (2, 17, 0.5), (2, 16, f32::MIN_POSITIVE)]);
         let mut nonzeros = Nonzeros::default();
-        nonzeros.list(rows(&obs, &[0, 65, 130]), 65);
+        nonzeros.list(Rows { values: &obs, starts: &[0, 65, 130] }, 65);
         assert!(nonzeros.is_worthwhile());
         assert_eq!(nonzeros.samples().map(<[_]>::len).collect::<Vec<_>>(), [2, 0, 2]);
         let noise = |i: usize| (i as f32 * 0.37).sin();
@@ -160,7 +156,7 @@ mod tests {
         let is_worthwhile = |obs: &[f32], stride: usize| {
             let mut nonzeros = Nonzeros::default();
             let starts: Vec<usize> = (0..obs.len()).step_by(stride).collect();
-            nonzeros.list(rows(obs, &starts), stride);
+            nonzeros.list(Rows { values: obs, starts: &starts }, stride);
             nonzeros.is_worthwhile()
         };
         assert!(!is_worthwhile(&[0.0; 3 * (MIN_SPARSE_FEATURES - 1)], MIN_SPARSE_FEATURES - 1));
@@ -172,7 +168,8 @@ mod tests {
     #[test]
     fn invalid_numbers_are_listed() {
         let mut nonzeros = Nonzeros::default();
-        nonzeros.list(rows(&board(2, &[(1, 3, f32::NAN)]), &[0, 65]), 65);
+        let obs = board(2, &[(1, 3, f32::NAN)]);
+        nonzeros.list(Rows { values: &obs, starts: &[0, 65] }, 65);
         assert_eq!(nonzeros.samples().map(<[_]>::len).collect::<Vec<_>>(), [0, 1]);
     }
 }

@@ -13,7 +13,7 @@ mod tokens;
 
 use super::LanguageLearner;
 use super::differentiation::{Differentiation, TokenGrads, TokenSums, split_into_parts};
-use super::group::{Group, deduplicate_texts};
+use super::group::{Group, Sample, deduplicate_texts};
 use super::shard_sums::ShardSums;
 use crate::device;
 use crate::settings::Precision;
@@ -26,7 +26,7 @@ use burn::tensor::Device;
 use kernels::KernelPass;
 pub(super) use optimizer::{DeviceMoments, step};
 use std::ops::Range;
-use tokens::{LossTokens, TokenSelection};
+use tokens::LossTokens;
 
 /// Maximum number of tokens of a forward and backward pass, unless a single group has more; fewer if the device has no
 /// buffers for them.
@@ -97,7 +97,7 @@ fn part_logprobs<'a, P: DevicePass<'a>>(
     let (texts, completions) = deduplicate_texts(groups);
     let pass = P::forward(decoder, &texts, Retention::Nothing);
     let prediction = |completion, token_index| pass.prediction(completion, token_index);
-    let tokens = LossTokens::new(groups, &completions, prediction, TokenSelection::All);
+    let tokens = LossTokens::new(groups, &completions, prediction, |_, _| true);
     // Without completions there is no token to evaluate.
     let [logprobs, _] = if tokens.rows.is_empty() {
         Default::default()
@@ -118,11 +118,11 @@ impl DeviceGradient {
         self.0.get_or_insert_with(|| more.zeros_like()).add(more, scale);
     }
 
-    /// Downloads the gradient of all trainable parameters, whose numbers of elements are `sizes`.
-    pub fn fetch(self, sizes: &[usize]) -> Vec<f32> {
+    /// Downloads the gradient of all trainable parameters, `[num_trainable]`.
+    pub fn fetch(self, num_trainable: usize) -> Vec<f32> {
         match self.0 {
             Some(all) => all.download(device::fetch),
-            None => vec![0.0; sizes.iter().sum()],
+            None => vec![0.0; num_trainable],
         }
     }
 }
@@ -135,7 +135,7 @@ pub(super) fn partial_sum(
 ) -> Option<ShardSums> {
     let chosen = differentiation.select_shards(chosen, shards.clone());
     let (gradient, sums) = gradient(differentiation, chosen)?;
-    let vector = gradient.fetch(&differentiation.decoder.trainable_sizes());
+    let vector = gradient.fetch(differentiation.decoder.num_trainable());
     Some(ShardSums::new(shards.clone(), vector, sums))
 }
 
@@ -180,7 +180,8 @@ impl Differentiation<'_> {
         let (texts, completions) = deduplicate_texts(&groups);
         let pass = P::forward(decoder, &texts, self.retention());
         let prediction = |completion, token_index| pass.prediction(completion, token_index);
-        let tokens = LossTokens::new(&groups, &completions, prediction, TokenSelection::Counted);
+        let is_counted = |sample: &Sample, token: usize| sample.mask[token];
+        let tokens = LossTokens::new(&groups, &completions, prediction, is_counted);
         let [logprobs, entropies] = pass.evaluate(&tokens, temperature);
 
         let logprobs = tokens.split_by_sample(logprobs);

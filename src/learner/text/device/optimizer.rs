@@ -5,9 +5,8 @@ use super::optimizer_kernels::{Portions, StepKernels};
 use crate::device;
 use crate::learner::Moments;
 use crate::learner::optimizer::{AdamWTensors, adamw_factors, clip_scale_tensor};
-use crate::learner::text::update::LanguageStepSettings;
+use crate::learner::text::LanguageUpdateSettings;
 use crate::math::adamw::Factors;
-use crate::settings::OptimizerConfig;
 use crate::text::{Arenas, TokenDecoder};
 use burn::tensor::Tensor;
 
@@ -53,15 +52,6 @@ impl DeviceMoments {
     }
 }
 
-/// The gradient of one optimizer step, with the factors of AdamW.
-struct StepInputs {
-    gradient: Arenas,
-    /// Factors of parameters with weight decay.
-    decayed_factors: Factors,
-    /// Whether vectors, that is norms and biases, have no weight decay.
-    leaves_vectors_undecayed: bool,
-}
-
 /// Performs a step of AdamW with a clipped gradient, and returns its norm before clipping, `[1]`.
 ///
 /// # Panics
@@ -70,62 +60,43 @@ pub(in crate::learner::text) fn step(
     decoder: &mut TokenDecoder,
     state: &mut DeviceMoments,
     gradient: DeviceGradient,
-    settings: LanguageStepSettings,
-    config: &OptimizerConfig,
+    learning_rate: f64,
+    settings: &LanguageUpdateSettings,
 ) -> Tensor<1> {
-    let LanguageStepSettings { max_norm, learning_rate } = settings;
+    let (config, max_norm) = (&settings.optimizer, settings.update.max_grad_norm);
     state.steps += 1;
     let decayed_factors = adamw_factors(config, learning_rate, state.steps);
+    let undecayed_factors = Factors { decay: 1.0, ..decayed_factors };
     let mut gradient = gradient.0.unwrap_or_else(|| state.moments[0].zeros_like());
     let arenas: Vec<Tensor<1>> = gradient.arenas().collect();
-    let inputs = StepInputs {
-        gradient,
-        decayed_factors,
-        leaves_vectors_undecayed: !config.decay_norms_and_biases,
+    let portions = state.portions.clone();
+    let kernels = portions.map(|portions| StepKernels::new(&arenas, portions, max_norm));
+    let (norm, scale) = match &kernels {
+        Some(kernels) => (kernels.norm(), None),
+        None => {
+            let squares = arenas.into_iter().map(|gradient| gradient.square().sum());
+            let norm = squares.reduce(|sum, more| sum + more).expect("at least one arena").sqrt();
+            let scale = clip_scale_tensor(&norm, max_norm);
+            (norm, scale)
+        }
     };
-    if let Some(portions) = state.portions.clone() {
-        let kernels = StepKernels::new(&arenas, portions, max_norm);
-        inputs.apply(decoder, state, |arena, before, gradient, factors| {
-            kernels.step(arena, before, gradient, factors)
-        });
-        return kernels.norm();
-    }
-    let squares = arenas.into_iter().map(|gradient| gradient.square().sum());
-    let norm = squares.reduce(|sum, more| sum + more).expect("at least one arena").sqrt();
-    let scale = clip_scale_tensor(&norm, max_norm);
-    inputs.apply(decoder, state, |_, before, gradient, factors| {
-        let gradient = match &scale {
-            Some(scale) => gradient * scale.clone(),
-            None => gradient,
+    let packing = gradient.packing().clone();
+    decoder.change_on_device(|arena, params| {
+        let gradient = gradient.take(arena);
+        let [first, second] = state.moments.each_mut().map(|moment| moment.take(arena));
+        let before = AdamWTensors { params, first, second };
+        // Vectors are norms and biases.
+        let is_decayed = config.decay_norms_and_biases || !packing.has_vectors(arena);
+        let factors = if is_decayed { &decayed_factors } else { &undecayed_factors };
+        let AdamWTensors { params, first, second } = match (&kernels, &scale) {
+            (Some(kernels), _) => kernels.step(arena, before, gradient, factors),
+            (None, Some(scale)) => before.step(gradient * scale.clone(), factors),
+            (None, None) => before.step(gradient, factors),
         };
-        before.step(gradient, factors)
+        for (moment, changed) in state.moments.iter_mut().zip([first, second]) {
+            moment.put(arena, changed);
+        }
+        params
     });
     norm
-}
-
-impl StepInputs {
-    /// Replaces each arena of a decoder's trainable parameters, and of their moments, by
-    /// `step_arena(arena, before, gradient, factors)`.
-    fn apply(
-        mut self,
-        decoder: &mut TokenDecoder,
-        state: &mut DeviceMoments,
-        mut step_arena: impl FnMut(usize, AdamWTensors, Tensor<1>, &Factors) -> AdamWTensors,
-    ) {
-        let undecayed_factors = Factors { decay: 1.0, ..self.decayed_factors };
-        let packing = self.gradient.packing().clone();
-        decoder.change_on_device(|arena, params| {
-            let gradient = self.gradient.take(arena);
-            let [first, second] = state.moments.each_mut().map(|moment| moment.take(arena));
-            let is_undecayed = self.leaves_vectors_undecayed && packing.has_vectors(arena);
-            let factors = if is_undecayed { &undecayed_factors } else { &self.decayed_factors };
-            let before = AdamWTensors { params, first, second };
-            let AdamWTensors { params, first, second } =
-                step_arena(arena, before, gradient, factors);
-            for (moment, changed) in state.moments.iter_mut().zip([first, second]) {
-                moment.put(arena, changed);
-            }
-            params
-        });
-    }
 }

@@ -224,8 +224,8 @@ impl StepKernels {
     }
 
     /// The norm of all gradients: `[1]`.
-    pub fn norm(self) -> Tensor<1> {
-        Tensor::<1>::from_primitive::<Cube>(self.norm).narrow(0, 0, 1)
+    pub fn norm(&self) -> Tensor<1> {
+        Tensor::<1>::from_primitive::<Cube>(self.norm.clone()).narrow(0, 0, 1)
     }
 }
 

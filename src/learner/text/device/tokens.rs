@@ -10,14 +10,6 @@ use std::ops::Range;
 /// Maximum number of logits in memory at a time.
 const MAX_LOGITS: usize = 1 << 24;
 
-/// The tokens of completions that [`LossTokens`] lists.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TokenSelection {
-    All,
-    /// The tokens that count in the loss.
-    Counted,
-}
-
 /// The tokens of some groups, in the order of the rows that predict them.
 pub(super) struct LossTokens<'a> {
     /// The samples of all groups.
@@ -28,22 +20,18 @@ pub(super) struct LossTokens<'a> {
 }
 
 impl<'a> LossTokens<'a> {
-    /// Lists the selected tokens of all samples, which have these completions. `prediction` returns the row that
-    /// predicts a token of a completion.
+    /// Lists the tokens of all samples, which have these completions, that `selects` chooses by their index. `prediction`
+    /// returns the row that predicts a token of a completion.
     pub fn new(
         groups: &[&'a Group],
         completions: &[CompletionIndex],
         prediction: impl Fn(CompletionIndex, usize) -> usize,
-        selection: TokenSelection,
+        selects: impl Fn(&Sample, usize) -> bool,
     ) -> Self {
         let samples: Vec<&Sample> = groups.iter().flat_map(|group| &group.samples).collect();
         let mut tokens = Vec::new();
         for (i, (sample, completion)) in samples.iter().zip(completions).enumerate() {
-            let is_selected = |token: &usize| match selection {
-                TokenSelection::All => true,
-                TokenSelection::Counted => sample.mask[*token],
-            };
-            let selected = (0..sample.tokens.len()).filter(is_selected);
+            let selected = (0..sample.tokens.len()).filter(|token| selects(sample, *token));
             tokens.extend(selected.map(|token| {
                 let index = TokenIndex { sample: i, token };
                 (prediction(*completion, token) as i32, index)
