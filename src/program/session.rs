@@ -289,9 +289,7 @@ impl Session<'_> {
             (line, LivePage::new(self.games, outputs.path()))
         });
         let mut terminal = Terminal::new(interrupt, progress);
-        let summary = drive(run, outputs.map(|outputs| &mut outputs.files), &mut terminal);
-        terminal.finish();
-        Ok(summary?)
+        Ok(drive(run, outputs.map(|outputs| &mut outputs.files), &mut terminal)?)
     }
 
     /// Prints how a run ended, its report, and how to continue.
