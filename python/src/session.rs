@@ -230,7 +230,7 @@ impl<'a> Listener<'a> {
 }
 
 impl RunObserver for Listener<'_> {
-    fn wants_to_stop(&self) -> bool {
+    fn wants_to_stop(&mut self) -> bool {
         self.keep(self.interrupts.check());
         self.stops.get()
     }

@@ -53,8 +53,11 @@ struct Report<'a> {
 
 /// Writes a policy or a language model to a file or folder.
 pub fn run(games: &Games, args: ExportArgs) -> Result<()> {
-    if let Some((path, run)) = export_model::find_model(&args.run) {
-        return export_model::write(games, &args, &path, run.as_ref());
+    if export_model::is_model(&args.run) {
+        return export_model::write(games, &args, None);
+    }
+    if let Some(run) = RunFolder::find(&args.run).ok().filter(RunFolder::has_language_model) {
+        return export_model::write(games, &args, Some(&run));
     }
     let checkpoint = load_policy_checkpoint(&args.run)?;
     if is_of_language_model(&checkpoint) {

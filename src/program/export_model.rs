@@ -13,7 +13,7 @@ use crate::text::{GgufType, LanguageModel};
 use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Message shown while a model is written.
 const WRITING_MODEL: &str = "Writing the model.";
@@ -28,16 +28,10 @@ struct Report<'a> {
     is_adapter: bool,
 }
 
-/// Finds the folder or file of the language model that a path names, and the run that trained it, if it belongs to one.
-pub fn find_model(path: &Path) -> Option<(PathBuf, Option<RunFolder>)> {
-    let is_file = path.is_file() && disk::has_extension(path, "gguf");
-    let is_model =
-        ["config.json", "adapter_config.json"].iter().any(|name| path.join(name).is_file());
-    if is_file || is_model {
-        return Some((path.to_path_buf(), None));
-    }
-    let run = RunFolder::find(path).ok().filter(RunFolder::has_language_model)?;
-    Some((run.model_path(), Some(run)))
+/// Whether a path is the folder or file of a language model.
+pub fn is_model(path: &Path) -> bool {
+    path.is_file() && disk::has_extension(path, "gguf")
+        || ["config.json", "adapter_config.json"].iter().any(|name| path.join(name).is_file())
 }
 
 /// Default name of an exported file without its extension: that of the folder, or of the file without its extension.
@@ -49,14 +43,14 @@ pub fn output_stem(path: &Path) -> String {
     name.unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Writes the model at `path`, which `run` has trained if it is known.
-pub fn write(games: &Games, args: &ExportArgs, path: &Path, run: Option<&RunFolder>) -> Result<()> {
+/// Writes a model, which `run` has trained if it is known.
+pub fn write(games: &Games, args: &ExportArgs, run: Option<&RunFolder>) -> Result<()> {
     ensure!(args.samples.is_none(), "--samples is for games");
     let format = args.format.unwrap_or(ExportFormat::Gguf);
     if args.outtype.is_some() && format != ExportFormat::Gguf {
         bail!("--outtype is for the format gguf");
     }
-    let mut model = load_named_model(run.map_or(path, RunFolder::path))?;
+    let mut model = load_named_model(run.map_or(&*args.run, RunFolder::path))?;
     if args.merge {
         model = model.merge_adapters();
     }

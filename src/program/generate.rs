@@ -55,10 +55,11 @@ pub fn run(args: GenerateArgs) -> Result<()> {
         stop::text_before(&text, &args.stop).map(str::to_string).unwrap_or(text)
     };
     if args.json {
-        let completions: Vec<Value> = completions
-            .iter()
-            .map(|completion| completion_json(completion, text(completion)))
-            .collect();
+        let describe = |completion: &Completion| {
+            let Completion { tokens, logprobs, has_ended, .. } = completion;
+            json!({ "text": text(completion), "tokens": tokens, "logprobs": logprobs, "ended": has_ended })
+        };
+        let completions: Vec<Value> = completions.iter().map(describe).collect();
         print_json(&json!({
             "prompt_tokens": request.tokens.len(),
             "completions": completions,
@@ -77,11 +78,6 @@ pub fn run(args: GenerateArgs) -> Result<()> {
     let rate = num_tokens as f64 / seconds.max(1e-9);
     eprint_line!("{num_tokens} tokens in {seconds:.2} s, {rate:.0} a second.");
     Ok(())
-}
-
-fn completion_json(completion: &Completion, text: String) -> Value {
-    let Completion { tokens, logprobs, has_ended, .. } = completion;
-    json!({ "text": text, "tokens": tokens, "logprobs": logprobs, "ended": has_ended })
 }
 
 /// Returns the prompt on the command line, or else a held-out one of the run's task, which is printed.

@@ -88,14 +88,8 @@ pub fn run(games: &Games, args: PlotArgs) -> Result<()> {
         let [low, high] = row.interval.map_or([None; 2], |interval| interval.map(Some));
         let decimals = if args.x == Axis::Seconds { 2 } else { 0 };
         let x = row.x.map_or("-".into(), |x| format!("{x:.decimals$}"));
-        vec![
-            row.name.clone(),
-            row.runs.to_string(),
-            x,
-            format_number(row.y),
-            format_number(low),
-            format_number(high),
-        ]
+        let [y, low, high] = [row.y, low, high].map(format_number);
+        vec![row.name.clone(), row.runs.to_string(), x, y, low, high]
     };
     let rows: Vec<_> = rows.iter().map(cells).collect();
     let header = ["settings", "seeds", &name_of(&args.x), &args.y, "95 % low", "high"];

@@ -83,9 +83,11 @@ impl ProgressLine {
     pub fn print_above(&self, print: impl FnOnce()) {
         print_above_bar(&self.bar, print);
     }
+}
 
+impl Drop for ProgressLine {
     /// Removes the bar; the history stays.
-    pub fn finish(&self) {
+    fn drop(&mut self) {
         self.bar.finish_and_clear();
     }
 }

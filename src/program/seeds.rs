@@ -114,12 +114,11 @@ fn format_command_lines(args: &TrainArgs, seeds: &[u64]) -> Vec<Vec<OsString>> {
 /// Prints the runs of all seeds as a table, with the mean and the interquartile mean of their scores below, or as JSON.
 fn print_summary(runs: Vec<Value>, is_json: bool) -> Result<()> {
     let scores: Option<Vec<f64>> = runs.iter().map(read_score).collect();
+    let scores = scores.as_deref();
     let summary = Summary {
-        mean: scores.as_deref().map(mean),
-        interquartile_mean: scores.as_deref().map(interquartile_mean),
-        interval: scores
-            .as_deref()
-            .and_then(|scores| bootstrap_interval(scores, interquartile_mean)),
+        mean: scores.map(mean),
+        interquartile_mean: scores.map(interquartile_mean),
+        interval: scores.and_then(|scores| bootstrap_interval(scores, interquartile_mean)),
         runs,
     };
     if is_json {
@@ -127,14 +126,9 @@ fn print_summary(runs: Vec<Value>, is_json: bool) -> Result<()> {
     }
     let row = |report: &Value| {
         let seconds = report["seconds"].as_f64().unwrap_or(f64::NAN);
-        let best = report["best_iteration"].to_string();
-        vec![
-            report["seed"].to_string(),
-            run_path(report),
-            format_number(read_score(report)),
-            best,
-            format!("{seconds:.1}"),
-        ]
+        let [seed, best] = ["seed", "best_iteration"].map(|key| report[key].to_string());
+        let score = format_number(read_score(report));
+        vec![seed, run_path(report), score, best, format!("{seconds:.1}")]
     };
     let rows: Vec<_> = summary.runs.iter().map(row).collect();
     let header = ["seed", "run", "score", "best iteration", "elapsed seconds"];

@@ -172,13 +172,6 @@ fn evaluate_best(
     Ok(Some(with_note_if(is_root, message, || finish(run, files, best))?))
 }
 
-/// Serves the page of a run that is over until Ctrl-C.
-fn serve_until_interrupt(interrupt: &Interrupt) {
-    interrupt.silence();
-    eprint_line!("The page stays up until you press Ctrl-C.");
-    interrupt.wait();
-}
-
 /// Describes the early end of a run, one before its last iteration; `None` if it had them all, or ran
 /// out of patience.
 fn describe_early_end(end_reason: Option<EndReason>, schedule: &Schedule) -> Option<String> {
@@ -275,7 +268,9 @@ impl Session<'_> {
         // The run is over. Another process may resume it while its page is still served.
         drop(outputs);
         if server.is_some() && summary.end_reason.is_some() {
-            serve_until_interrupt(&interrupt);
+            interrupt.silence();
+            eprint_line!("The page stays up until you press Ctrl-C.");
+            interrupt.wait();
         }
         Ok(())
     }
@@ -294,9 +289,7 @@ impl Session<'_> {
             (line, LivePage::new(self.games, outputs.path()))
         });
         let mut terminal = Terminal::new(interrupt, progress);
-        let summary = drive(run, outputs.map(|outputs| &mut outputs.files), &mut terminal);
-        terminal.finish();
-        Ok(summary?)
+        Ok(drive(run, outputs.map(|outputs| &mut outputs.files), &mut terminal)?)
     }
 
     /// Prints how a run ended, its report, and how to continue.

@@ -7,17 +7,17 @@ use super::output::eprint_line;
 use super::progress::ProgressLine;
 use super::watch::{self, Port, Server};
 use crate::run::{IterationReport, RunObserver};
-use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 
-/// Observer that shows a run in the terminal; ranks other than the first show nothing.
+/// Observer that shows a run in the terminal; ranks other than the first show nothing. Dropping it clears everything
+/// below the history, and restores the terminal's mode.
 pub struct Terminal<'a> {
     interrupt: Interrupt,
+    keys: Option<KeyListener>,
     /// Progress, and the page that a key opens; `None` for ranks other than the first.
     progress: Option<(ProgressLine, LivePage<'a>)>,
-    keys: Option<KeyListener>,
-    is_stop_pressed: Cell<bool>,
-    is_save_pressed: Cell<bool>,
+    is_stop_pressed: bool,
+    is_save_pressed: bool,
 }
 
 /// The run's live page, opened by a key.
@@ -25,7 +25,7 @@ pub struct LivePage<'a> {
     games: &'a Games,
     folder: PathBuf,
     /// The server; `None` until first opened.
-    server: RefCell<Option<Server>>,
+    server: Option<Server>,
 }
 
 impl<'a> Terminal<'a> {
@@ -37,21 +37,7 @@ impl<'a> Terminal<'a> {
             dashboard.has_keys = keys.is_some();
             keys
         });
-        Self {
-            interrupt,
-            progress,
-            keys,
-            is_stop_pressed: Cell::new(false),
-            is_save_pressed: Cell::new(false),
-        }
-    }
-
-    /// Clears everything below the history, and restores the terminal's mode.
-    pub fn finish(&mut self) {
-        self.keys = None;
-        if let Some((line, _)) = &self.progress {
-            line.finish();
-        }
+        Self { interrupt, keys, progress, is_stop_pressed: false, is_save_pressed: false }
     }
 
     fn print_above(&self, print: impl FnOnce()) {
@@ -60,12 +46,12 @@ impl<'a> Terminal<'a> {
         }
     }
 
-    fn handle_key(&self, key: u8) {
+    fn handle_key(&mut self, key: u8) {
         match key {
-            b'q' => self.is_stop_pressed.set(true),
-            b's' => self.is_save_pressed.set(true),
+            b'q' => self.is_stop_pressed = true,
+            b's' => self.is_save_pressed = true,
             b'o' => {
-                if let Some((line, page)) = &self.progress {
+                if let Some((line, page)) = &mut self.progress {
                     page.open(|text| line.print_above(|| eprint_line!("{text}")));
                 }
             }
@@ -75,10 +61,12 @@ impl<'a> Terminal<'a> {
     }
 
     /// Waits for a second `p`, or for the end.
-    fn pause(&self) {
-        let Some(keys) = &self.keys else { return };
+    fn pause(&mut self) {
         self.print_above(|| eprint_line!("Paused; press p to continue."));
-        while !self.is_stop_pressed.get() && !self.interrupt.has_signal() {
+        while !self.is_stop_pressed
+            && !self.interrupt.has_signal()
+            && let Some(keys) = &self.keys
+        {
             match keys.wait() {
                 Some(b'p') => break,
                 Some(key) => self.handle_key(key),
@@ -89,15 +77,15 @@ impl<'a> Terminal<'a> {
 }
 
 impl RunObserver for Terminal<'_> {
-    fn wants_to_stop(&self) -> bool {
+    fn wants_to_stop(&mut self) -> bool {
         while let Some(key) = self.keys.as_ref().and_then(KeyListener::next) {
             self.handle_key(key);
         }
-        self.is_stop_pressed.get() || self.interrupt.has_signal()
+        self.is_stop_pressed || self.interrupt.has_signal()
     }
 
-    fn wants_to_save(&self) -> bool {
-        let is_requested = self.is_save_pressed.take();
+    fn wants_to_save(&mut self) -> bool {
+        let is_requested = std::mem::take(&mut self.is_save_pressed);
         if is_requested {
             self.print_above(|| eprint_line!("Saving after the current iteration."));
         }
@@ -118,12 +106,12 @@ impl RunObserver for Terminal<'_> {
 impl<'a> LivePage<'a> {
     /// Creates the page of the run in `folder`, which can play `games`.
     pub fn new(games: &'a Games, folder: &Path) -> Self {
-        Self { games, folder: folder.to_path_buf(), server: RefCell::default() }
+        Self { games, folder: folder.to_path_buf(), server: None }
     }
 
     /// Serves the run on a free port and opens a browser; `print_line` prints a line.
-    fn open(&self, print_line: impl Fn(String)) {
-        if self.server.borrow().is_some() {
+    fn open(&mut self, print_line: impl Fn(String)) {
+        if self.server.is_some() {
             return;
         }
         let served = Port::bind(watch::DEFAULT_HOST, 0).and_then(|port| {
@@ -132,7 +120,7 @@ impl<'a> LivePage<'a> {
         });
         match served {
             Ok((url, server)) => {
-                *self.server.borrow_mut() = Some(server);
+                self.server = Some(server);
                 print_line(format!("The page is at {url}."));
                 // If no browser can be opened, the printed address suffices.
                 let _ = open::that_detached(url);

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use std::path::PathBuf;
 
-#[derive(Args, Debug, Default)]
+#[derive(Args, Debug)]
 #[command(after_help = "Examples:
   grove train fruit --watch
   grove train sort --set learning_rate=1e-4
@@ -70,7 +70,7 @@ pub struct FitArgs {
 }
 
 /// Options of all commands that train.
-#[derive(Args, Debug, Default)]
+#[derive(Args, Debug)]
 pub struct RunArgs {
     /// Change a setting, for instance learning_rate=1e-3 or fruit.width=12; may be repeated.
     #[arg(long, value_name = "KEY=VALUE")]

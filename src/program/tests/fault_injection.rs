@@ -36,7 +36,7 @@ pub(super) struct RunContent {
 pub(super) struct SilentObserver;
 
 impl RunObserver for SilentObserver {
-    fn wants_to_stop(&self) -> bool {
+    fn wants_to_stop(&mut self) -> bool {
         false
     }
 

@@ -14,10 +14,7 @@ pub const READING_MODEL: &str = "Reading the model.";
 
 /// Loads the initial model of a run by the setting `model.path`; `None` for a new one.
 pub fn load_initial_model(setting: &str) -> Result<Option<LanguageModel>> {
-    if setting == TINY {
-        return Ok(None);
-    }
-    load_model(Path::new(setting)).map(Some)
+    (setting != TINY).then(|| load_model(Path::new(setting))).transpose()
 }
 
 /// Loads the model in a folder or file.

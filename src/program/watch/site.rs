@@ -16,6 +16,8 @@ use std::sync::Arc;
 
 /// The body of a response.
 pub type Body = Either<Full<Bytes>, Channel<Bytes>>;
+/// The response to a request, or why there is none.
+type Answer = Result<Response<Body>, Refusal>;
 
 /// Security headers of every response. The page names the same policy, for hosts that send none.
 const SECURITY_HEADERS: [(HeaderName, &str); 6] = [
@@ -54,7 +56,7 @@ impl Site {
 
     /// Responds to an allowed request. Paths are compared literally with a list: they are not decoded and
     /// never used as file system paths.
-    fn route<B>(&self, request: &Request<B>) -> Result<Response<Body>, Refusal> {
+    fn route<B>(&self, request: &Request<B>) -> Answer {
         let path = request.uri().path();
         match path {
             "/run/about.json" => self.about_response(request),
@@ -68,7 +70,7 @@ impl Site {
         }
     }
 
-    fn about_response<B>(&self, request: &Request<B>) -> Result<Response<Body>, Refusal> {
+    fn about_response<B>(&self, request: &Request<B>) -> Answer {
         let about = describe_run(&self.live.lock_state(), &self.games)
             .map_err(|error| Refusal::new(StatusCode::NOT_FOUND, format!("{error:#}.")))?;
         let about = Bytes::from(about.to_string());
@@ -83,7 +85,7 @@ impl Site {
         response
     }
 
-    fn completions_response<B>(&self, request: &Request<B>) -> Result<Response<Body>, Refusal> {
+    fn completions_response<B>(&self, request: &Request<B>) -> Answer {
         let iteration = parse_query(request.uri().query())?;
         let run = self.live.lock_state();
         let completions = run.completions.as_ref().ok_or_else(not_found)?;
@@ -94,7 +96,7 @@ impl Site {
         Ok(new_response(StatusCode::OK, content_type(".jsonl"), body))
     }
 
-    fn metrics_response(&self) -> Result<Response<Body>, Refusal> {
+    fn metrics_response(&self) -> Answer {
         let (generation, end) = {
             let run = self.live.lock_state();
             (run.metrics.generation, run.metrics.end)
@@ -109,11 +111,7 @@ impl Site {
         Ok(response)
     }
 
-    fn file_response<B>(
-        &self,
-        request: &Request<B>,
-        name: &str,
-    ) -> Result<Response<Body>, Refusal> {
+    fn file_response<B>(&self, request: &Request<B>, name: &str) -> Answer {
         let run = self.live.lock_state();
         let (bytes, iteration) = find_public_file(&run, name).ok_or_else(not_found)?;
         let mut response =

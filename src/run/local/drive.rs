@@ -11,10 +11,10 @@ use crate::checkpoint::Checkpoint;
 pub trait RunObserver {
     /// Whether to stop after the iteration in progress, or, if the last iteration was just observed and the run has one
     /// rank, at once. The run is saved so that it can be resumed.
-    fn wants_to_stop(&self) -> bool;
+    fn wants_to_stop(&mut self) -> bool;
 
     /// Whether to save a checkpoint after the iteration in progress. Ignored in runs of several ranks.
-    fn wants_to_save(&self) -> bool {
+    fn wants_to_save(&mut self) -> bool {
         false
     }
 
