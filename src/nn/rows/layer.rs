@@ -116,7 +116,7 @@ impl DecoderWeights {
         }
         if self.arithmetic != Arithmetic::F32 {
             for heads in [&mut heads.keys, &mut heads.values] {
-                bf16::round(self.parallelism, rows, heads);
+                bf16::round(self.parallelism, heads);
             }
         }
     }

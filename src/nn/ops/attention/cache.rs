@@ -351,7 +351,7 @@ mod tests {
             let got = attend(&shape, format, heads, &mask, prefix);
             if format == CacheFormat::Bf16 {
                 for all in [&mut keys, &mut values] {
-                    bf16::round(Parallelism::Parallel, rows, all);
+                    bf16::round(Parallelism::Parallel, all);
                 }
                 let heads = Heads { queries: &queries, keys: &keys, values: &values };
                 assert!(got == attend(&shape, format, heads, &mask, prefix), "rounded on the way");

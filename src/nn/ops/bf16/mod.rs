@@ -140,9 +140,9 @@ pub fn weight_grads<const N: usize>(
     }
 }
 
-/// Rounds the elements of some rows to bf16.
-pub fn round(parallelism: Parallelism, rows: usize, values: &mut [f32]) {
-    for_rows(parallelism, rows, [], [values], &|[], [values]| round_all(values));
+/// Rounds numbers to bf16.
+pub fn round(parallelism: Parallelism, values: &mut [f32]) {
+    for_rows(parallelism, values.len(), [], [values], &|[], [values]| round_all(values));
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
