@@ -26,7 +26,7 @@ pub fn forward(
     round(parallelism, x, &mut rows);
     for (w, y) in products {
         let strips = StoredStrips::new(*w, [w.inner(), w.outer()]);
-        matmul::forward(parallelism, &rows, w.inner(), strips, y, mode);
+        matmul::forward(parallelism, &rows, strips, y, mode);
     }
     ROUNDED.set([rows, other]);
 }

@@ -101,6 +101,9 @@ pub struct Strips<'a> {
 
 /// Adjacent columns of a weight for products in f32.
 pub trait WeightColumns: Copy + Send + Sync {
+    /// The number of rows: the inner dimension of a product.
+    fn inner(self) -> usize;
+
     /// The number of columns.
     fn columns(self) -> usize;
 
@@ -120,6 +123,10 @@ pub trait WeightColumns: Copy + Send + Sync {
 }
 
 impl WeightColumns for Strips<'_> {
+    fn inner(self) -> usize {
+        self.inner
+    }
+
     fn columns(self) -> usize {
         self.columns
     }
@@ -189,11 +196,6 @@ impl PackedMatrix {
         self.lanes.resize(columns.div_ceil(LANES) * inner, [0.0; LANES]);
         let strips = [(&mut self.lanes[..], (STRIP_VECTORS * inner).max(1))];
         parallelism.each_chunk(strips, |index, [strip]| fill(index, strip));
-    }
-
-    /// The number of rows: the inner dimension of a product.
-    pub fn inner(&self) -> usize {
-        self.inner
     }
 
     /// All strips.

@@ -29,17 +29,16 @@ thread_local! {
 pub fn forward(
     parallelism: Parallelism,
     x: &[f32],
-    inner: usize,
     w: impl WeightColumns,
     y: &mut [f32],
     mode: WriteMode,
 ) {
-    if x.len() / inner >= PART_ROWS {
-        multiply_by_rows(parallelism, x, inner, w, y, mode);
+    if x.len() / w.inner() >= PART_ROWS {
+        multiply_by_rows(parallelism, x, w, y, mode);
     } else if parallelism == Parallelism::Sequential {
         w.multiply(x, y, mode);
     } else {
-        multiply_by_columns(x, inner, w, y, mode);
+        multiply_by_columns(x, w, y, mode);
     }
 }
 
@@ -47,12 +46,12 @@ pub fn forward(
 fn multiply_by_rows(
     parallelism: Parallelism,
     x: &[f32],
-    inner: usize,
     w: impl WeightColumns,
     y: &mut [f32],
     mode: WriteMode,
 ) {
-    let (num_rows, columns) = (x.len() / inner, w.columns());
+    let (inner, columns) = (w.inner(), w.columns());
+    let num_rows = x.len() / inner;
     let part_rows = match parallelism {
         Parallelism::Sequential => num_rows,
         Parallelism::Parallel => rows_per_part(num_rows),
@@ -72,14 +71,8 @@ fn multiply_by_rows(
 }
 
 /// Computes parts of the columns in parallel, each in its own buffer, and copies them to the rows of the result.
-fn multiply_by_columns(
-    x: &[f32],
-    inner: usize,
-    w: impl WeightColumns,
-    y: &mut [f32],
-    mode: WriteMode,
-) {
-    let (rows, columns) = (x.len() / inner, w.columns());
+fn multiply_by_columns(x: &[f32], w: impl WeightColumns, y: &mut [f32], mode: WriteMode) {
+    let (rows, columns) = (x.len() / w.inner(), w.columns());
     let mut scratch = PARTS.take();
     scratch.resize(scratch.len().max(rows * columns), 0.0);
     let mut rest = &mut scratch[..rows * columns];

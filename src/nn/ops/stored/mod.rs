@@ -139,6 +139,10 @@ impl<'a> StoredStrips<'a> {
 }
 
 impl WeightColumns for StoredStrips<'_> {
+    fn inner(self) -> usize {
+        self.inner
+    }
+
     fn columns(self) -> usize {
         self.columns
     }
