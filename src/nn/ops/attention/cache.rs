@@ -213,16 +213,15 @@ fn attend_group<const N: usize>(
             4 => 2,
             left => left.min(3),
         };
-        let (some_queries, after) = queries.split_at(count * shape.dim);
-        let (some_output, output_after) = output.split_at_mut(some_queries.len());
-        let (some_exps, log_sum_exps_after) = log_sum_exps.split_at_mut(count);
-        let results = [some_output, some_exps];
+        let size = count * shape.dim;
+        let queries = queries.split_off(..size).expect("all queries");
+        let output = output.split_off_mut(..size).expect("all results");
+        let results = [output, log_sum_exps.split_off_mut(..count).expect("no more than are left")];
         match count {
-            1 => attend_queries::<1, N>(some_queries, shape.scale, segments, scores, results),
-            2 => attend_queries::<2, N>(some_queries, shape.scale, segments, scores, results),
-            _ => attend_queries::<3, N>(some_queries, shape.scale, segments, scores, results),
+            1 => attend_queries::<1, N>(queries, shape.scale, segments, scores, results),
+            2 => attend_queries::<2, N>(queries, shape.scale, segments, scores, results),
+            _ => attend_queries::<3, N>(queries, shape.scale, segments, scores, results),
         }
-        (queries, output, log_sum_exps) = (after, output_after, log_sum_exps_after);
     }
 }
 

@@ -80,18 +80,15 @@ fn multiply_by_columns(x: &[f32], w: impl WeightColumns, y: &mut [f32], mode: Wr
     let (num_strips, threads) = (columns.div_ceil(STRIP_COLUMNS), rayon::current_num_threads());
     let part_strips = num_strips.div_ceil(threads * num_strips.div_ceil(threads * MAX_PART_STRIPS));
     for part in w.parts(part_strips) {
-        let (y, after) = rest.split_at_mut(rows * part.columns());
+        let y = rest.split_off_mut(..rows * part.columns()).expect("the columns of all parts");
         parts.push((part, y));
-        rest = after;
     }
     Parallelism::Parallel
         .each_mut(&mut parts, |_, (part, y)| part.multiply(x, y, WriteMode::Overwrite));
     for (row, mut y) in y.chunks_exact_mut(columns).enumerate() {
         for (part, values) in &parts {
-            let (to, after) = y.split_at_mut(part.columns());
-            let values = &values[row * to.len()..][..to.len()];
-            mode.write_row(to, values);
-            y = after;
+            let to = y.split_off_mut(..part.columns()).expect("the columns of all parts");
+            mode.write_row(to, &values[row * to.len()..][..to.len()]);
         }
     }
     PARTS.set(scratch);
