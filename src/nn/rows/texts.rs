@@ -95,7 +95,7 @@ impl CachedAttention<'_> {
                 rows.iter().enumerate().skip(first).take_while(|row| row.1.cache == cache)
             {
                 let new = keys_values.map(|all| &all[i * shape.kv_size()..][..shape.kv_size()]);
-                to.write(shape, layer, row.index, new);
+                to.write(layer, row.index, new);
             }
         });
     }
@@ -113,7 +113,7 @@ impl Attend for CachedAttention<'_> {
             let Row { cache, index, .. } = rows[i];
             let queries = &queries[i * width..][..width];
             let place = QueryPlace { layer, token: index, window };
-            caches[cache].attend(caches, &shape, place, queries, results);
+            caches[cache].attend(caches, place, queries, results);
         });
     }
 }
