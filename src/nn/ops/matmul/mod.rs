@@ -276,42 +276,33 @@ const PAGE_FLOATS: usize = 1024;
 /// Maximum number of rows of a tile.
 const MAX_TILE_ROWS: usize = 8;
 
-/// Packing buffers of a thread.
-#[derive(Default)]
-struct Scratch {
-    right: PackedMatrix,
-    left: Vec<f32>,
-}
-
 thread_local! {
-    static SCRATCH: RefCell<Scratch> = RefCell::default();
+    /// The memory of packed operands, for reuse.
+    static LEFT: RefCell<Vec<f32>> = RefCell::default();
+    static RIGHT: RefCell<PackedMatrix> = RefCell::default();
 }
 
 /// `c = a b`, or `c += a b`: `a` is `[rows, inner]`, `b` `[inner, columns]`, no size 0.
 pub fn matmul(a: View, b: View, c: Target, [rows, inner, columns]: Sizes) {
-    SCRATCH.with_borrow_mut(|scratch| {
-        let mut right = std::mem::take(&mut scratch.right);
+    RIGHT.with_borrow_mut(|right| {
         right.pack(Parallelism::Sequential, b, inner, columns);
-        multiply(a, right.strips(), c, rows, &mut scratch.left);
-        scratch.right = right;
+        matmul_packed(a, right.strips(), c, rows);
     });
 }
 
 /// Multiplies by an operand packed earlier: `c = a b`, or `c += a b`, with `a` `[rows, inner]`.
-pub fn matmul_packed(a: View, b: Strips, c: Target, rows: usize) {
-    SCRATCH.with_borrow_mut(|scratch| multiply(a, b, c, rows, &mut scratch.left));
-}
-
-fn multiply(a: View, b: Strips, mut c: Target, rows: usize, left: &mut Vec<f32>) {
-    // As many sums as registers hold: with AVX-512 there are 32 of 16 lanes.
-    let i = if has_avx512() {
-        multiply_tile_rows::<MAX_TILE_ROWS>(a, b, &mut c, [0, rows], left)
-    } else {
-        0
-    };
-    let i = multiply_tile_rows::<4>(a, b, &mut c, [i, rows], left);
-    let i = multiply_tile_rows::<2>(a, b, &mut c, [i, rows], left);
-    multiply_tile_rows::<1>(a, b, &mut c, [i, rows], left);
+pub fn matmul_packed(a: View, b: Strips, mut c: Target, rows: usize) {
+    LEFT.with_borrow_mut(|left| {
+        // As many sums as registers hold: with AVX-512 there are 32 of 16 lanes.
+        let i = if has_avx512() {
+            multiply_tile_rows::<MAX_TILE_ROWS>(a, b, &mut c, [0, rows], left)
+        } else {
+            0
+        };
+        let i = multiply_tile_rows::<4>(a, b, &mut c, [i, rows], left);
+        let i = multiply_tile_rows::<2>(a, b, &mut c, [i, rows], left);
+        multiply_tile_rows::<1>(a, b, &mut c, [i, rows], left);
+    });
 }
 
 /// Computes whole tiles of `R` rows from row `from` on; returns the first remaining row.
