@@ -336,12 +336,7 @@ impl Layout {
         Self { embed_tokens, input, layers, norm: place("norm.weight".into()), head }
     }
 
-    /// The number of matrices, one more than the largest [`LinearLayout::index`].
-    pub fn num_matrices(&self) -> usize {
-        Projection::ALL.len() * self.layers.len() + 1 + usize::from(self.input.is_some())
-    }
-
-    /// All matrices.
+    /// All matrices, by [`LinearLayout::index`].
     pub fn linears(&self) -> impl Iterator<Item = &LinearLayout> {
         let layers = self.layers.iter().flat_map(|layer| &layer.linears);
         layers.chain([&self.head]).chain(&self.input)
