@@ -96,26 +96,27 @@ impl DecoderWeights {
         let Activations { heads, qk_norms, .. } = activations;
         let rows = input.len() / shape.hidden_size;
         let mut results = Vec::new();
-        for (linear, heads) in layout.linears.iter().zip(heads.all_mut()) {
+        for (linear, heads) in layout.linears.iter().zip(&mut *heads) {
             heads.resize(rows * linear.outputs, 0.0);
             results.push((linear, &mut heads[..]));
         }
         self.linears_forward(input, &mut results, WriteMode::Overwrite);
+        let [queries, keys, values] = heads;
         if shape.qk_norm != QkNorm::None {
             let QkNorms { query, key } = &layout.qk_norms;
-            let queries = (&mut qk_norms.query, &mut heads.queries, query);
-            let keys = (&mut qk_norms.key, &mut heads.keys, key);
-            for (norm_activations, heads, place) in [queries, keys] {
+            let of_queries = (&mut qk_norms.query, &mut *queries, query);
+            let of_keys = (&mut qk_norms.key, &mut *keys, key);
+            for (norm_activations, heads, place) in [of_queries, of_keys] {
                 norm_activations.forward(self.parallelism, heads, self.norm(place), buffer);
                 mem::swap(heads, buffer);
             }
         }
-        for heads in [&mut heads.queries, &mut heads.keys] {
+        for heads in [queries, &mut *keys] {
             let sizes = [shape.head_dim, shape.rotary_dim() / 2];
             rotate(self.parallelism, heads, sizes, rotations, Direction::Forward);
         }
         if self.arithmetic != Arithmetic::F32 {
-            for heads in [&mut heads.keys, &mut heads.values] {
+            for heads in [keys, values] {
                 bf16::round(self.parallelism, heads);
             }
         }
@@ -130,14 +131,11 @@ impl DecoderWeights {
         inner: &mut Vec<f32>,
     ) {
         let Activations { gate, up, .. } = activations;
-        let linears = &self.layout.layers[layer].linears;
+        let [.., gate_proj, up_proj, _] = &self.layout.layers[layer].linears;
         let count = input.len() / self.shape.hidden_size * self.shape.intermediate_size;
         gate.resize(count, 0.0);
         up.resize(count, 0.0);
-        let mut results = [
-            (&linears[Projection::Gate as usize], &mut gate[..]),
-            (&linears[Projection::Up as usize], &mut up[..]),
-        ];
+        let mut results = [(gate_proj, &mut gate[..]), (up_proj, &mut up[..])];
         self.linears_forward(input, &mut results, WriteMode::Overwrite);
         inner.resize(count, 0.0);
         gate::forward(self.shape.activation, self.parallelism, [gate, up], inner);
