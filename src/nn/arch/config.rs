@@ -10,7 +10,7 @@ use super::rope::{
 };
 use super::{DecoderShape, FAMILIES, RopeScaling, SlidingWindow};
 use crate::math::Activation;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 /// Maximum number of layers.
 const MAX_LAYERS: usize = 1 << 10;
@@ -116,10 +116,7 @@ impl DecoderShape {
             "eos_token_id": stop_tokens.first(),
             "bos_token_id": null,
         });
-        let more = (self.family.describe)(self);
-        if let (Value::Object(config), Value::Object(more)) = (&mut config, more) {
-            config.extend(more);
-        }
+        (self.family.describe)(self, &mut config);
         config
     }
 }
@@ -251,19 +248,13 @@ pub(super) fn read_sliding_layers(
     check_layer_list("layer_types", layers, num_layers)
 }
 
-/// The entries of a `config.json` about sliding windows.
-pub(super) fn describe_sliding(shape: &DecoderShape) -> Map<String, Value> {
-    let mut entries = Map::new();
-    let Some(SlidingWindow { size, layers, .. }) = &shape.sliding else {
-        entries.insert("sliding_window".into(), Value::Null);
-        return entries;
-    };
-    let types = layers.iter().map(|is_sliding| {
-        if *is_sliding { json!("sliding_attention") } else { json!("full_attention") }
-    });
-    entries.insert("sliding_window".into(), json!(size));
-    entries.insert("layer_types".into(), Value::Array(types.collect()));
-    entries
+/// Adds the entries of a `config.json` about sliding windows.
+pub(super) fn describe_sliding(shape: &DecoderShape, config: &mut Value) {
+    config["sliding_window"] = json!(shape.sliding.as_ref().map(|sliding| sliding.size));
+    if let Some(SlidingWindow { layers, .. }) = &shape.sliding {
+        let name = |sliding: &bool| if *sliding { "sliding_attention" } else { "full_attention" };
+        config["layer_types"] = layers.iter().map(name).collect();
+    }
 }
 
 #[cfg(test)]
