@@ -136,22 +136,6 @@ impl AdapterTensors {
     pub fn pair(&self, (layer, projection): (usize, Projection)) -> Option<&[Tensor<2>; 2]> {
         self.pairs[projection.index_in(layer)].as_ref()
     }
-
-    fn add(
-        &self,
-        products: ProductPrecision,
-        matrix: (usize, Projection),
-        x: Tensor<3>,
-        y: Tensor<3>,
-    ) -> Tensor<3> {
-        match self.pair(matrix) {
-            Some([a, b]) => {
-                let inner = products.matmul(x, a.clone().unsqueeze()) * self.scale;
-                y + products.matmul(inner, b.clone().unsqueeze())
-            }
-            None => y,
-        }
-    }
 }
 
 impl Decoder {
@@ -235,11 +219,11 @@ impl Decoder {
         });
         let layers = layers.collect();
         let tokens = shape.takes_tokens();
-        let table = || Param::from_tensor(any.clone().expand([shape.num_actions, size]));
+        let table = any.clone().expand([shape.num_actions, size]);
         let rope = shape.rope_tables().iter().map(|table| Rope::new(table, device)).collect();
         Self {
             input: (!tokens).then(|| linear(shape.num_features, size, true)),
-            embed_tokens: tokens.then(|| Embedding { weight: table() }),
+            embed_tokens: tokens.then(|| Embedding { weight: Param::from_tensor(table) }),
             layers,
             norm: norm(size),
             lm_head: (!shape.tie_word_embeddings).then(|| linear(size, shape.num_actions, false)),
@@ -257,29 +241,6 @@ impl Decoder {
     /// The sizes and switches of the decoder.
     pub fn shape(&self) -> &DecoderShape {
         &self.shape
-    }
-
-    /// Computes the normed result of the last layer for a stream of vectors, `[batch, num_steps, hidden_size]`, and the
-    /// keys and values of each layer.
-    ///
-    /// `starts`, `[batch, num_steps]`, and `memory` are as in [`Model::sequence`](crate::model::Model::sequence);
-    /// without a memory nothing is remembered.
-    pub fn forward_hidden(
-        &self,
-        x: Tensor<3>,
-        starts: Tensor<2>,
-        memory: Option<&Tensor<2>>,
-    ) -> (Tensor<3>, Vec<KeysValues>) {
-        let steps = Steps::new(&self.shape, starts, memory, self.products);
-        let rotations = self.rotations(steps.positions.clone().int());
-        let mut caches = Vec::with_capacity(self.layers.len());
-        let x = self.run_layers(x, &rotations, None, |i, queries, keys_values| {
-            let cached = memory.map(|memory| self.cached_keys_values(memory, i));
-            let attended = steps.attend(queries, &keys_values, cached.as_ref());
-            caches.push(keys_values);
-            attended
-        });
-        (x, caches)
     }
 
     /// The rotations of positions, `[batch, num_steps]`, for each of the shape's tables.
@@ -345,7 +306,9 @@ impl Decoder {
         let mut results = self.products.apply_linears(linears, x.clone());
         if let Some(adapters) = adapters {
             for (y, projection) in results.iter_mut().zip(projections) {
-                *y = adapters.add(self.products, (layer, projection), x.clone(), y.clone());
+                let Some([a, b]) = adapters.pair((layer, projection)) else { continue };
+                let inner = self.products.matmul(x.clone(), a.clone().unsqueeze()) * adapters.scale;
+                *y = y.clone() + self.products.matmul(inner, b.clone().unsqueeze());
             }
         }
         results
@@ -402,7 +365,8 @@ impl Decoder {
     }
 
     /// Logits `[batch, num_steps, num_actions]` of observations `[batch, num_steps, num_features]`, and the keys and
-    /// values of each layer.
+    /// values of each layer. `starts`, `[batch, num_steps]`, and `memory` are as in
+    /// [`Model::sequence`](crate::model::Model::sequence).
     pub(crate) fn forward(
         &self,
         obs: Tensor<3>,
@@ -411,7 +375,15 @@ impl Decoder {
     ) -> (Tensor<3>, Vec<KeysValues>) {
         let input = self.input.as_ref().expect("observations enter, not tokens");
         let input = self.products.apply_linear(input, obs);
-        let (hidden, caches) = self.forward_hidden(input, starts, Some(memory));
+        let steps = Steps::new(&self.shape, starts, memory, self.products);
+        let rotations = self.rotations(steps.positions.clone().int());
+        let mut caches = Vec::with_capacity(self.layers.len());
+        let hidden = self.run_layers(input, &rotations, None, |i, queries, keys_values| {
+            let cached = self.cached_keys_values(memory, i);
+            let attended = steps.attend(queries, &keys_values, &cached);
+            caches.push(keys_values);
+            attended
+        });
         (self.logits(hidden), caches)
     }
 
@@ -487,12 +459,9 @@ impl Decoder {
 
     /// Logits of normed vectors.
     pub(super) fn logits(&self, hidden: Tensor<3>) -> Tensor<3> {
-        match (&self.lm_head, &self.embed_tokens) {
-            (Some(head), _) => self.products.apply_linear(head, hidden),
-            (None, Some(table)) => {
-                self.products.matmul(hidden, table.weight.val().transpose().unsqueeze())
-            }
-            (None, None) => unreachable!("a head of its own, or the table of embeddings"),
+        match &self.lm_head {
+            Some(head) => self.products.apply_linear(head, hidden),
+            None => self.products.matmul(hidden, self.table().transpose().unsqueeze()),
         }
     }
 }
