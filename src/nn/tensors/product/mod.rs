@@ -114,8 +114,7 @@ fn multiply<const N: usize>(
     partials: &CubeTensor,
 ) {
     let OperandTensors { left, right, columns, .. } = operands;
-    let ProductLaunch { tiling, blocks, .. } = *launch;
-    let sizes = launch.sizes;
+    let ProductLaunch { tiling, sizes, blocks } = *launch;
     let num_cubes =
         sizes.num_batches * sizes.num_spans * sizes.num_row_tiles * sizes.num_column_tiles;
     let sizes = SizesLaunch::new(
