@@ -65,10 +65,11 @@ impl Cache {
         num_tokens: usize,
         prefix: Option<PrefixCache>,
     ) {
-        self.shape = *shape;
         let capacity = num_tokens.next_multiple_of(LANES).max(self.capacity);
-        if (num_layers, capacity, format) != (self.num_layers, self.capacity, self.format) {
-            (self.num_layers, self.capacity, self.format) = (num_layers, capacity, format);
+        let present = (self.shape, self.num_layers, self.capacity, self.format);
+        if (*shape, num_layers, capacity, format) != present {
+            (self.shape, self.num_layers) = (*shape, num_layers);
+            (self.capacity, self.format) = (capacity, format);
             let words = num_layers * shape.kv_heads * self.head_words();
             self.keys = vec![0; words];
             self.values = vec![0; words];
