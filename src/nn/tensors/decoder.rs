@@ -173,12 +173,6 @@ impl Decoder {
         self.map(&mut Filler(next))
     }
 
-    /// Frees the memory of the parameters, whose values are unspecified then.
-    pub(crate) fn release_memory(self, device: &Device) -> Self {
-        let any = Tensor::empty([1], device);
-        self.with_parameters(|_| any.clone())
-    }
-
     /// A decoder whose parameters have no memory, and unspecified values.
     pub(crate) fn placeholder(shape: DecoderShape, device: &Device) -> Self {
         let any = Tensor::<1>::empty([1], device);

@@ -10,7 +10,6 @@ use super::decoder::AdapterTensors;
 use super::products::gradient_scale;
 use crate::nn::Precision;
 use crate::nn::arch::{Adapters, DecoderShape, UNLIMITED_WINDOW};
-use crate::nn::parameters::floats;
 use crate::nn::text::{CompletionIndex, PromptWithCompletions};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Device, Gradients, Int, Tensor, TensorData};
@@ -23,7 +22,7 @@ pub struct DeviceDecoder {
     /// The decoder in tensors.
     pub(crate) module: Decoder,
     /// The parameters of the module, in whose memory its tensors are.
-    weights: Arenas,
+    pub(super) weights: Arenas,
     pub(super) adapters: Option<DeviceAdapters>,
 }
 
@@ -32,7 +31,7 @@ pub struct DeviceDecoder {
 pub(super) struct DeviceAdapters {
     tensors: AdapterTensors,
     /// Their parameters, in whose memory their tensors are.
-    arenas: Arenas,
+    pub arenas: Arenas,
 }
 
 impl DeviceAdapters {
@@ -47,11 +46,6 @@ impl DeviceAdapters {
         });
         let tensors = view_adapters(sizes, adapters.scale(), &mut arenas);
         Self { tensors, arenas }
-    }
-
-    /// Downloads the parameters, in their order.
-    pub fn download(&self) -> Vec<f32> {
-        self.arenas.download(floats)
     }
 }
 
@@ -212,16 +206,12 @@ impl DeviceDecoder {
                 self.with_adapters(Some(DeviceAdapters { tensors, arenas }))
             }
             None => {
-                let module = self.module.release_memory(self.weights.device());
+                let any = Tensor::empty([1], self.device());
+                let module = self.module.with_parameters(|_| any.clone());
                 let mut weights = self.weights.map(change);
                 Self { module: module.with_memory_of(&mut weights), weights, ..self }
             }
         }
-    }
-
-    /// Downloads the weights without adapters, in the order of their parameters.
-    pub(super) fn download(&self) -> Vec<f32> {
-        self.weights.download(floats)
     }
 
     /// The factor of the gradients in the backward pass: multiply the gradient of the outputs by it, and divide the
