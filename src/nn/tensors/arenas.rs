@@ -252,23 +252,11 @@ mod tests {
     use super::*;
     use crate::nn::parameters::floats;
 
-    fn parameters(shapes: &[&[usize]]) -> Vec<Parameter> {
-        shapes.iter().map(|shape| Parameter::new("", shape)).collect()
-    }
-
     /// Matrices and vectors of odd sizes, of which some have more elements than an arena of a thousand.
     fn some() -> Vec<Parameter> {
-        parameters(&[
-            &[30, 40],
-            &[30],
-            &[20, 30],
-            &[20],
-            &[7, 11],
-            &[1100],
-            &[9, 9],
-            &[13],
-            &[40, 30],
-        ])
+        let shapes: [&[usize]; 9] =
+            [&[30, 40], &[30], &[20, 30], &[20], &[7, 11], &[1100], &[9, 9], &[13], &[40, 30]];
+        shapes.map(|shape| Parameter::new("", shape)).to_vec()
     }
 
     #[test]
