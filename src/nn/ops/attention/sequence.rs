@@ -114,7 +114,7 @@ impl<'a> Head<'a> {
 /// Fills `products` with the products of a tile's rows of `a` with its columns of `b`.
 fn multiply_tile(a: View, b: Strips, tile: &Tile, products: &mut Vec<f32>) {
     products.resize(tile.num_queries * tile.num_keys, 0.0);
-    let target = Target { values: products, row_stride: tile.num_keys, mode: WriteMode::Overwrite };
+    let target = Target::rows(products, tile.num_keys, WriteMode::Overwrite);
     let b = b.strips_from(tile.first_key / STRIP_COLUMNS, tile.num_keys);
     matmul_packed(a.rows_from(tile.first_query), b, target, tile.num_queries);
 }
@@ -143,11 +143,9 @@ pub fn forward(
                     mask.first(t) - tile.first_key..mask.prefix_len + t + 1 - tile.first_key;
                 log_sum_exps[t * shape.heads + head_index] = softmax(weights, visible, shape.scale);
             }
-            let target = Target {
-                values: &mut output[tile.first_query * shape.query_size() + head_index * dim..],
-                row_stride: shape.query_size(),
-                mode: WriteMode::Overwrite,
-            };
+            let start = tile.first_query * shape.query_size() + head_index * dim;
+            let target =
+                Target::rows(&mut output[start..], shape.query_size(), WriteMode::Overwrite);
             let values = scratch.rows.strips().rows(tile.first_key, tile.num_keys);
             matmul_packed(View::rows(weights, tile.num_keys), values, target, tile.num_queries);
         }
@@ -193,19 +191,13 @@ pub fn backward(
             let d_weights = View::rows(d_weights, num_keys);
             let of_values = (&mut *d_values, View::rows(weights, num_keys), gradient);
             for (sums, weights, rows) in [of_values, (&mut *d_keys, d_weights, head.queries)] {
-                let target = Target {
-                    values: &mut sums[first_key * kv_size + kv_start..],
-                    row_stride: kv_size,
-                    mode: WriteMode::Accumulate,
-                };
+                let sums = &mut sums[first_key * kv_size + kv_start..];
+                let target = Target::rows(sums, kv_size, WriteMode::Accumulate);
                 let sizes = [num_keys, num_queries, dim];
                 matmul(weights.transpose(), rows.rows_from(first_query), target, sizes);
             }
-            let target = Target {
-                values: &mut d_queries[first_query * query_size + column..],
-                row_stride: query_size,
-                mode: WriteMode::Overwrite,
-            };
+            let d_queries = &mut d_queries[first_query * query_size + column..];
+            let target = Target::rows(d_queries, query_size, WriteMode::Overwrite);
             matmul_packed(d_weights, rows.strips().rows(first_key, num_keys), target, num_queries);
         }
     }

@@ -68,6 +68,13 @@ pub struct Target<'a> {
     pub mode: WriteMode,
 }
 
+impl<'a> Target<'a> {
+    /// A row-major destination of this width.
+    pub fn rows(values: &'a mut [f32], width: usize, mode: WriteMode) -> Self {
+        Self { values, row_stride: width, mode }
+    }
+}
+
 /// The sizes of a product: rows, inner dimension, columns.
 pub type Sizes = [usize; 3];
 
@@ -142,7 +149,7 @@ impl WeightColumns for Strips<'_> {
     }
 
     fn multiply(self, x: &[f32], y: &mut [f32], mode: WriteMode) {
-        let target = Target { values: y, row_stride: self.columns, mode };
+        let target = Target::rows(y, self.columns, mode);
         matmul_packed(View::rows(x, self.inner), self, target, x.len() / self.inner);
     }
 
@@ -437,7 +444,7 @@ mod tests {
                 ] {
                     let mut c = wave(rows * (columns + 3), 1.1);
                     let before = c.clone();
-                    let target = Target { values: &mut c, row_stride: columns + 3, mode };
+                    let target = Target::rows(&mut c, columns + 3, mode);
                     matmul(a, b, target, [rows, inner, columns]);
                     for (at, (got, before)) in c.iter().zip(&before).enumerate() {
                         let (i, j) = (at / (columns + 3), at % (columns + 3));
@@ -467,8 +474,7 @@ mod tests {
             let some = |first: usize, count: usize| {
                 let mut c = vec![0.0; count * columns];
                 let a = View::rows(&a, inner).rows_from(first);
-                let target =
-                    Target { values: &mut c, row_stride: columns, mode: WriteMode::Overwrite };
+                let target = Target::rows(&mut c, columns, WriteMode::Overwrite);
                 matmul(a, View::rows(&b, columns), target, [count, inner, columns]);
                 c
             };

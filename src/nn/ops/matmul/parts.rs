@@ -62,7 +62,7 @@ fn multiply_by_rows(
         parallelism.each_chunk([(&mut *y, part_rows * columns)], |index, [y]| {
             let x = View::rows(x, inner).rows_from(index * part_rows);
             let rows = y.len() / columns;
-            let target = Target { values: &mut y[from..], row_stride: columns, mode };
+            let target = Target::rows(&mut y[from..], columns, mode);
             matmul_packed(x, strips, target, rows);
         });
         from += block.columns();
@@ -118,7 +118,7 @@ pub fn multiply_block(
         Parallelism::Parallel.each_chunk([(&mut *y, part_rows * columns)], |index, [y]| {
             let x = x.rows_from(index * part_rows);
             let rows = y.len() / columns;
-            let target = Target { values: &mut y[j..], row_stride: columns, mode };
+            let target = Target::rows(&mut y[j..], columns, mode);
             matmul_packed(x, block.strips(), target, rows);
         });
     }
@@ -139,8 +139,7 @@ pub fn weight_grad(
         parallelism.each_chunk([(&mut *gradient, PART_INPUTS * outputs)], |index, [gradient]| {
             let x = View::rows(x, inputs).columns_from(index * PART_INPUTS).transpose();
             let rows = gradient.len() / outputs;
-            let target =
-                Target { values: gradient, row_stride: outputs, mode: WriteMode::Accumulate };
+            let target = Target::rows(gradient, outputs, WriteMode::Accumulate);
             matmul_packed(x, packed.strips(), target, rows);
         });
     }

@@ -393,7 +393,7 @@ mod tests {
                     for mode in [WriteMode::Overwrite, WriteMode::Accumulate] {
                         let mut want = draws.next_numbers(rows * columns);
                         let before = want.clone();
-                        let target = Target { values: &mut want, row_stride: columns, mode };
+                        let target = Target::rows(&mut want, columns, mode);
                         let w = View::rows(&numbers, inner).transpose();
                         matmul(View::rows(&x, inner), w, target, [rows, inner, columns]);
                         let mut from = 0;
