@@ -4,7 +4,7 @@ use super::weights::DecoderWeights;
 use super::{
     Activations, Attend, KeysValues, Prefix, Scratch, Segment, SegmentScratch, Tape, fill_zeros,
 };
-use crate::nn::arch::{LayerLayout, Projection, QkNorm};
+use crate::nn::arch::{LayerLayout, QkNorm};
 use crate::nn::ops::attention::sequence::{self, AttentionPass, Heads};
 use crate::nn::ops::gate;
 use crate::nn::ops::norm::NormActivations;
@@ -67,14 +67,14 @@ impl DecoderWeights {
         let activations = &tape.layers[place];
         self.mlp_backward(layer, activations, d_stream, gradient, scratch);
         let layout = &self.layout.layers[layer];
-        let linear = &layout.linears[Projection::Output as usize];
+        let [_, _, _, o_proj, ..] = &layout.linears;
         let (norm_activations, norm) =
             (&activations.attention_output, &layout.norms.after_attention);
         let Scratch { d_input, d_block, d_attended, .. } = scratch;
         let buffers = [d_input, d_block];
         let d_output = self.output_backward(norm_activations, norm, d_stream, gradient, buffers);
         d_attended.resize(activations.attended.len(), 0.0);
-        let results = [(linear, d_output)];
+        let results = [(o_proj, d_output)];
         self.linears_backward(&activations.attended, results, d_attended, gradient);
         self.attention_backward(layer, activations, segments, scratch);
         let rotations = &tape.rotations[self.shape.rope_table_index(layer)];

@@ -2,7 +2,7 @@
 
 use super::weights::DecoderWeights;
 use super::{Activations, Attend, Retention, Scratch, Tape};
-use crate::nn::arch::{Projection, QkNorm, QkNorms};
+use crate::nn::arch::{LayerLayout, LinearLayout, QkNorm, QkNorms};
 use crate::nn::ops::linear::Arithmetic;
 use crate::nn::ops::norm::NormActivations;
 use crate::nn::ops::rope::{Direction, Rotation, rotate};
@@ -48,23 +48,27 @@ impl DecoderWeights {
     ) {
         let layout = &self.layout.layers[layer];
         let norms = &layout.norms;
-        let input = &mut activations.attention_input;
-        self.norm_input(&norms.before_attention, stream, input, &mut scratch.input);
+        let [_, _, _, o_proj, gate_proj, up_proj, down_proj] = &layout.linears;
+        let Scratch { input, inner, block, normed, .. } = scratch;
+        self.norm_input(&norms.before_attention, stream, &mut activations.attention_input, input);
         let rotations = &rotations[self.shape.rope_table_index(layer)];
-        self.project_heads(layer, &scratch.input, rotations, activations, &mut scratch.normed);
+        self.project_heads(layout, input, rotations, activations, normed);
         let rows = stream.len() / self.shape.hidden_size;
         activations.attended.resize(rows * self.shape.query_size(), 0.0);
         activations.log_sum_exps.resize(rows * self.shape.num_heads, 0.0);
         attention.attend(self, layer, activations);
-        let Activations { attended, attention_output, .. } = activations;
-        let output = (Projection::Output, &norms.after_attention);
-        let blocks = [&mut scratch.block, &mut scratch.normed];
-        self.add_output(layer, output, attended, attention_output, stream, blocks);
-        self.norm_input(&norms.before_mlp, stream, &mut activations.mlp_input, &mut scratch.input);
-        self.feed_forward(layer, &scratch.input, activations, &mut scratch.inner);
-        let output = (Projection::Down, &norms.after_mlp);
-        let blocks = [&mut scratch.block, &mut scratch.normed];
-        self.add_output(layer, output, &scratch.inner, &mut activations.mlp_output, stream, blocks);
+        let Activations { attended, attention_output, mlp_input, gate, up, mlp_output, .. } =
+            activations;
+        let (place, buffers) = (&norms.after_attention, [&mut *block, &mut *normed]);
+        self.add_output(o_proj, place, attended, attention_output, stream, buffers);
+        self.norm_input(&norms.before_mlp, stream, mlp_input, input);
+        for values in [&mut *gate, &mut *up, &mut *inner] {
+            values.resize(rows * self.shape.intermediate_size, 0.0);
+        }
+        let mut results = [(gate_proj, &mut gate[..]), (up_proj, &mut up[..])];
+        self.linears_forward(input, &mut results, WriteMode::Overwrite);
+        gate::forward(self.shape.activation, self.parallelism, [gate, up], inner);
+        self.add_output(down_proj, &norms.after_mlp, inner, mlp_output, stream, [block, normed]);
     }
 
     /// Computes the input of a block: the stream, normed where there is a norm before the block.
@@ -86,13 +90,13 @@ impl DecoderWeights {
     /// which the gradient ignores (straight through).
     fn project_heads(
         &self,
-        layer: usize,
+        layout: &LayerLayout,
         input: &[f32],
         rotations: &[Rotation],
         activations: &mut Activations,
         buffer: &mut Vec<f32>,
     ) {
-        let (shape, layout) = (&self.shape, &self.layout.layers[layer]);
+        let shape = &self.shape;
         let Activations { heads, qk_norms, .. } = activations;
         let rows = input.len() / shape.hidden_size;
         let mut results = Vec::new();
@@ -122,36 +126,16 @@ impl DecoderWeights {
         }
     }
 
-    /// Computes the gate, the up projection, and the up projection times the activated gate, `inner`.
-    fn feed_forward(
-        &self,
-        layer: usize,
-        input: &[f32],
-        activations: &mut Activations,
-        inner: &mut Vec<f32>,
-    ) {
-        let Activations { gate, up, .. } = activations;
-        let [.., gate_proj, up_proj, _] = &self.layout.layers[layer].linears;
-        let count = input.len() / self.shape.hidden_size * self.shape.intermediate_size;
-        gate.resize(count, 0.0);
-        up.resize(count, 0.0);
-        let mut results = [(gate_proj, &mut gate[..]), (up_proj, &mut up[..])];
-        self.linears_forward(input, &mut results, WriteMode::Overwrite);
-        inner.resize(count, 0.0);
-        gate::forward(self.shape.activation, self.parallelism, [gate, up], inner);
-    }
-
     /// Adds the result of a block to the stream, normed where there is a norm after the block.
     fn add_output(
         &self,
-        layer: usize,
-        (projection, place): (Projection, &Range<usize>),
+        linear: &LinearLayout,
+        place: &Range<usize>,
         x: &[f32],
         norm_activations: &mut NormActivations,
         stream: &mut [f32],
         [block, result]: [&mut Vec<f32>; 2],
     ) {
-        let linear = &self.layout.layers[layer].linears[projection as usize];
         if place.is_empty() {
             self.linear_forward(linear, x, stream, WriteMode::Accumulate);
             return;
