@@ -7,7 +7,8 @@ use super::rope::{Rope, rotate};
 use super::steps::Steps;
 use crate::nn::Precision;
 use crate::nn::arch::{DecoderShape, LayerNorms, NormPlacement, Projection, QkNorm, QkNorms};
-use burn::module::{Module, ModuleMapper, Param};
+use crate::nn::parameters::with_parameters;
+use burn::module::{Module, Param};
 use burn::nn::Linear;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use std::ops::Range;
@@ -146,31 +147,12 @@ impl Decoder {
     pub fn from_params(shape: DecoderShape, params: &[f32], device: &Device) -> Self {
         let mut others = params;
         // One tensor of all would be larger than a device binds.
-        let decoder = Self::placeholder(shape, device).with_parameters(|count| {
+        let decoder = with_parameters(Self::placeholder(shape, device), |count| {
             let numbers = others.split_off(..count).expect("params: [num_params]").to_vec();
             Tensor::from_data(TensorData::new(numbers, [count]), device)
         });
         assert!(others.is_empty(), "params: [num_params]");
         decoder
-    }
-
-    /// The same decoder with other parameters, in the order of [`DecoderShape::parameters`]: `next` gives each,
-    /// `[count]`, for its number of elements, or one number for all of them, `[1]`.
-    pub(crate) fn with_parameters(self, next: impl FnMut(usize) -> Tensor<1>) -> Self {
-        struct Filler<F>(F);
-        impl<F: FnMut(usize) -> Tensor<1>> ModuleMapper for Filler<F> {
-            fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-                let (id, value, _) = param.consume();
-                let dims = value.dims();
-                let numbers = (self.0)(dims.iter().product());
-                let value = match numbers.dims() {
-                    [1] => numbers.expand(dims),
-                    _ => numbers.reshape(dims),
-                };
-                Param::initialized(id, value)
-            }
-        }
-        self.map(&mut Filler(next))
     }
 
     /// A decoder whose parameters have no memory, and unspecified values.

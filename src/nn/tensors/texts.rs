@@ -10,6 +10,7 @@ use super::decoder::AdapterTensors;
 use super::products::gradient_scale;
 use crate::nn::Precision;
 use crate::nn::arch::{Adapters, DecoderShape, UNLIMITED_WINDOW};
+use crate::nn::parameters::with_parameters;
 use crate::nn::text::{CompletionIndex, PromptWithCompletions};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Device, Gradients, Int, Tensor, TensorData};
@@ -73,7 +74,7 @@ impl Decoder {
     /// Puts the parameters into the memory of arenas.
     fn with_memory_of(self, arenas: &mut Arenas) -> Self {
         let mut views = arenas.views();
-        self.with_parameters(|_| views.next().expect("every parameter"))
+        with_parameters(self, |_| views.next().expect("every parameter"))
     }
 }
 
@@ -207,7 +208,7 @@ impl DeviceDecoder {
             }
             None => {
                 let any = Tensor::empty([1], self.device());
-                let module = self.module.with_parameters(|_| any.clone());
+                let module = with_parameters(self.module, |_| any.clone());
                 let mut weights = self.weights.map(change);
                 Self { module: module.with_memory_of(&mut weights), weights, ..self }
             }
