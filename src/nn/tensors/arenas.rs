@@ -38,12 +38,10 @@ struct ArenaLayout {
 impl Packing {
     /// The places of parameters on a device: each has its own arena where no kernels run.
     pub fn new(parameters: &[Parameter], device: &Device) -> Self {
-        if has_kernels(device) {
-            let largest = usize::try_from(largest_allocation(device)).unwrap_or(usize::MAX);
-            let max_len = MAX_LEN.min(largest / size_of::<f32>());
-            return Self::with_max_len(parameters, max_len);
-        }
-        Self::with_max_len(parameters, 0)
+        let max_len = largest_allocation(device).map_or(0, |largest| {
+            MAX_LEN.min(usize::try_from(largest).unwrap_or(usize::MAX) / size_of::<f32>())
+        });
+        Self::with_max_len(parameters, max_len)
     }
 
     /// The places in arenas of at most `max_len` elements; a larger parameter has its own arena. Matrices follow each
