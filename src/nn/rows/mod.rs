@@ -33,7 +33,7 @@ type HeadRows = [Vec<f32>; 3];
 /// Keys and values of rows, or their gradients: `[rows, kv_size]` each.
 type KeysValues = [Vec<f32>; 2];
 
-/// Makes a buffer `len` zeros.
+/// Replaces what is in a buffer by `len` zeros.
 fn fill_zeros(buffer: &mut Vec<f32>, len: usize) {
     buffer.clear();
     buffer.resize(len, 0.0);
