@@ -81,13 +81,8 @@ pub(crate) fn view(tensor: &CubeTensor, start: usize, shape: Shape) -> CubeTenso
     let size = tensor.dtype.size();
     let handle = tensor.handle.clone();
     let handle = handle.offset_start((start * size) as u64).offset_end(((len - end) * size) as u64);
-    CubeTensor::new_contiguous(
-        tensor.client.clone(),
-        tensor.device.clone(),
-        shape,
-        handle,
-        tensor.dtype,
-    )
+    let (client, device) = (tensor.client.clone(), tensor.device.clone());
+    CubeTensor::new_contiguous(client, device, shape, handle, tensor.dtype)
 }
 
 /// Binds the whole buffer of a tensor to a kernel argument. A tensor that the kernel reads must be contiguous, such as

@@ -238,11 +238,8 @@ fn view_range(arena: &Tensor<1>, range: Range<usize>) -> Tensor<1> {
         has_kernels(&arena.device()),
         "an arena of several tensors is on a device that runs kernels"
     );
-    Tensor::from_primitive::<Cube>(view(
-        &cube_tensor(arena.clone()),
-        range.start,
-        [range.len()].into(),
-    ))
+    let elements = view(&cube_tensor(arena.clone()), range.start, [range.len()].into());
+    Tensor::from_primitive::<Cube>(elements)
 }
 
 #[cfg(test)]
