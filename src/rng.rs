@@ -53,14 +53,9 @@ fn multiply(a: u32, b: u32) -> u32 {
     a * b
 }
 
-/// Kernel-side form of [`wrapping_mul()`].
+/// Kernel-side form of [`wrapping_mul()`]: a plain product, which wraps on devices.
 pub mod wrapping_mul {
-    use super::*;
-
-    /// Expands to a plain product, which wraps on devices.
-    pub fn expand(scope: &Scope, a: NativeExpand<u32>, b: NativeExpand<u32>) -> NativeExpand<u32> {
-        multiply::expand(scope, a, b)
-    }
+    pub use super::multiply::expand;
 }
 
 /// Bijective 32-bit mixer: "lowbias32" from Chris Wellons' hash prospector

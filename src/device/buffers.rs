@@ -13,7 +13,7 @@ const MAX_PART_BYTES: u64 = 1 << 31;
 /// Maximum size of a buffer of a part of a recording on this device, bytes. What cannot be cut may be larger, up to
 /// [`max_addressable_bytes`](super::max_addressable_bytes).
 pub(crate) fn max_part_bytes(device: &Device) -> u64 {
-    largest_allocation(device).min(MAX_PART_BYTES)
+    largest_allocation(device).map_or(MAX_PART_BYTES, |largest| largest.min(MAX_PART_BYTES))
 }
 
 /// The kernel element type of a precision.

@@ -2,6 +2,7 @@
 
 use super::buffers;
 pub use crate::nn::buffers::has_kernels;
+use crate::nn::buffers::read_properties;
 use crate::settings::Precision;
 use burn::backend::DispatchDevice;
 use burn::tensor::Device;
@@ -18,9 +19,8 @@ pub(crate) fn items_per_launch(flops: f64, launch_size: f64) -> usize {
 
 /// Whether kernels on a device support a precision.
 pub fn has_precision(device: &Device, precision: Precision) -> bool {
-    let (device, element_type) =
-        (device.clone().without_autodiff(), buffers::element_type(precision));
-    has_kernels(&device) && buffers::probe(&device).client.properties().supports_type(element_type)
+    let element_type = buffers::element_type(precision);
+    read_properties(device, |properties| properties.supports_type(element_type)).unwrap_or(false)
 }
 
 /// Maximum size of a buffer that an index of a kernel reaches, bytes, even where a device has larger ones: these
@@ -30,27 +30,19 @@ const ADDRESSABLE_BYTES: u64 = u32::MAX as u64;
 /// Maximum size of a buffer of a device that kernels address, bytes; `None` for the CPU, which has no such limit.
 /// Recordings are cut into smaller parts.
 pub fn max_addressable_bytes(device: &Device) -> Option<u64> {
-    let device = device.clone().without_autodiff();
-    has_kernels(&device).then(|| buffers::largest_allocation(&device).min(ADDRESSABLE_BYTES))
+    buffers::largest_allocation(device).map(|largest| largest.min(ADDRESSABLE_BYTES))
 }
 
 /// The workgroup memory of a cube on a device, bytes; `None` for the CPU, which runs no cubes.
 pub(super) fn workgroup_memory(device: &Device) -> Option<usize> {
-    let device = device.clone().without_autodiff();
-    has_kernels(&device)
-        .then(|| buffers::probe(&device).client.properties().hardware.max_shared_memory_size)
+    read_properties(device, |properties| properties.hardware.max_shared_memory_size)
 }
 
 /// A started device's name by its driver and the size of its memory, bytes; `None` for the CPU.
 pub(super) fn driver_identity(device: &Device) -> Option<(String, Option<u64>)> {
-    match device.clone().without_autodiff().as_dispatch() {
-        DispatchDevice::Cube(device) => {
-            let client = device.client();
-            let properties = client.properties();
-            Some((properties.identity.name.clone(), properties.memory.max_memory()))
-        }
-        _ => None,
-    }
+    read_properties(device, |properties| {
+        (properties.identity.name.clone(), properties.memory.max_memory())
+    })
 }
 
 /// Reads the utilization of a GPU, 0 to 1, from its driver's counter; `None` if the driver does not report it.

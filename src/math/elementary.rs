@@ -78,14 +78,9 @@ fn device_exp(x: f32) -> f32 {
     at_least(MIN_EXPONENT, at_most(MAX_EXPONENT, x)).exp()
 }
 
-/// Kernel-side form of [`exp()`].
+/// Kernel-side form of [`exp()`]: the device's exponential with the same clamps.
 pub mod exp {
-    use super::*;
-
-    /// Expands to the device's exponential with the same clamps.
-    pub fn expand(scope: &Scope, x: NativeExpand<f32>) -> NativeExpand<f32> {
-        device_exp::expand(scope, x)
-    }
+    pub use super::device_exp::expand;
 }
 
 /// Natural logarithm of a positive, finite, normal number, accurate to 2 ulp or 1e-7. Vectorizes:
@@ -121,14 +116,9 @@ fn device_ln(x: f32) -> f32 {
     x.ln()
 }
 
-/// Kernel-side form of [`ln()`].
+/// Kernel-side form of [`ln()`]: the device's logarithm.
 pub mod ln {
-    use super::*;
-
-    /// Expands to the device's logarithm.
-    pub fn expand(scope: &Scope, x: NativeExpand<f32>) -> NativeExpand<f32> {
-        device_ln::expand(scope, x)
-    }
+    pub use super::device_ln::expand;
 }
 
 #[cfg(test)]

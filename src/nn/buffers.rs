@@ -2,7 +2,7 @@
 
 use burn::backend::{Cube, DType, DispatchDevice, Shape};
 use burn::cubecl::calculate_cube_count_elemwise;
-use burn::cubecl::ir::{ElemType, FloatKind};
+use burn::cubecl::ir::{DeviceProperties, ElemType, FloatKind};
 use burn::cubecl::prelude::{BufferArg, CubeCount, CubeDim};
 use burn::tensor::{Device, Int, Tensor};
 use burn_cubecl::tensor::CubeTensor;
@@ -21,20 +21,29 @@ pub(crate) fn probe(device: &Device) -> CubeTensor {
     cube_tensor(Tensor::<1>::from_floats([0.0], device))
 }
 
-/// The size of the largest buffer of a device that runs kernels, bytes.
-pub(crate) fn largest_allocation(device: &Device) -> u64 {
-    let tensor = probe(device);
-    let memory = &tensor.client.properties().memory;
+/// The result of `read` for the properties of a device; `None` if no kernels run there.
+pub(crate) fn read_properties<T>(
+    device: &Device,
+    read: impl FnOnce(&DeviceProperties) -> T,
+) -> Option<T> {
+    match device.clone().without_autodiff().as_dispatch() {
+        DispatchDevice::Cube(device) => Some(read(device.client().properties())),
+        _ => None,
+    }
+}
+
+/// The size of the largest buffer of a device, bytes; `None` if no kernels run there.
+pub(crate) fn largest_allocation(device: &Device) -> Option<u64> {
     // Memory is given out in multiples of the alignment.
-    memory.max_page_size / memory.alignment * memory.alignment
+    read_properties(device, |properties| {
+        let memory = &properties.memory;
+        memory.max_page_size / memory.alignment * memory.alignment
+    })
 }
 
 /// Maximum number of units of a plane (subgroup, warp) of a device; 0 if no kernels run there.
 pub(crate) fn max_plane_units(device: &Device) -> usize {
-    if !has_kernels(device) {
-        return 0;
-    }
-    probe(device).client.properties().hardware.plane_size_max as usize
+    read_properties(device, |properties| properties.hardware.plane_size_max as usize).unwrap_or(0)
 }
 
 /// A buffer field in a kernel's argument struct; [`argument`] creates its binding.
@@ -72,13 +81,8 @@ pub(crate) fn view(tensor: &CubeTensor, start: usize, shape: Shape) -> CubeTenso
     let size = tensor.dtype.size();
     let handle = tensor.handle.clone();
     let handle = handle.offset_start((start * size) as u64).offset_end(((len - end) * size) as u64);
-    CubeTensor::new_contiguous(
-        tensor.client.clone(),
-        tensor.device.clone(),
-        shape,
-        handle,
-        tensor.dtype,
-    )
+    let (client, device) = (tensor.client.clone(), tensor.device.clone());
+    CubeTensor::new_contiguous(client, device, shape, handle, tensor.dtype)
 }
 
 /// Binds the whole buffer of a tensor to a kernel argument. A tensor that the kernel reads must be contiguous, such as

@@ -51,20 +51,19 @@ impl StoredParameter {
             Self::Weight(matrix) => (matrix.columns(), &|index, row| matrix.read_row(index, row)),
             Self::Table(matrix) => (matrix.inner(), &|index, row| matrix.read_column(index, row)),
         };
-        let lead = ((width - first % width) % width).min(elements.len());
-        let (lead_elements, rest) = elements.split_at_mut(lead);
-        let read_part = |index: usize, offset: usize, elements: &mut [f32]| {
+        let read_part = |index: usize, offset: usize, part: &mut [f32]| {
+            if part.len() == width {
+                return line(index, part);
+            }
             let mut whole = vec![0.0; width];
             line(index, &mut whole);
-            elements.copy_from_slice(&whole[offset..][..elements.len()]);
+            part.copy_from_slice(&whole[offset..][..part.len()]);
         };
-        if lead > 0 {
-            read_part(first / width, first % width, lead_elements);
-        }
-        let start = first.div_ceil(width);
-        rest.par_chunks_mut(width).enumerate().for_each(|(i, part)| {
-            if part.len() == width { line(start + i, part) } else { read_part(start + i, 0, part) }
-        });
+        let (index, offset) = (first / width, first % width);
+        let (lead, rest) = elements.split_at_mut((width - offset).min(elements.len()));
+        read_part(index, offset, lead);
+        let rest = rest.par_chunks_mut(width).enumerate();
+        rest.for_each(|(i, part)| read_part(index + 1 + i, 0, part));
     }
 }
 

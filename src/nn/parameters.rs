@@ -72,28 +72,34 @@ pub(crate) fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().try_into_vec().expect("all tensors are f32")
 }
 
+/// The module with other float parameters, in order: `next` gives each, `[count]`, for its number of elements, or one
+/// number for all of them, `[1]`.
+pub(crate) fn with_parameters<M: Module>(module: M, next: impl FnMut(usize) -> Tensor<1>) -> M {
+    struct Filler<F>(F);
+    impl<F: FnMut(usize) -> Tensor<1>> ModuleMapper for Filler<F> {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            let (id, value, _) = param.consume();
+            let (dims, count) = (value.dims(), value.shape().num_elements());
+            let numbers = (self.0)(count);
+            let is_each = numbers.dims() == [count];
+            let value = if is_each { numbers.reshape(dims) } else { numbers.expand(dims) };
+            Param::initialized(id, value)
+        }
+    }
+    module.map(&mut Filler(next))
+}
+
 /// The module with its float parameters taken from a vector `[num_params]`. If the vector requires a gradient,
 /// the module's outputs are differentiable with respect to it.
 ///
 /// # Panics
 /// If the vector's length is not the number of parameters.
 pub fn unflatten<M: Module>(module: M, flat: &Tensor<1>) -> M {
-    struct Filler<'a> {
-        flat: &'a Tensor<1>,
-        offset: usize,
-    }
-    impl ModuleMapper for Filler<'_> {
-        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-            let (id, value, _) = param.consume();
-            let shape = value.shape();
-            let end = self.offset + shape.num_elements();
-            let value = self.flat.clone().slice(self.offset..end).reshape(shape);
-            self.offset = end;
-            Param::initialized(id, value)
-        }
-    }
-    let mut filler = Filler { flat, offset: 0 };
-    let module = module.map(&mut filler);
-    assert_eq!(filler.offset, flat.dims()[0], "flat: [num_params]");
+    let mut end = 0;
+    let module = with_parameters(module, |count| {
+        end += count;
+        flat.clone().slice(end - count..end)
+    });
+    assert_eq!(end, flat.dims()[0], "flat: [num_params]");
     module
 }

@@ -10,7 +10,7 @@ use super::rope::{
 };
 use super::{DecoderShape, FAMILIES, RopeScaling, SlidingWindow};
 use crate::math::Activation;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 /// Maximum number of layers.
 const MAX_LAYERS: usize = 1 << 10;
@@ -116,10 +116,7 @@ impl DecoderShape {
             "eos_token_id": stop_tokens.first(),
             "bos_token_id": null,
         });
-        let more = (self.family.describe)(self);
-        if let (Value::Object(config), Value::Object(more)) = (&mut config, more) {
-            config.extend(more);
-        }
+        (self.family.describe)(self, &mut config);
         config
     }
 }
@@ -162,19 +159,19 @@ fn check_sizes(shape: &DecoderShape) -> Result<(), ConfigError> {
     ];
     let mut sizes = sizes.into_iter();
     let wrong = match sizes.find(|(_, size, max)| !(1..=*max).contains(size)) {
-        Some((name, size, max)) => Some(format!("`{name}` is {size}, but must be 1 to {max}")),
-        None if !num_heads.is_multiple_of(num_kv_heads) => Some(format!(
+        Some((name, size, max)) => format!("`{name}` is {size}, but must be 1 to {max}"),
+        None if !num_heads.is_multiple_of(num_kv_heads) => format!(
             "`num_attention_heads` {num_heads} is not a multiple of `num_key_value_heads` {num_kv_heads}"
-        )),
+        ),
         None if !head_dim.is_multiple_of(2) => {
-            Some(format!("`head_dim` is {head_dim}, but must be even"))
+            format!("`head_dim` is {head_dim}, but must be even")
         }
-        None if num_heads.saturating_mul(head_dim) > MAX_SIZE => Some(format!(
+        None if num_heads.saturating_mul(head_dim) > MAX_SIZE => format!(
             "`num_attention_heads` {num_heads} times `head_dim` {head_dim} is more than {MAX_SIZE}"
-        )),
-        None => None,
+        ),
+        None => return Ok(()),
     };
-    wrong.map_or(Ok(()), |wrong| Err(ConfigError::Sizes(wrong)))
+    Err(ConfigError::Sizes(wrong))
 }
 
 /// Entries that are divisors or arguments of roots and logarithms: names, values, and exclusive lower bounds.
@@ -251,19 +248,13 @@ pub(super) fn read_sliding_layers(
     check_layer_list("layer_types", layers, num_layers)
 }
 
-/// The entries of a `config.json` about sliding windows.
-pub(super) fn describe_sliding(shape: &DecoderShape) -> Map<String, Value> {
-    let mut entries = Map::new();
-    let Some(SlidingWindow { size, layers, .. }) = &shape.sliding else {
-        entries.insert("sliding_window".into(), Value::Null);
-        return entries;
-    };
-    let types = layers.iter().map(|is_sliding| {
-        if *is_sliding { json!("sliding_attention") } else { json!("full_attention") }
-    });
-    entries.insert("sliding_window".into(), json!(size));
-    entries.insert("layer_types".into(), Value::Array(types.collect()));
-    entries
+/// Adds the entries of a `config.json` about sliding windows.
+pub(super) fn describe_sliding(shape: &DecoderShape, config: &mut Value) {
+    config["sliding_window"] = json!(shape.sliding.as_ref().map(|sliding| sliding.size));
+    if let Some(SlidingWindow { layers, .. }) = &shape.sliding {
+        let name = |sliding: &bool| if *sliding { "sliding_attention" } else { "full_attention" };
+        config["layer_types"] = layers.iter().map(name).collect();
+    }
 }
 
 #[cfg(test)]
@@ -329,47 +320,30 @@ mod tests {
 
     #[test]
     fn an_entry_at_fault_is_named_and_null_is_none() {
-        for (family, others, expected) in [
+        for (family, entry, value, expected) in [
+            ("llama", "rms_norm_eps", json!("x"), "is \"x\", but must be a number"),
+            ("llama", "tie_word_embeddings", json!("yes"), "is \"yes\", but must be true or false"),
+            ("llama", "num_hidden_layers", json!(-1), "is -1, but must be a positive whole number"),
+            ("llama", "num_hidden_layers", json!(0), "is 0, but must be 1 to"),
             (
                 "llama",
-                json!({ "rms_norm_eps": "x" }),
-                "`rms_norm_eps` is \"x\", but must be a number",
+                "num_attention_heads",
+                json!(7),
+                "7 is not a multiple of `num_key_value_heads` 2",
             ),
-            (
-                "llama",
-                json!({ "tie_word_embeddings": "yes" }),
-                "is \"yes\", but must be true or false",
-            ),
-            (
-                "llama",
-                json!({ "num_hidden_layers": -1 }),
-                "is -1, but must be a positive whole number",
-            ),
-            (
-                "llama",
-                json!({ "num_hidden_layers": 0 }),
-                "`num_hidden_layers` is 0, but must be 1 to",
-            ),
-            (
-                "llama",
-                json!({ "num_attention_heads": 7 }),
-                "`num_attention_heads` 7 is not a multiple of `num_key_value_heads` 2",
-            ),
-            ("llama", json!({ "head_dim": 7 }), "`head_dim` is 7, but must be even"),
-            ("llama", json!({ "rope_theta": "1e4" }), "`rope_theta` is \"1e4\""),
-            ("llama", json!({ "rope_scaling": "linear" }), "`rope_scaling` is \"linear\""),
-            ("llama", json!({ "hidden_act": true }), "`hidden_act` is true, but must be a string"),
-            ("mistral", json!({ "sliding_window": "7" }), "`sliding_window` is \"7\""),
-            ("gemma3_text", json!({ "layer_types": "full" }), "`layer_types` is \"full\""),
-            (
-                "gemma3_text",
-                json!({ "rope_parameters": { "sliding_attention": 1e4 } }),
-                "`sliding_attention` is 10000.0, but must be a table",
-            ),
+            ("llama", "head_dim", json!(7), "is 7, but must be even"),
+            ("llama", "rope_theta", json!("1e4"), "is \"1e4\""),
+            ("llama", "rope_scaling", json!("linear"), "is \"linear\""),
+            ("llama", "hidden_act", json!(true), "is true, but must be a string"),
+            ("mistral", "sliding_window", json!("7"), "is \"7\""),
+            ("gemma3_text", "layer_types", json!("full"), "is \"full\""),
         ] {
-            let error = sample_shape(family, others).unwrap_err().to_string();
-            assert!(error.contains(expected), "{error}");
+            let error = sample_shape(family, json!({ entry: value })).unwrap_err().to_string();
+            assert!(error.contains(&format!("`{entry}` {expected}")), "{error}");
         }
+        let table = json!({ "rope_parameters": { "sliding_attention": 1e4 } });
+        let error = sample_shape("gemma3_text", table).unwrap_err().to_string();
+        assert!(error.contains("`sliding_attention` is 10000.0, but must be a table"), "{error}");
         let nothing = json!({
             "head_dim": null, "rope_scaling": null, "rope_parameters": null, "sliding_window": null,
             "layer_types": null, "rms_norm_eps": null, "tie_word_embeddings": null, "hidden_act": null,

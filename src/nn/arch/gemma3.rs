@@ -4,11 +4,10 @@
 use super::config::{
     activation_name, describe_sliding, read_activation, read_sliding_layers, read_window_size,
 };
-use super::entries::{check_off, read_count, read_number};
+use super::entries::{check_off, read_count, read_number, read_switch};
 use super::rope::{read_rope_number, read_sliding_theta};
 use super::{Family, NormPlacement, QkNorm, SlidingWindow};
 use crate::math::Activation;
-use serde_json::{Value, json};
 
 pub(super) static GEMMA3: Family = Family {
     model_type: "gemma3_text",
@@ -30,9 +29,7 @@ pub(super) static GEMMA3: Family = Family {
         shape.query_pre_attn_scalar =
             Some(read_number(config, "query_pre_attn_scalar")?.unwrap_or(256.0));
         shape.head_dim = read_count(config, "head_dim")?.unwrap_or(256);
-        if config["tie_word_embeddings"].is_null() {
-            shape.tie_word_embeddings = true;
-        }
+        shape.tie_word_embeddings = read_switch(config, "tie_word_embeddings")?.unwrap_or(true);
         shape.rope_theta = read_rope_number(config, shape.family, "rope_theta")?.unwrap_or(1e6);
         let pattern = read_count(config, "sliding_window_pattern")?.unwrap_or(6).max(1);
         let theta = read_sliding_theta(config)?.or(read_number(config, "rope_local_base_freq")?);
@@ -43,20 +40,19 @@ pub(super) static GEMMA3: Family = Family {
         });
         Ok(())
     },
-    describe: |shape| {
-        let mut entries = describe_sliding(shape);
+    describe: |shape, config| {
+        describe_sliding(shape, config);
         let local = shape.sliding.as_ref().and_then(|sliding| sliding.rope_theta);
-        entries.insert("rope_local_base_freq".into(), json!(local));
-        entries.insert("query_pre_attn_scalar".into(), json!(shape.query_pre_attn_scalar));
-        entries.insert("hidden_activation".into(), json!(activation_name(shape.activation)));
-        Value::Object(entries)
+        config["rope_local_base_freq"] = local.into();
+        config["query_pre_attn_scalar"] = shape.query_pre_attn_scalar.into();
+        config["hidden_activation"] = activation_name(shape.activation).into();
     },
 };
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::nn::arch::entries::sample_shape;
+    use serde_json::json;
 
     #[test]
     fn the_pattern_of_windows_has_one_name() {

@@ -64,17 +64,19 @@ impl Projection {
     /// The projections of the input of the feed-forward block.
     pub const MLP_INPUTS: [Self; 2] = [Self::Gate, Self::Up];
 
-    /// The name in a layer, by Hugging Face and PEFT.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Query => "self_attn.q_proj",
-            Self::Key => "self_attn.k_proj",
-            Self::Value => "self_attn.v_proj",
-            Self::Output => "self_attn.o_proj",
-            Self::Gate => "mlp.gate_proj",
-            Self::Up => "mlp.up_proj",
-            Self::Down => "mlp.down_proj",
-        }
+    /// The names in a block, by Hugging Face and PEFT, in the same order.
+    pub const MODULES: [&str; Self::ALL.len()] =
+        ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"];
+
+    /// The name in its block.
+    pub fn module(self) -> &'static str {
+        Self::MODULES[self as usize]
+    }
+
+    /// The name in a layer.
+    pub fn name(self) -> String {
+        let block = if Self::ALL[..4].contains(&self) { "self_attn" } else { "mlp" };
+        format!("{block}.{}", self.module())
     }
 
     /// The [`LinearLayout::index`] of this matrix of a layer.
@@ -156,26 +158,12 @@ impl NormPlacement {
     pub fn names(self) -> LayerNorms<Option<&'static str>> {
         let (input, after) = (Some("input_layernorm"), Some("post_attention_layernorm"));
         let last = Some("post_feedforward_layernorm");
-        match self {
-            Self::Before => LayerNorms {
-                before_attention: input,
-                after_attention: None,
-                before_mlp: after,
-                after_mlp: None,
-            },
-            Self::After => LayerNorms {
-                before_attention: None,
-                after_attention: after,
-                before_mlp: None,
-                after_mlp: last,
-            },
-            Self::Around => LayerNorms {
-                before_attention: input,
-                after_attention: after,
-                before_mlp: Some("pre_feedforward_layernorm"),
-                after_mlp: last,
-            },
-        }
+        let [before_attention, after_attention, before_mlp, after_mlp] = match self {
+            Self::Before => [input, None, after, None],
+            Self::After => [None, after, None, last],
+            Self::Around => [input, after, Some("pre_feedforward_layernorm"), last],
+        };
+        LayerNorms { before_attention, after_attention, before_mlp, after_mlp }
     }
 }
 
@@ -336,12 +324,7 @@ impl Layout {
         Self { embed_tokens, input, layers, norm: place("norm.weight".into()), head }
     }
 
-    /// The number of matrices, one more than the largest [`LinearLayout::index`].
-    pub fn num_matrices(&self) -> usize {
-        Projection::ALL.len() * self.layers.len() + 1 + usize::from(self.input.is_some())
-    }
-
-    /// All matrices.
+    /// All matrices, by [`LinearLayout::index`].
     pub fn linears(&self) -> impl Iterator<Item = &LinearLayout> {
         let layers = self.layers.iter().flat_map(|layer| &layer.linears);
         layers.chain([&self.head]).chain(&self.input)

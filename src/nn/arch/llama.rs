@@ -2,7 +2,6 @@
 
 use super::entries::is_on;
 use super::{Family, GgufForm, QkNorm};
-use serde_json::json;
 
 /// The form in GGUF files.
 pub(super) const GGUF: GgufForm = GgufForm {
@@ -22,5 +21,5 @@ pub(super) static LLAMA: Family = Family {
         shape.mlp_bias = is_on(config, "mlp_bias")?;
         Ok(())
     },
-    describe: |shape| json!({ "mlp_bias": shape.mlp_bias }),
+    describe: |shape, config| config["mlp_bias"] = shape.mlp_bias.into(),
 };

@@ -9,26 +9,6 @@ use crate::schema::range::strings_of;
 use crate::schema::{OutOfRange, ensure, settings};
 use std::ops::Range;
 
-/// The names of a layer's projections in PEFT, in the order of [`Projection::ALL`].
-const MODULES: [&str; Projection::ALL.len()] = {
-    let mut names = [""; Projection::ALL.len()];
-    let mut i = 0;
-    while i < names.len() {
-        names[i] = module_name(Projection::ALL[i].name());
-        i += 1;
-    }
-    names
-};
-
-/// The part of a projection's name after the dot.
-const fn module_name(name: &'static str) -> &'static str {
-    let mut at = 0;
-    while name.as_bytes()[at] != b'.' {
-        at += 1;
-    }
-    name.split_at(at + 1).1
-}
-
 settings! {
     /// The adapters of a decoder, by PEFT's names.
     pub struct LoraConfig {
@@ -37,7 +17,8 @@ settings! {
         /// An adapter's output is scaled by `lora_alpha / r`.
         lora_alpha: f32 = 32.0, in above(0.0);
         /// Matrices of a layer that have adapters.
-        target_modules: Vec<String> = MODULES.map(str::to_string).to_vec(), in strings_of(&MODULES);
+        target_modules: Vec<String> = Projection::MODULES.map(str::to_string).to_vec(),
+            in strings_of(&Projection::MODULES);
     }
     check = LoraConfig::check_settings;
 }
@@ -62,7 +43,7 @@ impl LoraConfig {
 
     fn check_settings(&self) -> Result<(), OutOfRange> {
         let is_allowed = self.r == 0 || !self.target_modules.is_empty();
-        ensure(is_allowed, "target_modules", "[]", strings_of(&MODULES))
+        ensure(is_allowed, "target_modules", "[]", strings_of(&Projection::MODULES))
     }
 
     /// Takes over the settings of a model's existing adapters, which a run continues to train.
@@ -92,7 +73,7 @@ impl LoraConfig {
 
     /// Whether a matrix has an adapter.
     pub fn targets(&self, projection: Projection) -> bool {
-        self.target_modules.iter().any(|name| name == MODULES[projection as usize])
+        self.target_modules.iter().any(|name| name == projection.module())
     }
 }
 

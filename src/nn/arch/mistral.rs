@@ -2,7 +2,6 @@
 
 use super::config::{describe_sliding, read_sliding_layers, read_window_size};
 use super::{Family, SlidingWindow, llama};
-use serde_json::Value;
 
 pub(super) static MISTRAL: Family = Family {
     model_type: "mistral",
@@ -17,5 +16,5 @@ pub(super) static MISTRAL: Family = Family {
         }
         Ok(())
     },
-    describe: |shape| Value::Object(describe_sliding(shape)),
+    describe: describe_sliding,
 };

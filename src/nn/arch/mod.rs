@@ -55,8 +55,8 @@ pub struct Family {
     pub has_rope_per_layer_type: bool,
     /// Sets the switches that this architecture takes from a `config.json` beyond those common to all.
     pub configure: fn(&serde_json::Value, &mut DecoderShape) -> Result<(), ConfigError>,
-    /// The entries of a `config.json` beyond those common to all.
-    pub describe: fn(&DecoderShape) -> serde_json::Value,
+    /// Adds the entries of a `config.json` beyond those common to all.
+    pub describe: fn(&DecoderShape, &mut serde_json::Value),
 }
 
 /// Form of an architecture's models in GGUF files, which are read as the family whose `model_type` is `architecture`.

@@ -5,7 +5,7 @@ use super::config::{describe_sliding, read_sliding_layers, read_window_size};
 use super::olmo2::OLMO2;
 use super::rope::{read_rope_number, read_sliding_theta};
 use super::{Family, SlidingWindow};
-use serde_json::{Value, json};
+use serde_json::json;
 
 /// The base of the rotary frequencies where a file has none.
 const THETA: f64 = 5e5;
@@ -26,28 +26,22 @@ pub(super) static OLMO3: Family = Family {
         });
         Ok(())
     },
-    describe: |shape| {
-        let mut entries = describe_sliding(shape);
-        let mut full = json!({ "rope_type": "default" });
-        if let Some(scaling) = shape.rope_scaling {
-            full = json!(scaling);
-        }
+    describe: |shape, config| {
+        describe_sliding(shape, config);
+        let plain = || json!({ "rope_type": "default" });
+        let mut full = shape.rope_scaling.map_or_else(plain, |scaling| json!(scaling));
         full["rope_theta"] = json!(shape.rope_theta);
         let theta = shape.sliding.as_ref().and_then(|sliding| sliding.rope_theta);
         let sliding = json!({ "rope_type": "default", "rope_theta": theta });
-        entries.insert(
-            "rope_parameters".into(),
-            json!({ "full_attention": full, "sliding_attention": sliding }),
-        );
-        Value::Object(entries)
+        config["rope_parameters"] = json!({ "full_attention": full, "sliding_attention": sliding });
     },
 };
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::nn::arch::entries::sample_shape;
     use crate::nn::arch::{DecoderShape, RopeScaling};
+    use serde_json::{Value, json};
 
     #[test]
     fn full_attention_alone_is_scaled() {

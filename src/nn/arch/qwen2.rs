@@ -38,9 +38,8 @@ pub(super) fn configure_window(
     Ok(())
 }
 
-/// The entries of a `config.json` that [`configure_window`] reads.
-pub(super) fn describe_window(shape: &DecoderShape) -> Value {
-    let mut entries = describe_sliding(shape);
-    entries.insert("use_sliding_window".into(), Value::Bool(shape.sliding.is_some()));
-    Value::Object(entries)
+/// Adds the entries of a `config.json` that [`configure_window`] reads.
+pub(super) fn describe_window(shape: &DecoderShape, config: &mut Value) {
+    describe_sliding(shape, config);
+    config["use_sliding_window"] = shape.sliding.is_some().into();
 }

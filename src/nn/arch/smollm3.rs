@@ -6,7 +6,7 @@ use super::entries::{
 };
 use super::rope::read_rope_number;
 use super::{ConfigError, Family, SlidingWindow};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 pub(super) static SMOLLM3: Family = Family {
     model_type: "smollm3",
@@ -30,13 +30,12 @@ pub(super) static SMOLLM3: Family = Family {
         shape.rope_layers = Some(rotated);
         Ok(())
     },
-    describe: |shape| {
-        let mut entries = describe_sliding(shape);
+    describe: |shape, config| {
+        describe_sliding(shape, config);
         let rotated = shape.rope_layers.iter().flatten().map(|is_rotated| u8::from(*is_rotated));
-        entries.insert("no_rope_layers".into(), rotated.collect());
-        entries.insert("use_sliding_window".into(), json!(shape.sliding.is_some()));
-        entries.insert("mlp_bias".into(), json!(shape.mlp_bias));
-        Value::Object(entries)
+        config["no_rope_layers"] = rotated.collect();
+        config["use_sliding_window"] = shape.sliding.is_some().into();
+        config["mlp_bias"] = shape.mlp_bias.into();
     },
 };
 
@@ -64,6 +63,7 @@ mod tests {
     use super::*;
     use crate::nn::arch::DecoderShape;
     use crate::nn::arch::entries::sample_shape;
+    use serde_json::json;
 
     fn shape_with(name: &str, value: Value) -> Result<DecoderShape, ConfigError> {
         let others = json!({ "use_sliding_window": true, name: value });

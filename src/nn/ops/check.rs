@@ -24,15 +24,11 @@ impl Draws {
         Self { key, count: 0 }
     }
 
-    /// Draws a number in -1..1.
-    pub(crate) fn next_number(&mut self) -> f32 {
-        self.count += 1;
-        2.0 * uniform(draw(self.key, self.count)) - 1.0
-    }
-
     /// Draws numbers in -1..1.
     pub(crate) fn next_numbers(&mut self, count: usize) -> Vec<f32> {
-        (0..count).map(|_| self.next_number()).collect()
+        let first = self.count + 1;
+        self.count += count as u32;
+        (first..=self.count).map(|i| 2.0 * uniform(draw(self.key, i)) - 1.0).collect()
     }
 
     /// Draws a size in `1..=max`.

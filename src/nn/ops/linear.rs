@@ -106,20 +106,19 @@ pub fn forward_all(
     products: &mut [(&PackedWeight, &mut [f32])],
     mode: WriteMode,
 ) {
-    let mut bf16_products = Vec::new();
+    let (mut kernel, mut bf16_products) = (None, Vec::new());
     for (w, y) in products {
         match w {
-            PackedWeight::F32(w) => matmul::forward(parallelism, x, w.inner(), w.strips(), y, mode),
-            PackedWeight::Stored(w) => {
-                matmul::forward(parallelism, x, w.inner(), w.strips(), y, mode)
+            PackedWeight::F32(w) => matmul::forward(parallelism, x, w.strips(), y, mode),
+            PackedWeight::Stored(w) => matmul::forward(parallelism, x, w.strips(), y, mode),
+            PackedWeight::Bf16(instructions, w) => {
+                kernel = Some(*instructions);
+                bf16_products.push((w, &mut **y));
             }
-            PackedWeight::Bf16(kernel, w) => bf16_products.push((*kernel, (w, &mut **y))),
         }
     }
-    if let Some((kernel, _)) = bf16_products.first() {
-        let kernel = *kernel;
-        let mut products: Vec<_> = bf16_products.into_iter().map(|(_, product)| product).collect();
-        bf16::forward(kernel, parallelism, x, &mut products, mode);
+    if let Some(kernel) = kernel {
+        bf16::forward(kernel, parallelism, x, &mut bf16_products, mode);
     }
 }
 
@@ -280,22 +279,15 @@ mod tests {
         let mut draws = Draws::new(8);
         for [rows, inputs, outputs] in [[1, 3, 5], [7, 40, 130], [131, 17, 97]] {
             let (x, w) = (draws.next_numbers(rows * inputs), draws.next_numbers(inputs * outputs));
-            let view = View::rows(&w, outputs);
+            let (view, sizes) = (View::rows(&w, outputs), [inputs, outputs]);
             let all = BOTH.map(|parallelism| {
                 let mut y = vec![0.5; rows * outputs];
-                let packed = pack(Arithmetic::F32, parallelism, view, [inputs, outputs]);
+                let packed = pack(Arithmetic::F32, parallelism, view, sizes);
                 forward(parallelism, &x, &packed, &mut y, WriteMode::Accumulate);
                 y
             });
             let mut unpacked = vec![0.5; rows * outputs];
-            multiply_unpacked(
-                &x,
-                view,
-                [inputs, outputs],
-                inputs,
-                &mut unpacked,
-                WriteMode::Accumulate,
-            );
+            multiply_unpacked(&x, view, sizes, inputs, &mut unpacked, WriteMode::Accumulate);
             assert!(all[0] == all[1] && all[0] == unpacked);
         }
     }

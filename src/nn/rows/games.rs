@@ -8,7 +8,7 @@ use super::backward::ForwardTape;
 use super::sequences::{PolicySizes, SequenceModel, Sequences};
 use super::weights::DecoderWeights;
 use super::{
-    Activations, Attend, KeyValueRows, Pool, Prefix, Retention, Scratch, Segment, SegmentScratch,
+    Activations, Attend, KeysValues, Pool, Prefix, Retention, Scratch, Segment, SegmentScratch,
     Tape,
 };
 use crate::math::{LANES, Lanes};
@@ -23,7 +23,16 @@ use std::ops::Range;
 pub struct DecoderSequenceModel {
     weights: DecoderWeights,
     retention: Retention,
-    scratches: Pool<Scratch>,
+    scratches: Pool<GameScratch>,
+}
+
+/// Buffers of a pass over a game, for reuse.
+#[derive(Debug, Default)]
+struct GameScratch {
+    /// The stream, or its gradient: `[rows, hidden_size]`.
+    stream: Vec<f32>,
+    attention: SegmentScratch,
+    layers: Scratch,
 }
 
 /// The activations of a game for the backward pass, or of a step of some games.
@@ -38,17 +47,17 @@ pub struct GameTape {
 /// Attention over a game's own steps and the earlier ones in its memory.
 struct SequenceAttention<'a> {
     segment: &'a Segment,
-    scratch: SegmentScratch,
+    scratch: &'a mut SegmentScratch,
 }
 
 impl Attend for SequenceAttention<'_> {
     fn attend(&mut self, weights: &DecoderWeights, layer: usize, activations: &mut Activations) {
         let shape = weights.shape.head_shape();
         let Activations { heads, attended, log_sum_exps, .. } = activations;
-        let SegmentScratch { attention, keys_values } = &mut self.scratch;
+        let SegmentScratch { attention, keys_values } = &mut *self.scratch;
         self.segment.gather(layer, heads, shape.kv_size(), keys_values);
-        let KeyValueRows { keys, values } = &*keys_values;
-        let heads = Heads { queries: &heads.queries, keys, values };
+        let [keys, values] = &*keys_values;
+        let heads = Heads { queries: &heads[0], keys, values };
         let mask = self.segment.mask(weights, layer);
         sequence::forward(&shape, heads, &mask, [attended, log_sum_exps], attention);
     }
@@ -57,7 +66,7 @@ impl Attend for SequenceAttention<'_> {
 /// Attention of the current step of [`LANES`] games over their memory, to which the step is appended.
 struct StepAttention<'a> {
     memory: &'a mut [Lanes],
-    scratch: SegmentScratch,
+    scratch: &'a mut SegmentScratch,
 }
 
 impl Attend for StepAttention<'_> {
@@ -66,14 +75,13 @@ impl Attend for StepAttention<'_> {
         let (shape, head_shape) = (&weights.shape, weights.shape.head_shape());
         let (size, kv_size) = (head_shape.query_size(), head_shape.kv_size());
         let Activations { heads, attended, log_sum_exps, .. } = activations;
-        let SegmentScratch { attention, keys_values } = &mut self.scratch;
+        let SegmentScratch { attention, keys_values } = &mut *self.scratch;
         let (counts, caches) = self.memory.split_at_mut(shape.cache_start(layer));
         for lane in 0..LANES {
             let past_steps = counts[0][lane] as usize;
             let prefix_len = past_steps.min(shape.context - 1);
             let caches = caches.chunks_exact_mut(shape.cache_size());
-            let new = [&heads.keys, &heads.values];
-            for ((cache, new), rows) in caches.zip(new).zip(keys_values.both_mut()) {
+            for ((cache, new), rows) in caches.zip(&heads[1..]).zip(&mut *keys_values) {
                 let new = &new[lane * kv_size..][..kv_size];
                 rows.clear();
                 for step in past_steps - prefix_len..past_steps {
@@ -84,8 +92,8 @@ impl Attend for StepAttention<'_> {
                 let row = &mut cache[past_steps % shape.context * kv_size..][..kv_size];
                 row.iter_mut().zip(new).for_each(|(lanes, x)| lanes[lane] = *x);
             }
-            let KeyValueRows { keys, values } = &*keys_values;
-            let heads = Heads { queries: &heads.queries[lane * size..][..size], keys, values };
+            let [keys, values] = &*keys_values;
+            let heads = Heads { queries: &heads[0][lane * size..][..size], keys, values };
             let mask =
                 AttentionMask { rows: 1, prefix_len, starts: &[], window: shape.window(layer) };
             let count = head_shape.heads;
@@ -133,11 +141,9 @@ impl SequenceModel for DecoderSequenceModel {
         let game = &mut tapes[0];
         obs.clone_into(&mut game.obs);
         game.tape.set_rotations(&self.weights.rope, memory[0].iter().map(|count| *count as usize));
-        self.scratches.with(|scratch| {
-            let mut attention =
-                StepAttention { memory, scratch: std::mem::take(&mut scratch.game_scratch) };
-            self.game_forward(game, Retention::Nothing, &mut attention, scratch);
-            scratch.game_scratch = attention.scratch;
+        self.scratches.with(|GameScratch { stream, attention, layers }| {
+            let mut attention = StepAttention { memory, scratch: attention };
+            self.game_forward(game, Retention::Nothing, &mut attention, stream, layers);
         });
         memory[0].iter_mut().for_each(|count| *count += 1.0);
         logits.copy_from_slice(&game.logits);
@@ -160,14 +166,11 @@ impl SequenceModel for DecoderSequenceModel {
         );
         assert_eq!(sequences.num_features(), shape.num_features, "obs: [steps, games, features]");
         tapes.resize_with(count, GameTape::default);
-        self.scratches.with(|scratch| {
+        self.scratches.with(|GameScratch { stream, attention, layers }| {
             for (i, game) in games.zip(&mut *tapes) {
                 let segment = self.begin_game(sequences, i, game);
-                let attention_scratch = std::mem::take(&mut scratch.game_scratch);
-                let mut attention =
-                    SequenceAttention { segment: &segment, scratch: attention_scratch };
-                self.game_forward(game, self.retention, &mut attention, scratch);
-                scratch.game_scratch = attention.scratch;
+                let mut attention = SequenceAttention { segment: &segment, scratch: attention };
+                self.game_forward(game, self.retention, &mut attention, stream, layers);
                 game.segment = Some(segment);
             }
         });
@@ -179,7 +182,7 @@ impl SequenceModel for DecoderSequenceModel {
     fn backward(&self, tapes: &mut Vec<GameTape>, d_logits: &[f32], gradient: &mut [f32]) {
         let (games, actions) = (tapes.len(), self.weights.shape.num_actions);
         self.scratches.with(|scratch| {
-            for (i, game) in tapes.iter().enumerate() {
+            for (i, game) in tapes.iter_mut().enumerate() {
                 let rows = d_logits.chunks_exact(actions).skip(i).step_by(games);
                 let d_logits = rows.flatten().copied().collect::<Vec<f32>>();
                 self.game_backward(game, &d_logits, gradient, scratch);
@@ -221,16 +224,15 @@ impl DecoderSequenceModel {
         game: &mut GameTape,
         retention: Retention,
         attention: &mut impl Attend,
+        stream: &mut Vec<f32>,
         scratch: &mut Scratch,
     ) {
         let DecoderWeights { shape, layout, .. } = &self.weights;
         let GameTape { obs, tape, logits, .. } = game;
         let rows = obs.len() / shape.num_features;
-        let mut stream = std::mem::take(&mut scratch.stream);
         stream.resize(rows * shape.hidden_size, 0.0);
-        self.weights.linear_forward(self.input(), obs, &mut stream, WriteMode::Overwrite);
-        self.weights.forward(&mut stream, retention, attention, tape, scratch);
-        scratch.stream = stream;
+        self.weights.linear_forward(self.input(), obs, stream, WriteMode::Overwrite);
+        self.weights.forward(stream, retention, attention, tape, scratch);
         logits.resize(rows * shape.num_actions, 0.0);
         self.weights.linear_forward(&layout.head, &tape.hidden, logits, WriteMode::Overwrite);
     }
@@ -263,10 +265,9 @@ impl DecoderSequenceModel {
             rows.flat_map(|row| &cache[row * kv_size..][..kv_size]).copied().collect::<Vec<f32>>()
         };
         let copy_caches = |layer: usize| {
-            let Some(memory) = memory else { return KeyValueRows::default() };
-            let caches = &memory[shape.cache_start(layer)..][..2 * shape.cache_size()];
-            let (keys, values) = caches.split_at(shape.cache_size());
-            KeyValueRows { keys: copy_rows(keys), values: copy_rows(values) }
+            let Some(memory) = memory else { return KeysValues::default() };
+            let (start, size) = (shape.cache_start(layer), shape.cache_size());
+            [start, start + size].map(|start| copy_rows(&memory[start..][..size]))
         };
         let prefix = Prefix::Memory((0..shape.num_layers).map(copy_caches).collect());
         Segment { rows: 0..steps, prefix, starts }
@@ -275,36 +276,19 @@ impl DecoderSequenceModel {
     /// Adds the gradient of the parameters to `gradient`, from the gradient of a game's logits.
     fn game_backward(
         &self,
-        game: &GameTape,
+        game: &mut GameTape,
         d_logits: &[f32],
         gradient: &mut [f32],
-        scratch: &mut Scratch,
+        GameScratch { stream: d, attention, layers }: &mut GameScratch,
     ) {
-        let (weights, tape) = (&self.weights, &game.tape);
-        let segment = game.segment.as_ref().expect("the game went forward");
-        let mut d_normed = std::mem::take(&mut scratch.d_input);
-        let mut d_stream = std::mem::take(&mut scratch.d_stream);
-        d_normed.resize(tape.hidden.len(), 0.0);
-        d_stream.resize(tape.hidden.len(), 0.0);
+        let (weights, GameTape { obs, segment, tape, .. }) = (&self.weights, game);
+        let segment = segment.as_ref().expect("the game went forward");
+        d.resize(tape.hidden.len(), 0.0);
         let head = [(&weights.layout.head, d_logits)];
-        weights.linears_backward(&tape.hidden, head, &mut d_normed, gradient);
-        weights.last_norm_backward(tape, &mut d_normed, &mut d_stream, gradient);
-        scratch.d_input = d_normed;
-        let forward_tape = ForwardTape { tape, segments: std::slice::from_ref(segment) };
-        let mut attention =
-            SequenceAttention { segment, scratch: std::mem::take(&mut scratch.game_scratch) };
-        for layer in (0..weights.shape.num_layers).rev() {
-            weights.layer_backward(
-                layer,
-                &forward_tape,
-                &mut attention,
-                &mut d_stream,
-                gradient,
-                scratch,
-            );
-        }
-        weights.add_weight_grads(&game.obs, [(self.input(), &d_stream[..])], gradient);
-        scratch.d_stream = d_stream;
-        scratch.game_scratch = attention.scratch;
+        weights.linears_backward(&tape.hidden, head, d, gradient);
+        let mut forward_tape = ForwardTape { tape, segments: std::slice::from_ref(segment) };
+        let mut attention = SequenceAttention { segment, scratch: attention };
+        weights.backward(&mut forward_tape, &mut attention, d, gradient, layers, |_, _| {});
+        weights.add_weight_grads(obs, [(self.input(), &d[..])], gradient);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::weights::DecoderWeights;
 use super::{Activations, Attend, Retention, Scratch, Tape};
-use crate::nn::arch::{Projection, QkNorm, QkNorms};
+use crate::nn::arch::{LayerLayout, LinearLayout, QkNorm, QkNorms};
 use crate::nn::ops::linear::Arithmetic;
 use crate::nn::ops::norm::NormActivations;
 use crate::nn::ops::rope::{Direction, Rotation, rotate};
@@ -48,23 +48,27 @@ impl DecoderWeights {
     ) {
         let layout = &self.layout.layers[layer];
         let norms = &layout.norms;
-        let input = &mut activations.attention_input;
-        self.norm_input(&norms.before_attention, stream, input, &mut scratch.input);
+        let [_, _, _, o_proj, gate_proj, up_proj, down_proj] = &layout.linears;
+        let Scratch { input, inner, block, normed, .. } = scratch;
+        self.norm_input(&norms.before_attention, stream, &mut activations.attention_input, input);
         let rotations = &rotations[self.shape.rope_table_index(layer)];
-        self.project_heads(layer, &scratch.input, rotations, activations, &mut scratch.normed);
+        self.project_heads(layout, input, rotations, activations, normed);
         let rows = stream.len() / self.shape.hidden_size;
         activations.attended.resize(rows * self.shape.query_size(), 0.0);
         activations.log_sum_exps.resize(rows * self.shape.num_heads, 0.0);
         attention.attend(self, layer, activations);
-        let Activations { attended, attention_output, .. } = activations;
-        let output = (Projection::Output, &norms.after_attention);
-        let blocks = [&mut scratch.block, &mut scratch.normed];
-        self.add_output(layer, output, attended, attention_output, stream, blocks);
-        self.norm_input(&norms.before_mlp, stream, &mut activations.mlp_input, &mut scratch.input);
-        self.feed_forward(layer, &scratch.input, activations, &mut scratch.inner);
-        let output = (Projection::Down, &norms.after_mlp);
-        let blocks = [&mut scratch.block, &mut scratch.normed];
-        self.add_output(layer, output, &scratch.inner, &mut activations.mlp_output, stream, blocks);
+        let Activations { attended, attention_output, mlp_input, gate, up, mlp_output, .. } =
+            activations;
+        let (place, buffers) = (&norms.after_attention, [&mut *block, &mut *normed]);
+        self.add_output(o_proj, place, attended, attention_output, stream, buffers);
+        self.norm_input(&norms.before_mlp, stream, mlp_input, input);
+        for values in [&mut *gate, &mut *up, &mut *inner] {
+            values.resize(rows * self.shape.intermediate_size, 0.0);
+        }
+        let mut results = [(gate_proj, &mut gate[..]), (up_proj, &mut up[..])];
+        self.linears_forward(input, &mut results, WriteMode::Overwrite);
+        gate::forward(self.shape.activation, self.parallelism, [gate, up], inner);
+        self.add_output(down_proj, &norms.after_mlp, inner, mlp_output, stream, [block, normed]);
     }
 
     /// Computes the input of a block: the stream, normed where there is a norm before the block.
@@ -86,74 +90,52 @@ impl DecoderWeights {
     /// which the gradient ignores (straight through).
     fn project_heads(
         &self,
-        layer: usize,
+        layout: &LayerLayout,
         input: &[f32],
         rotations: &[Rotation],
         activations: &mut Activations,
         buffer: &mut Vec<f32>,
     ) {
-        let (shape, layout) = (&self.shape, &self.layout.layers[layer]);
+        let shape = &self.shape;
         let Activations { heads, qk_norms, .. } = activations;
         let rows = input.len() / shape.hidden_size;
         let mut results = Vec::new();
-        for (linear, heads) in layout.linears.iter().zip(heads.all_mut()) {
+        for (linear, heads) in layout.linears.iter().zip(&mut *heads) {
             heads.resize(rows * linear.outputs, 0.0);
             results.push((linear, &mut heads[..]));
         }
         self.linears_forward(input, &mut results, WriteMode::Overwrite);
+        let [queries, keys, values] = heads;
         if shape.qk_norm != QkNorm::None {
             let QkNorms { query, key } = &layout.qk_norms;
-            let queries = (&mut qk_norms.query, &mut heads.queries, query);
-            let keys = (&mut qk_norms.key, &mut heads.keys, key);
-            for (norm_activations, heads, place) in [queries, keys] {
+            let of_queries = (&mut qk_norms.query, &mut *queries, query);
+            let of_keys = (&mut qk_norms.key, &mut *keys, key);
+            for (norm_activations, heads, place) in [of_queries, of_keys] {
                 norm_activations.forward(self.parallelism, heads, self.norm(place), buffer);
                 mem::swap(heads, buffer);
             }
         }
-        for heads in [&mut heads.queries, &mut heads.keys] {
+        for heads in [queries, &mut *keys] {
             let sizes = [shape.head_dim, shape.rotary_dim() / 2];
             rotate(self.parallelism, heads, sizes, rotations, Direction::Forward);
         }
         if self.arithmetic != Arithmetic::F32 {
-            for heads in [&mut heads.keys, &mut heads.values] {
-                bf16::round(self.parallelism, rows, heads);
+            for heads in [keys, values] {
+                bf16::round(self.parallelism, heads);
             }
         }
-    }
-
-    /// Computes the gate, the up projection, and the up projection times the activated gate, `inner`.
-    fn feed_forward(
-        &self,
-        layer: usize,
-        input: &[f32],
-        activations: &mut Activations,
-        inner: &mut Vec<f32>,
-    ) {
-        let Activations { gate, up, .. } = activations;
-        let linears = &self.layout.layers[layer].linears;
-        let count = input.len() / self.shape.hidden_size * self.shape.intermediate_size;
-        gate.resize(count, 0.0);
-        up.resize(count, 0.0);
-        let mut results = [
-            (&linears[Projection::Gate as usize], &mut gate[..]),
-            (&linears[Projection::Up as usize], &mut up[..]),
-        ];
-        self.linears_forward(input, &mut results, WriteMode::Overwrite);
-        inner.resize(count, 0.0);
-        gate::forward(self.shape.activation, self.parallelism, [gate, up], inner);
     }
 
     /// Adds the result of a block to the stream, normed where there is a norm after the block.
     fn add_output(
         &self,
-        layer: usize,
-        (projection, place): (Projection, &Range<usize>),
+        linear: &LinearLayout,
+        place: &Range<usize>,
         x: &[f32],
         norm_activations: &mut NormActivations,
         stream: &mut [f32],
         [block, result]: [&mut Vec<f32>; 2],
     ) {
-        let linear = &self.layout.layers[layer].linears[projection as usize];
         if place.is_empty() {
             self.linear_forward(linear, x, stream, WriteMode::Accumulate);
             return;

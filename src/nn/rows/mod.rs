@@ -28,37 +28,15 @@ use std::ops::Range;
 use weights::DecoderWeights;
 
 /// Queries, keys and values of rows, or their gradients: `[rows, query_size]`, then `[rows, kv_size]` twice.
-#[derive(Clone, Debug, Default)]
-struct HeadRows {
-    queries: Vec<f32>,
-    keys: Vec<f32>,
-    values: Vec<f32>,
-}
-
-impl HeadRows {
-    /// Queries, keys and values, in this order.
-    fn all_mut(&mut self) -> [&mut Vec<f32>; 3] {
-        [&mut self.queries, &mut self.keys, &mut self.values]
-    }
-}
+type HeadRows = [Vec<f32>; 3];
 
 /// Keys and values of rows, or their gradients: `[rows, kv_size]` each.
-#[derive(Clone, Debug, Default)]
-struct KeyValueRows {
-    keys: Vec<f32>,
-    values: Vec<f32>,
-}
+type KeysValues = [Vec<f32>; 2];
 
-impl KeyValueRows {
-    /// Keys and values, in this order.
-    fn both(&self) -> [&Vec<f32>; 2] {
-        [&self.keys, &self.values]
-    }
-
-    /// Keys and values, in this order.
-    fn both_mut(&mut self) -> [&mut Vec<f32>; 2] {
-        [&mut self.keys, &mut self.values]
-    }
+/// Replaces what is in a buffer by `len` zeros.
+fn fill_zeros(buffer: &mut Vec<f32>, len: usize) {
+    buffer.clear();
+    buffer.resize(len, 0.0);
 }
 
 /// The activations of a layer, from which its backward pass computes all that it needs.
@@ -138,9 +116,7 @@ struct Scratch {
     block: Vec<f32>,
     /// Normed rows: of a block's result, of queries or of keys.
     normed: Vec<f32>,
-    /// A layer that is recomputed.
-    recomputed: Activations,
-    /// The stream of that layer: `[rows, hidden_size]`.
+    /// The stream of a layer that is recomputed: `[rows, hidden_size]`.
     stream: Vec<f32>,
     /// The gradient of a block's input: `[rows, hidden_size]`.
     d_input: Vec<f32>,
@@ -158,14 +134,10 @@ struct Scratch {
     d_unnormed: Vec<f32>,
     /// The gradient of the stream: `[rows, hidden_size]`.
     d_stream: Vec<f32>,
-    /// Buffers of a game's attention.
-    game_scratch: SegmentScratch,
     /// Buffers of the backward pass of segments.
     segment_scratches: Pool<SegmentScratch>,
     /// The gradients of the keys and values that segments attend to.
-    d_keys_values: Pool<KeyValueRows>,
-    /// The gradient of a text pass after the last norm: `[rows, hidden_size]`.
-    d_normed: Vec<f32>,
+    d_keys_values: Pool<KeysValues>,
 }
 
 /// Buffers of the attention of one segment, forward or backward.
@@ -173,7 +145,7 @@ struct Scratch {
 struct SegmentScratch {
     attention: sequence::Scratch,
     /// Keys and values that the segment attends to.
-    keys_values: KeyValueRows,
+    keys_values: KeysValues,
 }
 
 /// Attention of rows over the keys and values of earlier rows, wherever these are stored.
@@ -197,7 +169,7 @@ enum Prefix {
     /// Keys and values of earlier rows of the same pass.
     Rows(Range<usize>),
     /// Keys and values in a game's memory, to which no gradient flows: layer by layer.
-    Memory(Vec<KeyValueRows>),
+    Memory(Vec<KeysValues>),
 }
 
 impl Segment {
@@ -205,16 +177,7 @@ impl Segment {
     fn prefix_len(&self, kv_size: usize) -> usize {
         match &self.prefix {
             Prefix::Rows(rows) => rows.len(),
-            Prefix::Memory(layers) => layers.first().map_or(0, |layer| layer.keys.len() / kv_size),
-        }
-    }
-
-    /// The keys and values of the prefix in a layer; `heads` are those of the layer's rows.
-    fn prefix<'a>(&'a self, layer: usize, heads: &'a HeadRows, kv_size: usize) -> [&'a [f32]; 2] {
-        match &self.prefix {
-            Prefix::Rows(rows) => [&heads.keys, &heads.values]
-                .map(|all| &all[rows.start * kv_size..rows.end * kv_size]),
-            Prefix::Memory(layers) => layers[layer].both().map(|all| &all[..]),
+            Prefix::Memory(layers) => layers.first().map_or(0, |[keys, _]| keys.len() / kv_size),
         }
     }
 
@@ -228,13 +191,16 @@ impl Segment {
         }
     }
 
-    /// Gathers all keys and values that the segment attends to in a layer: `[prefix + rows, kv_size]` each.
-    fn gather(&self, layer: usize, heads: &HeadRows, kv_size: usize, gathered: &mut KeyValueRows) {
-        let prefixes = self.prefix(layer, heads, kv_size);
-        let own = [&heads.keys, &heads.values];
-        for ((rows, prefix), own) in gathered.both_mut().into_iter().zip(prefixes).zip(own) {
-            prefix.clone_into(rows);
-            rows.extend_from_slice(&own[self.rows.start * kv_size..self.rows.end * kv_size]);
+    /// Gathers all keys and values that the segment attends to in a layer, `[prefix + rows, kv_size]` each, from the
+    /// heads of the layer's rows.
+    fn gather(&self, layer: usize, heads: &HeadRows, kv_size: usize, gathered: &mut KeysValues) {
+        for (index, (gathered, all)) in gathered.iter_mut().zip(&heads[1..]).enumerate() {
+            let prefix: &[f32] = match &self.prefix {
+                Prefix::Rows(rows) => &all[rows.start * kv_size..rows.end * kv_size],
+                Prefix::Memory(layers) => &layers[layer][index],
+            };
+            prefix.clone_into(gathered);
+            gathered.extend_from_slice(&all[self.rows.start * kv_size..self.rows.end * kv_size]);
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Games are distributed over partial gradients, whose number does not depend on that of the threads, and which are
 //! summed in a fixed order, so that any number of threads gives the same bytes.
 
-use super::Pool;
+use super::{Pool, fill_zeros};
 use crate::math::{LANES, Lanes};
 use rayon::prelude::*;
 use std::fmt::Debug;
@@ -226,8 +226,7 @@ impl<M: SequenceModel> PooledSequenceModel<M> {
         let PolicySizes { num_actions, .. } = self.model.sizes();
         let partial = |ThreadPass { games: range, tape, logits }: &mut ThreadPass<M::Tape>| {
             let mut gradient = self.gradients.take();
-            gradient.clear();
-            gradient.resize(self.model.params().len(), 0.0);
+            fill_zeros(&mut gradient, self.model.params().len());
             logits.clear();
             for all in d_logits.chunks_exact(games * num_actions) {
                 logits.extend_from_slice(&all[range.start * num_actions..range.end * num_actions]);

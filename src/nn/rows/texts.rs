@@ -7,12 +7,11 @@
 use super::backward::ForwardTape;
 use super::weights::DecoderWeights;
 use super::{
-    Activations, Attend, Cache, HeadRows, Pool, Prefix, PrefixCache, Retention, Scratch, Segment,
-    Tape,
+    Activations, Attend, Cache, Pool, Prefix, PrefixCache, Retention, Scratch, Segment, Tape,
+    fill_zeros,
 };
 use crate::nn::DecoderParams;
 use crate::nn::arch::{Adapters, DecoderShape, Parameter};
-use crate::nn::ops::attention::HeadShape;
 use crate::nn::ops::attention::cache::QueryPlace;
 use crate::nn::ops::linear::Arithmetic;
 use crate::nn::ops::{Parallelism, WriteMode, embed};
@@ -29,8 +28,8 @@ pub struct TokenDecoder {
     pub(super) weights: DecoderWeights,
     /// The device that runs the passes over texts, if it is not the CPU.
     pub(super) device: DeviceCopy,
-    /// Buffers of generation.
-    pub(super) decode_buffers: Pool<DecodeBuffers>,
+    /// Buffers of generation, for reuse.
+    pub(crate) decode_buffers: Pool<DecodeBuffers>,
 }
 
 /// Buffers of generation, kept between calls so that the system need not zero fresh pages.
@@ -62,6 +61,7 @@ pub struct Row {
 pub struct Pass {
     rows: Vec<Row>,
     tape: Tape,
+    /// The stream, or its gradient: `[rows, hidden_size]`.
     stream: Vec<f32>,
     scratch: Scratch,
 }
@@ -79,41 +79,28 @@ struct CachedAttention<'a> {
     caches: &'a mut [Cache],
 }
 
-impl CachedAttention<'_> {
-    /// Writes the keys and values of all rows, `[rows, kv_size]` each, into their caches.
-    fn write(
-        &mut self,
-        shape: &HeadShape,
-        layer: usize,
-        keys_values: [&[f32]; 2],
-        parallelism: Parallelism,
-    ) {
-        let rows = self.rows;
-        parallelism.each_mut(self.caches, |cache, to| {
-            let first = rows.partition_point(|row| row.cache < cache);
-            for (i, row) in
-                rows.iter().enumerate().skip(first).take_while(|row| row.1.cache == cache)
-            {
-                let new = keys_values.map(|all| &all[i * shape.kv_size()..][..shape.kv_size()]);
-                to.write(shape, layer, row.index, new);
-            }
-        });
-    }
-}
-
 impl Attend for CachedAttention<'_> {
+    /// Writes the keys and values of all rows into their caches, and attends to them.
     fn attend(&mut self, weights: &DecoderWeights, layer: usize, activations: &mut Activations) {
         let (shape, window) = (weights.shape.head_shape(), weights.shape.window(layer));
         let Activations { heads, attended, log_sum_exps, .. } = activations;
-        let HeadRows { queries, keys, values } = &*heads;
-        self.write(&shape, layer, [keys, values], weights.parallelism);
-        let (rows, caches, width) = (self.rows, &*self.caches, shape.query_size());
+        let [queries, keys, values] = &*heads;
+        let (rows, width, kv_size) = (self.rows, shape.query_size(), shape.kv_size());
+        weights.parallelism.each_mut(self.caches, |cache, to| {
+            let first = rows.partition_point(|row| row.cache < cache);
+            let own = rows[first..].iter().take_while(|row| row.cache == cache);
+            for (i, row) in (first..).zip(own) {
+                let new = [keys, values].map(|all| &all[i * kv_size..][..kv_size]);
+                to.write(layer, row.index, new);
+            }
+        });
+        let caches = &*self.caches;
         let results = [(&mut attended[..], width), (&mut log_sum_exps[..], shape.heads)];
         weights.parallelism.each_chunk(results, |i, results| {
             let Row { cache, index, .. } = rows[i];
             let queries = &queries[i * width..][..width];
             let place = QueryPlace { layer, token: index, window };
-            caches[cache].attend(caches, &shape, place, queries, results);
+            caches[cache].attend(caches, place, queries, results);
         });
     }
 }
@@ -226,11 +213,6 @@ impl TokenDecoder {
             (self.weights.params, self.weights.adapters) = (params, adapters);
             self.weights.drop_packed();
         }
-    }
-
-    /// Buffers of generation, for reuse.
-    pub fn decode_buffers(&self) -> &Pool<DecodeBuffers> {
-        &self.decode_buffers
     }
 
     /// The parallelism of a pass.
@@ -403,39 +385,26 @@ impl TokenDecoder {
     ) {
         let (size, weights) = (self.shape().hidden_size, &self.weights);
         let TextPass { pass, caches, segments, .. } = text_pass;
-        let Pass { rows, tape, scratch, .. } = pass;
+        let Pass { rows, tape, stream: d, scratch } = pass;
         let (d_last, d_completions) = d_hidden.split_at(text_pass.num_prompts * size);
-        let mut d_normed = std::mem::take(&mut scratch.d_normed);
-        let mut d_stream = std::mem::take(&mut scratch.d_stream);
-        d_normed.clear();
-        d_normed.resize(text_pass.num_prompt_rows * size, 0.0);
-        for (Segment { rows, .. }, d) in segments.iter().zip(d_last.chunks(size)) {
-            d_normed[(rows.end - 1) * size..rows.end * size].copy_from_slice(d);
+        fill_zeros(d, text_pass.num_prompt_rows * size);
+        for (Segment { rows, .. }, d_row) in segments.iter().zip(d_last.chunks(size)) {
+            d[(rows.end - 1) * size..rows.end * size].copy_from_slice(d_row);
         }
-        d_normed.extend_from_slice(d_completions);
-        d_stream.resize(d_normed.len(), 0.0);
-        weights.last_norm_backward(tape, &mut d_normed, &mut d_stream, gradient);
+        d.extend_from_slice(d_completions);
         let starts = self.layer_starts();
         let first_layer = starts.len() - self.shape().num_layers;
-        let forward_tape = ForwardTape { tape, segments };
+        let mut forward_tape = ForwardTape { tape, segments };
         let mut attention = CachedAttention { rows, caches };
-        for layer in (0..self.shape().num_layers).rev() {
-            weights.layer_backward(
-                layer,
-                &forward_tape,
-                &mut attention,
-                &mut d_stream,
-                gradient,
-                scratch,
-            );
+        let on_layer = |layer: usize, gradient: &[f32]| {
             on_layer(gradient, starts[first_layer + layer]);
-        }
+        };
+        weights.backward(&mut forward_tape, &mut attention, d, gradient, scratch, on_layer);
         if !self.has_adapters() {
             let d_table = &mut gradient[weights.layout.embed_tokens.clone()];
             let tokens = rows.iter().map(|row| row.token);
-            embed::backward(&d_stream, size, self.shape().embedding_scale, tokens, d_table);
+            embed::backward(d, size, self.shape().embedding_scale, tokens, d_table);
         }
-        (scratch.d_normed, scratch.d_stream) = (d_normed, d_stream);
     }
 
     /// Fills the gradient of normed vectors from the gradient of their logits, and adds that of the head's weights to

@@ -22,7 +22,7 @@ pub struct DecoderWeights {
     pub(super) params: DecoderParams,
     /// Adapters that are learnt instead of the weights, if any.
     pub(super) adapters: Option<Adapters>,
-    pub(super) packed: Arc<PackedWeights>,
+    pub(super) packed: Arc<[PackedCopies]>,
     /// Whether packed copies in f32 are kept; else large weights are repacked for each product, a block at a time.
     /// Copies in bf16 are always kept.
     pub(super) keep_packed: bool,
@@ -32,20 +32,13 @@ pub struct DecoderWeights {
     pub(super) arithmetic: Arithmetic,
 }
 
-/// Copies of the matrices in the order in which products read them: for the forward pass, and transposed for the
-/// backward pass.
-#[derive(Debug)]
-pub(super) struct PackedWeights {
-    forward: Vec<OnceLock<PackedWeight>>,
-    transpose: Vec<OnceLock<PackedWeight>>,
-}
+/// Copies of a matrix in the order in which products read them: for the forward pass, and transposed for the backward
+/// pass.
+type PackedCopies = [OnceLock<PackedWeight>; 2];
 
-impl PackedWeights {
-    /// Empty cells for the copies of `num_matrices` matrices.
-    fn empty(num_matrices: usize) -> Self {
-        let cells = || (0..num_matrices).map(|_| OnceLock::new()).collect();
-        Self { forward: cells(), transpose: cells() }
-    }
+/// No copies yet of the matrices of a decoder.
+fn no_copies(layout: &Layout) -> Arc<[PackedCopies]> {
+    layout.linears().map(|_| PackedCopies::default()).collect()
 }
 
 impl LinearLayout {
@@ -58,27 +51,6 @@ impl LinearLayout {
             View::rows(params, self.outputs)
         }
     }
-
-    /// Calls `work` with the weight, `[inputs, outputs]`; a stored matrix is expanded for the call alone.
-    ///
-    /// `parallelism` is that of the pass: where passes run in parallel, the initialization of a cell must not wait for
-    /// other threads, since a waiting thread steals other work, which may need the same cell.
-    fn with_view<T>(
-        &self,
-        params: &DecoderParams,
-        parallelism: Parallelism,
-        work: impl FnOnce(View) -> T,
-    ) -> T {
-        let Some(matrix) = params.stored_matrix(&self.weight) else {
-            return work(self.view(params));
-        };
-        let mut expanded = vec![0.0; self.weight.len()];
-        let strips = [(&mut expanded[..], LANES * self.inputs)];
-        parallelism.each_chunk(strips, |strip, [to]| {
-            matrix.read_columns(LANES * strip, to);
-        });
-        work(View::rows(&expanded, self.inputs).transpose())
-    }
 }
 
 impl DecoderWeights {
@@ -89,8 +61,7 @@ impl DecoderWeights {
         parallelism: Parallelism,
     ) -> Self {
         let layout = Layout::new(&shape);
-        let packed = Arc::new(PackedWeights::empty(layout.num_matrices()));
-        let rope = shape.rope_tables();
+        let (packed, rope) = (no_copies(&layout), shape.rope_tables());
         let (arithmetic, adapters, keep_packed) = (Arithmetic::F32, None, true);
         Self { shape, layout, rope, params, adapters, packed, keep_packed, parallelism, arithmetic }
     }
@@ -112,17 +83,15 @@ impl DecoderWeights {
 
     /// Drops the packed copies, which no longer match the weights.
     pub(super) fn drop_packed(&mut self) {
-        self.packed = Arc::new(PackedWeights::empty(self.layout.num_matrices()));
+        self.packed = no_copies(&self.layout);
     }
 
     /// Updates the packed copies after the weights have changed: in place, or if they are shared by dropping them.
     pub(super) fn repack(&mut self) {
         let Self { layout, params, packed, parallelism, .. } = self;
         let Some(packed) = Arc::get_mut(packed) else { return self.drop_packed() };
-        let mut linears: Vec<&LinearLayout> = layout.linears().collect();
-        linears.sort_by_key(|linear| linear.index);
-        let copies = packed.forward.par_iter_mut().zip(&mut packed.transpose);
-        copies.zip(linears).for_each(|((forward, transpose), linear)| {
+        let linears: Vec<&LinearLayout> = layout.linears().collect();
+        packed.par_iter_mut().zip(linears).for_each(|([forward, transpose], linear)| {
             let (view, LinearLayout { inputs, outputs, .. }) = (linear.view(params), linear);
             if let Some(copy) = forward.get_mut() {
                 copy.repack(*parallelism, view, [*inputs, *outputs]);
@@ -169,8 +138,8 @@ impl DecoderWeights {
                 let (inputs, view) = (linear.inputs, linear.view(&self.params));
                 linear::multiply_unpacked(x, view, [inputs, linear.outputs], inputs, y, mode);
             } else {
-                let pack = || self.pack(linear);
-                products.push((self.packed.forward[linear.index].get_or_init(pack), &mut **y));
+                let pack = || self.pack(linear, false);
+                products.push((self.packed[linear.index][0].get_or_init(pack), &mut **y));
             }
         }
         linear::forward_all(self.parallelism, x, &mut products, mode);
@@ -188,17 +157,33 @@ impl DecoderWeights {
         is_large && !self.keep_packed && self.arithmetic == Arithmetic::F32
     }
 
-    /// Packs the matrix of a linear layer for its forward pass.
-    fn pack(&self, linear: &LinearLayout) -> PackedWeight {
-        match self.params.stored_matrix(&linear.weight) {
-            Some(matrix) if self.arithmetic == Arithmetic::F32 => {
-                PackedWeight::Stored(matrix.clone())
+    /// Packs the matrix of a linear layer, or its transpose; a stored matrix is expanded for this unless products read
+    /// it as it is.
+    ///
+    /// Uses the threads of the pass: where passes run in parallel, the initialization of a cell must not wait for other
+    /// threads, since a waiting thread steals other work, which may need the same cell.
+    fn pack(&self, linear: &LinearLayout, transposed: bool) -> PackedWeight {
+        let mut expanded = Vec::new();
+        let view = match self.params.stored_matrix(&linear.weight) {
+            None => linear.view(&self.params),
+            Some(matrix) if self.arithmetic == Arithmetic::F32 && !transposed => {
+                return PackedWeight::Stored(matrix.clone());
             }
-            _ => linear.with_view(&self.params, self.parallelism, |view| {
-                let sizes = [linear.inputs, linear.outputs];
-                linear::pack(self.arithmetic, self.parallelism, view, sizes)
-            }),
-        }
+            Some(matrix) => {
+                expanded.resize(linear.weight.len(), 0.0);
+                let strips = [(&mut expanded[..], LANES * linear.inputs)];
+                self.parallelism.each_chunk(strips, |strip, [to]| {
+                    matrix.read_columns(LANES * strip, to);
+                });
+                View::rows(&expanded, linear.inputs).transpose()
+            }
+        };
+        let (view, sizes) = if transposed {
+            (view.transpose(), [linear.outputs, linear.inputs])
+        } else {
+            (view, [linear.inputs, linear.outputs])
+        };
+        linear::pack(self.arithmetic, self.parallelism, view, sizes)
     }
 
     /// Adds the gradient of the trainable parameters of linear layers with the input `x` to `gradient`, from the
@@ -235,24 +220,17 @@ impl DecoderWeights {
         dx: &mut [f32],
         mode: WriteMode,
     ) {
-        let sizes = [linear.outputs, linear.inputs];
         if self.parallelism == Parallelism::Parallel && self.arithmetic == Arithmetic::F32 {
             match self.params.stored_matrix(&linear.weight) {
                 Some(matrix) => linear::backward_stored(dy, matrix, dx, mode),
                 None => {
                     let transpose = linear.view(&self.params).transpose();
-                    let depth = linear::BACKWARD_DEPTH;
+                    let (sizes, depth) = ([linear.outputs, linear.inputs], linear::BACKWARD_DEPTH);
                     linear::multiply_unpacked(dy, transpose, sizes, depth, dx, mode);
                 }
             }
         } else {
-            let pack = || {
-                linear.with_view(&self.params, self.parallelism, |view| {
-                    let (arithmetic, transpose) = (self.arithmetic, view.transpose());
-                    linear::pack(arithmetic, self.parallelism, transpose, sizes)
-                })
-            };
-            let packed = self.packed.transpose[linear.index].get_or_init(pack);
+            let packed = self.packed[linear.index][1].get_or_init(|| self.pack(linear, true));
             linear::forward(self.parallelism, dy, packed, dx, mode);
         }
     }

@@ -38,12 +38,10 @@ struct ArenaLayout {
 impl Packing {
     /// The places of parameters on a device: each has its own arena where no kernels run.
     pub fn new(parameters: &[Parameter], device: &Device) -> Self {
-        if has_kernels(device) {
-            let largest = usize::try_from(largest_allocation(device)).unwrap_or(usize::MAX);
-            let max_len = MAX_LEN.min(largest / size_of::<f32>());
-            return Self::with_max_len(parameters, max_len);
-        }
-        Self::with_max_len(parameters, 0)
+        let max_len = largest_allocation(device).map_or(0, |largest| {
+            MAX_LEN.min(usize::try_from(largest).unwrap_or(usize::MAX) / size_of::<f32>())
+        });
+        Self::with_max_len(parameters, max_len)
     }
 
     /// The places in arenas of at most `max_len` elements; a larger parameter has its own arena. Matrices follow each
@@ -240,11 +238,8 @@ fn view_range(arena: &Tensor<1>, range: Range<usize>) -> Tensor<1> {
         has_kernels(&arena.device()),
         "an arena of several tensors is on a device that runs kernels"
     );
-    Tensor::from_primitive::<Cube>(view(
-        &cube_tensor(arena.clone()),
-        range.start,
-        [range.len()].into(),
-    ))
+    let elements = view(&cube_tensor(arena.clone()), range.start, [range.len()].into());
+    Tensor::from_primitive::<Cube>(elements)
 }
 
 #[cfg(test)]
@@ -252,23 +247,11 @@ mod tests {
     use super::*;
     use crate::nn::parameters::floats;
 
-    fn parameters(shapes: &[&[usize]]) -> Vec<Parameter> {
-        shapes.iter().map(|shape| Parameter::new("", shape)).collect()
-    }
-
     /// Matrices and vectors of odd sizes, of which some have more elements than an arena of a thousand.
     fn some() -> Vec<Parameter> {
-        parameters(&[
-            &[30, 40],
-            &[30],
-            &[20, 30],
-            &[20],
-            &[7, 11],
-            &[1100],
-            &[9, 9],
-            &[13],
-            &[40, 30],
-        ])
+        let shapes: [&[usize]; 9] =
+            [&[30, 40], &[30], &[20, 30], &[20], &[7, 11], &[1100], &[9, 9], &[13], &[40, 30]];
+        shapes.map(|shape| Parameter::new("", shape)).to_vec()
     }
 
     #[test]

@@ -87,8 +87,6 @@ fn attend_with_prefix(
     let prefix_scores =
         prefix_scores.reshape([groups, kv_heads * rows_per_group * group, steps, longest])
             + mask.clone().reshape([groups, 1, mask_steps, longest]);
-    let prefix_scores =
-        prefix_scores.reshape([groups, kv_heads, rows_per_group * group * steps, longest]);
     let prefix_scores = split_rows(prefix_scores, longest);
     let prefix_scores = prefix_scores.reshape([rows, kv_heads, group, steps, longest]);
     let weights = activation::softmax(Tensor::cat(vec![prefix_scores, scores], 4), 4);

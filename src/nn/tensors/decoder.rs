@@ -7,7 +7,8 @@ use super::rope::{Rope, rotate};
 use super::steps::Steps;
 use crate::nn::Precision;
 use crate::nn::arch::{DecoderShape, LayerNorms, NormPlacement, Projection, QkNorm, QkNorms};
-use burn::module::{Module, ModuleMapper, Param};
+use crate::nn::parameters::with_parameters;
+use burn::module::{Module, Param};
 use burn::nn::Linear;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use std::ops::Range;
@@ -136,22 +137,6 @@ impl AdapterTensors {
     pub fn pair(&self, (layer, projection): (usize, Projection)) -> Option<&[Tensor<2>; 2]> {
         self.pairs[projection.index_in(layer)].as_ref()
     }
-
-    fn add(
-        &self,
-        products: ProductPrecision,
-        matrix: (usize, Projection),
-        x: Tensor<3>,
-        y: Tensor<3>,
-    ) -> Tensor<3> {
-        match self.pair(matrix) {
-            Some([a, b]) => {
-                let inner = products.matmul(x, a.clone().unsqueeze()) * self.scale;
-                y + products.matmul(inner, b.clone().unsqueeze())
-            }
-            None => y,
-        }
-    }
 }
 
 impl Decoder {
@@ -162,37 +147,12 @@ impl Decoder {
     pub fn from_params(shape: DecoderShape, params: &[f32], device: &Device) -> Self {
         let mut others = params;
         // One tensor of all would be larger than a device binds.
-        let decoder = Self::placeholder(shape, device).with_parameters(|count| {
+        let decoder = with_parameters(Self::placeholder(shape, device), |count| {
             let numbers = others.split_off(..count).expect("params: [num_params]").to_vec();
             Tensor::from_data(TensorData::new(numbers, [count]), device)
         });
         assert!(others.is_empty(), "params: [num_params]");
         decoder
-    }
-
-    /// The same decoder with other parameters, in the order of [`DecoderShape::parameters`]: `next` gives each,
-    /// `[count]`, for its number of elements, or one number for all of them, `[1]`.
-    pub(crate) fn with_parameters(self, next: impl FnMut(usize) -> Tensor<1>) -> Self {
-        struct Filler<F>(F);
-        impl<F: FnMut(usize) -> Tensor<1>> ModuleMapper for Filler<F> {
-            fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-                let (id, value, _) = param.consume();
-                let dims = value.dims();
-                let numbers = (self.0)(dims.iter().product());
-                let value = match numbers.dims() {
-                    [1] => numbers.expand(dims),
-                    _ => numbers.reshape(dims),
-                };
-                Param::initialized(id, value)
-            }
-        }
-        self.map(&mut Filler(next))
-    }
-
-    /// Frees the memory of the parameters, whose values are unspecified then.
-    pub(crate) fn release_memory(self, device: &Device) -> Self {
-        let any = Tensor::empty([1], device);
-        self.with_parameters(|_| any.clone())
     }
 
     /// A decoder whose parameters have no memory, and unspecified values.
@@ -235,11 +195,11 @@ impl Decoder {
         });
         let layers = layers.collect();
         let tokens = shape.takes_tokens();
-        let table = || Param::from_tensor(any.clone().expand([shape.num_actions, size]));
+        let table = any.clone().expand([shape.num_actions, size]);
         let rope = shape.rope_tables().iter().map(|table| Rope::new(table, device)).collect();
         Self {
             input: (!tokens).then(|| linear(shape.num_features, size, true)),
-            embed_tokens: tokens.then(|| Embedding { weight: table() }),
+            embed_tokens: tokens.then(|| Embedding { weight: Param::from_tensor(table) }),
             layers,
             norm: norm(size),
             lm_head: (!shape.tie_word_embeddings).then(|| linear(size, shape.num_actions, false)),
@@ -257,29 +217,6 @@ impl Decoder {
     /// The sizes and switches of the decoder.
     pub fn shape(&self) -> &DecoderShape {
         &self.shape
-    }
-
-    /// Computes the normed result of the last layer for a stream of vectors, `[batch, num_steps, hidden_size]`, and the
-    /// keys and values of each layer.
-    ///
-    /// `starts`, `[batch, num_steps]`, and `memory` are as in [`Model::sequence`](crate::model::Model::sequence);
-    /// without a memory nothing is remembered.
-    pub fn forward_hidden(
-        &self,
-        x: Tensor<3>,
-        starts: Tensor<2>,
-        memory: Option<&Tensor<2>>,
-    ) -> (Tensor<3>, Vec<KeysValues>) {
-        let steps = Steps::new(&self.shape, starts, memory, self.products);
-        let rotations = self.rotations(steps.positions.clone().int());
-        let mut caches = Vec::with_capacity(self.layers.len());
-        let x = self.run_layers(x, &rotations, None, |i, queries, keys_values| {
-            let cached = memory.map(|memory| self.cached_keys_values(memory, i));
-            let attended = steps.attend(queries, &keys_values, cached.as_ref());
-            caches.push(keys_values);
-            attended
-        });
-        (x, caches)
     }
 
     /// The rotations of positions, `[batch, num_steps]`, for each of the shape's tables.
@@ -345,7 +282,9 @@ impl Decoder {
         let mut results = self.products.apply_linears(linears, x.clone());
         if let Some(adapters) = adapters {
             for (y, projection) in results.iter_mut().zip(projections) {
-                *y = adapters.add(self.products, (layer, projection), x.clone(), y.clone());
+                let Some([a, b]) = adapters.pair((layer, projection)) else { continue };
+                let inner = self.products.matmul(x.clone(), a.clone().unsqueeze()) * adapters.scale;
+                *y = y.clone() + self.products.matmul(inner, b.clone().unsqueeze());
             }
         }
         results
@@ -402,7 +341,8 @@ impl Decoder {
     }
 
     /// Logits `[batch, num_steps, num_actions]` of observations `[batch, num_steps, num_features]`, and the keys and
-    /// values of each layer.
+    /// values of each layer. `starts`, `[batch, num_steps]`, and `memory` are as in
+    /// [`Model::sequence`](crate::model::Model::sequence).
     pub(crate) fn forward(
         &self,
         obs: Tensor<3>,
@@ -411,7 +351,15 @@ impl Decoder {
     ) -> (Tensor<3>, Vec<KeysValues>) {
         let input = self.input.as_ref().expect("observations enter, not tokens");
         let input = self.products.apply_linear(input, obs);
-        let (hidden, caches) = self.forward_hidden(input, starts, Some(memory));
+        let steps = Steps::new(&self.shape, starts, memory, self.products);
+        let rotations = self.rotations(steps.positions.clone().int());
+        let mut caches = Vec::with_capacity(self.layers.len());
+        let hidden = self.run_layers(input, &rotations, None, |i, queries, keys_values| {
+            let cached = self.cached_keys_values(memory, i);
+            let attended = steps.attend(queries, &keys_values, &cached);
+            caches.push(keys_values);
+            attended
+        });
         (self.logits(hidden), caches)
     }
 
@@ -487,12 +435,9 @@ impl Decoder {
 
     /// Logits of normed vectors.
     pub(super) fn logits(&self, hidden: Tensor<3>) -> Tensor<3> {
-        match (&self.lm_head, &self.embed_tokens) {
-            (Some(head), _) => self.products.apply_linear(head, hidden),
-            (None, Some(table)) => {
-                self.products.matmul(hidden, table.weight.val().transpose().unsqueeze())
-            }
-            (None, None) => unreachable!("a head of its own, or the table of embeddings"),
+        match &self.lm_head {
+            Some(head) => self.products.apply_linear(head, hidden),
+            None => self.products.matmul(hidden, self.table().transpose().unsqueeze()),
         }
     }
 }

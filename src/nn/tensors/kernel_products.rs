@@ -2,15 +2,13 @@
 
 use super::product;
 pub(super) use crate::nn::buffers::has_kernels;
-use crate::nn::buffers::{cube_tensor, float_element_type};
+use crate::nn::buffers::{cube_tensor, float_element_type, read_properties};
 use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::CheckpointStrategy};
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind, binary};
 use burn::backend::autodiff::{Autodiff, NodeId};
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{
-    Backend, Cube, DType, Dispatch, DispatchDevice, Shape, TensorMetadata, backend_extension,
-};
+use burn::backend::{Backend, Cube, DType, Dispatch, Shape, TensorMetadata, backend_extension};
 use burn::cubecl::ir::{DeviceProperties, ElemType, FloatKind};
 use burn::tensor::{Device, FloatDType, Tensor};
 use burn_cubecl::tensor::CubeTensor;
@@ -34,22 +32,16 @@ pub(super) fn uses_kernel<const D: usize>(
 
 /// Whether Burn's own products of single-precision numbers are in TF32 on a device.
 fn has_tf32(device: &Device) -> bool {
-    satisfies(device, |properties| properties.supports_type(ElemType::Float(FloatKind::TF32)))
+    let tf32 = ElemType::Float(FloatKind::TF32);
+    read_properties(device, |properties| properties.supports_type(tf32)).unwrap_or(false)
 }
 
 /// Whether a device has matrix units that Grove's products of operands in half precision use.
 fn has_matrix_units(device: &Device, half: FloatDType) -> bool {
-    satisfies(device, |properties| {
-        product::matrix_plane_units(properties, operand_type(Some(half))).is_some()
-    })
-}
-
-/// Whether a device runs kernels and satisfies a condition.
-fn satisfies(device: &Device, condition: impl Fn(&DeviceProperties) -> bool) -> bool {
-    match device.clone().without_autodiff().as_dispatch() {
-        DispatchDevice::Cube(device) => condition(device.client().properties()),
-        _ => false,
-    }
+    let plane_units = |properties: &DeviceProperties| {
+        product::matrix_plane_units(properties, operand_type(Some(half)))
+    };
+    read_properties(device, plane_units).flatten().is_some()
 }
 
 /// The type that operands of products are rounded to.
@@ -163,7 +155,7 @@ fn sum_repetitions<B: Backend>(gradient: FloatTensor<B>, shape: &Shape) -> Float
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::adapters;
+    use crate::device::{adapters, has_precision};
     use crate::nn::Precision;
     use crate::nn::parameters::floats;
     use crate::rng::{draw, uniform};
@@ -174,12 +166,6 @@ mod tests {
         let count: usize = shape.iter().product();
         let numbers: Vec<f32> = (0..count as u32).map(|i| uniform(draw(key, i)) - 0.5).collect();
         Tensor::from_data(TensorData::new(numbers, shape), device)
-    }
-
-    /// Whether a device computes with numbers of a type.
-    fn has_precision(device: &Device, half: FloatDType) -> bool {
-        let precision = if half == FloatDType::F16 { Precision::F16 } else { Precision::Bf16 };
-        crate::device::has_precision(device, precision)
     }
 
     fn assert_near(what: &str, got: &[f32], want: &[f32]) {
@@ -272,8 +258,9 @@ mod tests {
         for device in adapters() {
             let [a, b] = [numbers(6, [40, 90], &device), numbers(7, [90, 20], &device)];
             let cpu = Device::flex();
-            for half in [FloatDType::BF16, FloatDType::F16] {
-                if !has_precision(&device, half) {
+            let halves = [(FloatDType::BF16, Precision::Bf16), (FloatDType::F16, Precision::F16)];
+            for (half, precision) in halves {
+                if !has_precision(&device, precision) {
                     continue;
                 }
                 let bias = numbers(8, [20], &device);

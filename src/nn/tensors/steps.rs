@@ -14,19 +14,14 @@ pub(super) struct Steps {
     pub(super) positions: Tensor<2>,
     /// The number of episodes begun in the sequence: `[batch, num_steps]`; 0 in that of the memory.
     episodes: Tensor<2>,
-    memory: Option<MemoryRows>,
-    context: usize,
-    products: ProductPrecision,
-    /// The factor of the scores.
-    scale: f32,
-}
-
-/// The rows of the memory, as attention needs to know them.
-struct MemoryRows {
     /// The age of each row of memory, 0 for the newest: `[batch, context]`.
     ages: Tensor<2>,
     /// Steps ever remembered of the episode: `[batch, 1]`.
     count: Tensor<2>,
+    context: usize,
+    products: ProductPrecision,
+    /// The factor of the scores.
+    scale: f32,
 }
 
 impl Steps {
@@ -34,28 +29,24 @@ impl Steps {
     pub(super) fn new(
         shape: &DecoderShape,
         starts: Tensor<2>,
-        memory: Option<&Tensor<2>>,
+        memory: &Tensor<2>,
         products: ProductPrecision,
     ) -> Self {
         let ([batch, steps], device) = (starts.dims(), starts.device());
         let context = shape.context;
         let count_up = |end: usize| Tensor::<1, burn::tensor::Int>::arange(0..end as i64, &device);
         let times = count_up(steps).float().reshape([1, steps]);
-        let counts = memory.map(|memory| memory.clone().narrow(1, 0, 1));
+        let count = memory.clone().narrow(1, 0, 1);
         let episodes = starts.clone().cumsum(1);
         let first = (starts * times.clone()).cummax(1);
-        let mut positions = times - first;
-        let memory = counts.map(|count| {
-            let continues = episodes.clone().equal_elem(0.0).float();
-            positions = positions.clone() + continues * count.clone();
-            let rows = count_up(context).reshape([1, context]);
-            let newest = count.clone().int() + (context as i32 - 1);
-            let ages = (newest.expand([batch, context]) - rows.expand([batch, context]))
-                .remainder_scalar(context as i32);
-            MemoryRows { ages: ages.float(), count }
-        });
+        let continues = episodes.clone().equal_elem(0.0).float();
+        let positions = times - first + continues * count.clone();
+        let rows = count_up(context).reshape([1, context]);
+        let newest = count.clone().int() + (context as i32 - 1);
+        let ages = newest.expand([batch, context]) - rows.expand([batch, context]);
+        let ages = ages.remainder_scalar(context as i32).float();
         let scale = shape.head_shape().scale;
-        Self { positions, episodes, memory, context, products, scale }
+        Self { positions, episodes, ages, count, context, products, scale }
     }
 
     /// The result of attention for `queries`: `[batch, num_steps, query_size]`.
@@ -63,7 +54,7 @@ impl Steps {
         &self,
         queries: Tensor<4>,
         own: &KeysValues,
-        cached: Option<&KeysValues>,
+        cached: &KeysValues,
     ) -> Tensor<3> {
         let [_, steps, _, _] = queries.dims();
         let mut attended = Vec::with_capacity(steps.div_ceil(TILE_QUERIES));
@@ -73,13 +64,11 @@ impl Steps {
             let part = |x: &Tensor<4>| x.clone().narrow(1, first, end - first);
             let mut mask = self.mask(start..end, first);
             let mut keys_values = own.each_ref().map(part);
-            if let (Some(memory), Some(old)) = (&self.memory, cached)
-                && start + 1 < self.context
-            {
-                mask = Tensor::cat(vec![self.memory_mask(memory, start..end), mask], 2);
-                let [keys, values] = keys_values;
-                let append = |i: usize, new: Tensor<4>| Tensor::cat(vec![old[i].clone(), new], 1);
-                keys_values = [append(0, keys), append(1, values)];
+            if start + 1 < self.context {
+                mask = Tensor::cat(vec![self.memory_mask(start..end), mask], 2);
+                keys_values = std::array::from_fn(|i| {
+                    Tensor::cat(vec![cached[i].clone(), keys_values[i].clone()], 1)
+                });
             }
             let queries = queries.clone().narrow(1, start, end - start);
             attended.push(attend(self.products, self.scale, queries, &keys_values, mask, None));
@@ -105,14 +94,14 @@ impl Steps {
     }
 
     /// The mask of the rows of memory: `[batch, queries, context]`.
-    fn memory_mask(&self, memory: &MemoryRows, queries: std::ops::Range<usize>) -> Tensor<3> {
-        let [batch, context] = memory.ages.dims();
+    fn memory_mask(&self, queries: std::ops::Range<usize>) -> Tensor<3> {
+        let [batch, context] = self.ages.dims();
         let (from, count) = (queries.start, queries.len());
-        let filled = memory.ages.clone().lower(memory.count.clone().expand([batch, context]));
+        let filled = self.ages.clone().lower(self.count.clone().expand([batch, context]));
         let limits: Vec<f32> = queries.map(|t| context as f32 - 1.0 - t as f32).collect();
         let limits = TensorData::new(limits, [1, count, 1]);
-        let limits = Tensor::<3>::from_data(limits, &memory.ages.device());
-        let ages = memory.ages.clone().reshape([batch, 1, context]);
+        let limits = Tensor::<3>::from_data(limits, &self.ages.device());
+        let ages = self.ages.clone().reshape([batch, 1, context]);
         let near =
             ages.expand([batch, count, context]).lower(limits.expand([batch, count, context]));
         let same = self.episodes.clone().narrow(1, from, count).equal_elem(0.0).float();

@@ -10,7 +10,7 @@ use super::decoder::AdapterTensors;
 use super::products::gradient_scale;
 use crate::nn::Precision;
 use crate::nn::arch::{Adapters, DecoderShape, UNLIMITED_WINDOW};
-use crate::nn::parameters::floats;
+use crate::nn::parameters::with_parameters;
 use crate::nn::text::{CompletionIndex, PromptWithCompletions};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Device, Gradients, Int, Tensor, TensorData};
@@ -23,7 +23,7 @@ pub struct DeviceDecoder {
     /// The decoder in tensors.
     pub(crate) module: Decoder,
     /// The parameters of the module, in whose memory its tensors are.
-    weights: Arenas,
+    pub(super) weights: Arenas,
     pub(super) adapters: Option<DeviceAdapters>,
 }
 
@@ -32,7 +32,7 @@ pub struct DeviceDecoder {
 pub(super) struct DeviceAdapters {
     tensors: AdapterTensors,
     /// Their parameters, in whose memory their tensors are.
-    arenas: Arenas,
+    pub arenas: Arenas,
 }
 
 impl DeviceAdapters {
@@ -47,11 +47,6 @@ impl DeviceAdapters {
         });
         let tensors = view_adapters(sizes, adapters.scale(), &mut arenas);
         Self { tensors, arenas }
-    }
-
-    /// Downloads the parameters, in their order.
-    pub fn download(&self) -> Vec<f32> {
-        self.arenas.download(floats)
     }
 }
 
@@ -79,7 +74,7 @@ impl Decoder {
     /// Puts the parameters into the memory of arenas.
     fn with_memory_of(self, arenas: &mut Arenas) -> Self {
         let mut views = arenas.views();
-        self.with_parameters(|_| views.next().expect("every parameter"))
+        with_parameters(self, |_| views.next().expect("every parameter"))
     }
 }
 
@@ -212,16 +207,12 @@ impl DeviceDecoder {
                 self.with_adapters(Some(DeviceAdapters { tensors, arenas }))
             }
             None => {
-                let module = self.module.release_memory(self.weights.device());
+                let any = Tensor::empty([1], self.device());
+                let module = with_parameters(self.module, |_| any.clone());
                 let mut weights = self.weights.map(change);
                 Self { module: module.with_memory_of(&mut weights), weights, ..self }
             }
         }
-    }
-
-    /// Downloads the weights without adapters, in the order of their parameters.
-    pub(super) fn download(&self) -> Vec<f32> {
-        self.weights.download(floats)
     }
 
     /// The factor of the gradients in the backward pass: multiply the gradient of the outputs by it, and divide the

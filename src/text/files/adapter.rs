@@ -182,10 +182,10 @@ fn parse_modules(names: &[Value]) -> Option<Vec<String>> {
     for name in names {
         let name = name.as_str()?;
         let is_path = |linear: &Projection| {
-            let path = name.strip_suffix(linear.name());
+            let path = name.strip_suffix(&*linear.name());
             path.is_some_and(|path| path.is_empty() || path.ends_with('.'))
         };
-        let is_module = |linear: &Projection| linear.name().rsplit('.').next() == Some(name);
+        let is_module = |linear: &Projection| linear.module() == name;
         if !Projection::ALL.iter().any(|linear| is_path(linear) || is_module(linear)) {
             // Refused later, by itself: a file may name any number of others.
             return Some(vec![name.to_string()]);
@@ -214,7 +214,7 @@ pub(super) fn metadata(model: &LanguageModel, adapters: &Adapters) -> Files {
     let targets: Vec<&str> = Projection::ALL
         .into_iter()
         .filter(|linear| config.targets(*linear))
-        .filter_map(|linear| linear.name().rsplit('.').next())
+        .map(Projection::module)
         .collect();
     let config_json = json!({
         "peft_type": "LORA",

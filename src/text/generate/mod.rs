@@ -118,7 +118,7 @@ impl Generator<'_> {
         let num_slots = (self.num_slots / num_workers).max(1);
         let queue = Queue { prompts, next: AtomicUsize::new(0) };
         let complete_prompts = || {
-            self.decoder.decode_buffers().with(|buffers| {
+            self.decoder.decode_buffers.with(|buffers| {
                 let mut worker = Worker::new(*self, num_slots, buffers);
                 worker.run(&queue);
                 worker.finished

@@ -193,7 +193,7 @@ impl PackedPass<'_> {
         gradients: &mut Gradients,
     ) {
         let module = &self.decoder.module;
-        let names = projections.map(|projection| weight_name(layer, projection.name()));
+        let names = projections.map(|projection| weight_name(layer, &projection.name()));
         gradients.add(names.each_ref().map(|name| &name[..]), |buffer| {
             module.products.matmul_all(x.transpose(), d, buffer)
         });

@@ -41,6 +41,7 @@ pub struct QueryPlace {
 /// The keys and values of a segment of text, in all layers or in the last one executed.
 #[derive(Clone, Debug, Default)]
 pub struct Cache {
+    shape: HeadShape,
     /// Layers that are stored: all, or 1 that every layer overwrites (a training pass).
     num_layers: usize,
     /// Tokens that fit: a multiple of [`LANES`].
@@ -65,9 +66,11 @@ impl Cache {
         prefix: Option<PrefixCache>,
     ) {
         let capacity = num_tokens.next_multiple_of(LANES).max(self.capacity);
-        if (num_layers, capacity, format) != (self.num_layers, self.capacity, self.format) {
-            (self.num_layers, self.capacity, self.format) = (num_layers, capacity, format);
-            let words = num_layers * shape.kv_heads * self.head_words(shape);
+        let present = (self.shape, self.num_layers, self.capacity, self.format);
+        if (*shape, num_layers, capacity, format) != present {
+            (self.shape, self.num_layers) = (*shape, num_layers);
+            (self.capacity, self.format) = (capacity, format);
+            let words = num_layers * shape.kv_heads * self.head_words();
             self.keys = vec![0; words];
             self.values = vec![0; words];
         }
@@ -80,30 +83,23 @@ impl Cache {
     }
 
     /// Stores the keys and values of the token with this index in the segment, `[kv_size]` each.
-    pub fn write(
-        &mut self,
-        shape: &HeadShape,
-        layer: usize,
-        token: usize,
-        keys_values: [&[f32]; 2],
-    ) {
+    pub fn write(&mut self, layer: usize, token: usize, keys_values: [&[f32]; 2]) {
         match self.format {
-            CacheFormat::F32 => self.write_words::<1>(shape, layer, token, keys_values),
-            CacheFormat::Bf16 => self.write_words::<2>(shape, layer, token, keys_values),
+            CacheFormat::F32 => self.write_words::<1>(layer, token, keys_values),
+            CacheFormat::Bf16 => self.write_words::<2>(layer, token, keys_values),
         }
     }
 
     fn write_words<const N: usize>(
         &mut self,
-        shape: &HeadShape,
         layer: usize,
         token: usize,
         [keys, values]: [&[f32]; 2],
     ) {
-        let dim = shape.dim;
+        let dim = self.shape.dim;
         let heads = keys.chunks_exact(dim).zip(values.chunks_exact(dim)).enumerate();
         for (head, (key, value)) in heads {
-            let start = self.head_start(shape, layer, head);
+            let start = self.head_start(layer, head);
             let block = start + token / LANES * dim.div_ceil(N) * LANES + token % LANES;
             for (row, key) in key.chunks(N).enumerate() {
                 let elements = key.iter().enumerate();
@@ -118,27 +114,23 @@ impl Cache {
     }
 
     /// The words of a head's keys, and of its values.
-    fn head_words(&self, shape: &HeadShape) -> usize {
-        self.capacity * shape.dim.div_ceil(self.format.elements_per_word())
+    fn head_words(&self) -> usize {
+        self.capacity * self.shape.dim.div_ceil(self.format.elements_per_word())
     }
 
     /// The offset of a head's keys, and of its values.
-    fn head_start(&self, shape: &HeadShape, layer: usize, head: usize) -> usize {
-        (layer % self.num_layers * shape.kv_heads + head) * self.head_words(shape)
+    fn head_start(&self, layer: usize, head: usize) -> usize {
+        (layer % self.num_layers * self.shape.kv_heads + head) * self.head_words()
     }
 
     /// The tokens `first..end` of a head.
-    fn segment(
-        &self,
-        shape: &HeadShape,
-        [layer, head]: [usize; 2],
-        [first, end]: [usize; 2],
-    ) -> CacheSegment<'_> {
-        let (start, n) = (self.head_start(shape, layer, head), self.format.elements_per_word());
+    fn segment(&self, [layer, head]: [usize; 2], [first, end]: [usize; 2]) -> CacheSegment<'_> {
+        let (start, dim) = (self.head_start(layer, head), self.shape.dim);
+        let n = self.format.elements_per_word();
         // Whole blocks, so that a window changes no sum.
         let [block, block_end] = [first / LANES * LANES, end.next_multiple_of(LANES)];
-        let keys = [block, block_end].map(|token| start + token * shape.dim.div_ceil(n));
-        let values = [block, block_end].map(|token| start + token / n * shape.dim);
+        let keys = [block, block_end].map(|token| start + token * dim.div_ceil(n));
+        let values = [block, block_end].map(|token| start + token / n * dim);
         CacheSegment {
             keys: &self.keys[keys[0]..keys[1]],
             values: &self.values[values[0]..values[1]],
@@ -152,14 +144,13 @@ impl Cache {
     pub fn attend(
         &self,
         caches: &[Self],
-        shape: &HeadShape,
         place: QueryPlace,
         queries: &[f32],
         results: [&mut [f32]; 2],
     ) {
         match self.format {
-            CacheFormat::F32 => self.attend_words::<1>(caches, shape, place, queries, results),
-            CacheFormat::Bf16 => self.attend_words::<2>(caches, shape, place, queries, results),
+            CacheFormat::F32 => self.attend_words::<1>(caches, place, queries, results),
+            CacheFormat::Bf16 => self.attend_words::<2>(caches, place, queries, results),
         }
     }
 
@@ -167,12 +158,11 @@ impl Cache {
     fn attend_words<const N: usize>(
         &self,
         caches: &[Self],
-        shape: &HeadShape,
         QueryPlace { layer, token, window }: QueryPlace,
         queries: &[f32],
         [output, log_sum_exps]: [&mut [f32]; 2],
     ) {
-        let mut scores = SCORES.take();
+        let (shape, mut scores) = (&self.shape, SCORES.take());
         let width = shape.group_size() * shape.dim;
         let heads = queries.chunks_exact(width).zip(output.chunks_exact_mut(width));
         let log_sum_exps = log_sum_exps.chunks_exact_mut(shape.group_size());
@@ -183,13 +173,13 @@ impl Cache {
             match self.prefix {
                 Some(PrefixCache { index, num_tokens }) if first < num_tokens => {
                     assert_eq!(caches[index].format, self.format, "one number format for a text");
-                    let prefix = caches[index].segment(shape, layer_head, [first, num_tokens]);
-                    let segments = [prefix, self.segment(shape, layer_head, [0, token + 1])];
+                    let prefix = caches[index].segment(layer_head, [first, num_tokens]);
+                    let segments = [prefix, self.segment(layer_head, [0, token + 1])];
                     attend_group::<N>(queries, shape, &segments, &mut scores, results);
                 }
                 prefix => {
                     let first = first - prefix.map_or(0, |prefix| prefix.num_tokens);
-                    let own = self.segment(shape, layer_head, [first, token + 1]);
+                    let own = self.segment(layer_head, [first, token + 1]);
                     attend_group::<N>(queries, shape, &[own], &mut scores, results);
                 }
             }
@@ -213,16 +203,15 @@ fn attend_group<const N: usize>(
             4 => 2,
             left => left.min(3),
         };
-        let (some_queries, after) = queries.split_at(count * shape.dim);
-        let (some_output, output_after) = output.split_at_mut(some_queries.len());
-        let (some_exps, log_sum_exps_after) = log_sum_exps.split_at_mut(count);
-        let results = [some_output, some_exps];
+        let size = count * shape.dim;
+        let queries = queries.split_off(..size).expect("all queries");
+        let output = output.split_off_mut(..size).expect("all results");
+        let results = [output, log_sum_exps.split_off_mut(..count).expect("no more than are left")];
         match count {
-            1 => attend_queries::<1, N>(some_queries, shape.scale, segments, scores, results),
-            2 => attend_queries::<2, N>(some_queries, shape.scale, segments, scores, results),
-            _ => attend_queries::<3, N>(some_queries, shape.scale, segments, scores, results),
+            1 => attend_queries::<1, N>(queries, shape.scale, segments, scores, results),
+            2 => attend_queries::<2, N>(queries, shape.scale, segments, scores, results),
+            _ => attend_queries::<3, N>(queries, shape.scale, segments, scores, results),
         }
-        (queries, output, log_sum_exps) = (after, output_after, log_sum_exps_after);
     }
 }
 
@@ -322,12 +311,12 @@ mod tests {
         for row in 0..mask.rows {
             let (cache, at) = if row < prefix { (0, row) } else { (1, row - prefix) };
             let new = [heads.keys, heads.values].map(|all| &all[row * kv..][..kv]);
-            caches[cache].write(shape, 0, at, new);
+            caches[cache].write(0, at, new);
             let own = row * size..(row + 1) * size;
             let own_sums = &mut log_sum_exps[row * shape.heads..][..shape.heads];
             let (queries, to) = (&heads.queries[own.clone()], [&mut output[own], own_sums]);
             let place = QueryPlace { layer: 0, token: at, window: mask.window };
-            caches[cache].attend(&caches, shape, place, queries, to);
+            caches[cache].attend(&caches, place, queries, to);
         }
         [output, log_sum_exps]
     }
@@ -351,7 +340,7 @@ mod tests {
             let got = attend(&shape, format, heads, &mask, prefix);
             if format == CacheFormat::Bf16 {
                 for all in [&mut keys, &mut values] {
-                    bf16::round(Parallelism::Parallel, rows, all);
+                    bf16::round(Parallelism::Parallel, all);
                 }
                 let heads = Heads { queries: &queries, keys: &keys, values: &values };
                 assert!(got == attend(&shape, format, heads, &mask, prefix), "rounded on the way");

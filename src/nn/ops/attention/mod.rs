@@ -9,7 +9,7 @@ pub mod sequence;
 mod words;
 
 /// The heads of an attention layer.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct HeadShape {
     /// Heads of queries.
     pub heads: usize,

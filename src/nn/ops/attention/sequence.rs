@@ -103,12 +103,10 @@ struct Head<'a> {
 impl<'a> Head<'a> {
     fn new(shape: &HeadShape, heads: Heads<'a>, head_index: usize) -> Self {
         let kv_start = head_index / shape.group_size() * shape.dim;
-        let view =
-            |values: &'a [f32], row_stride: usize| View { values, row_stride, column_stride: 1 };
         Self {
-            queries: view(&heads.queries[head_index * shape.dim..], shape.query_size()),
-            keys: view(&heads.keys[kv_start..], shape.kv_size()),
-            values: view(&heads.values[kv_start..], shape.kv_size()),
+            queries: View::rows(&heads.queries[head_index * shape.dim..], shape.query_size()),
+            keys: View::rows(&heads.keys[kv_start..], shape.kv_size()),
+            values: View::rows(&heads.values[kv_start..], shape.kv_size()),
         }
     }
 }
@@ -116,7 +114,7 @@ impl<'a> Head<'a> {
 /// Fills `products` with the products of a tile's rows of `a` with its columns of `b`.
 fn multiply_tile(a: View, b: Strips, tile: &Tile, products: &mut Vec<f32>) {
     products.resize(tile.num_queries * tile.num_keys, 0.0);
-    let target = Target { values: products, row_stride: tile.num_keys, mode: WriteMode::Overwrite };
+    let target = Target::rows(products, tile.num_keys, WriteMode::Overwrite);
     let b = b.strips_from(tile.first_key / STRIP_COLUMNS, tile.num_keys);
     matmul_packed(a.rows_from(tile.first_query), b, target, tile.num_queries);
 }
@@ -145,11 +143,9 @@ pub fn forward(
                     mask.first(t) - tile.first_key..mask.prefix_len + t + 1 - tile.first_key;
                 log_sum_exps[t * shape.heads + head_index] = softmax(weights, visible, shape.scale);
             }
-            let target = Target {
-                values: &mut output[tile.first_query * shape.query_size() + head_index * dim..],
-                row_stride: shape.query_size(),
-                mode: WriteMode::Overwrite,
-            };
+            let start = tile.first_query * shape.query_size() + head_index * dim;
+            let target =
+                Target::rows(&mut output[start..], shape.query_size(), WriteMode::Overwrite);
             let values = scratch.rows.strips().rows(tile.first_key, tile.num_keys);
             matmul_packed(View::rows(weights, tile.num_keys), values, target, tile.num_queries);
         }
@@ -170,8 +166,7 @@ pub fn backward(
         let head = Head::new(shape, heads, head_index);
         let column = head_index * dim;
         let kv_start = head_index / shape.group_size() * dim;
-        let gradient =
-            View { values: &pass.gradient[column..], row_stride: query_size, column_stride: 1 };
+        let gradient = View::rows(&pass.gradient[column..], query_size);
         let Scratch { weights, d_weights, key_columns, value_columns, rows } = scratch;
         if head_index % shape.group_size() == 0 {
             let num_keys = mask.prefix_len + mask.rows;
@@ -193,35 +188,16 @@ pub fn backward(
                 let log_sum_exp = pass.log_sum_exps[t * shape.heads + head_index];
                 softmax_backward(weights, d_weights, visible, shape.scale, log_sum_exp, mean);
             }
-            let (weights, d_weights) =
-                (View::rows(weights, num_keys), View::rows(d_weights, num_keys));
-            let target = Target {
-                values: &mut d_values[first_key * kv_size + kv_start..],
-                row_stride: kv_size,
-                mode: WriteMode::Accumulate,
-            };
-            matmul(
-                weights.transpose(),
-                gradient.rows_from(first_query),
-                target,
-                [num_keys, num_queries, dim],
-            );
-            let target = Target {
-                values: &mut d_keys[first_key * kv_size + kv_start..],
-                row_stride: kv_size,
-                mode: WriteMode::Accumulate,
-            };
-            matmul(
-                d_weights.transpose(),
-                head.queries.rows_from(first_query),
-                target,
-                [num_keys, num_queries, dim],
-            );
-            let target = Target {
-                values: &mut d_queries[first_query * query_size + column..],
-                row_stride: query_size,
-                mode: WriteMode::Overwrite,
-            };
+            let d_weights = View::rows(d_weights, num_keys);
+            let of_values = (&mut *d_values, View::rows(weights, num_keys), gradient);
+            for (sums, weights, rows) in [of_values, (&mut *d_keys, d_weights, head.queries)] {
+                let sums = &mut sums[first_key * kv_size + kv_start..];
+                let target = Target::rows(sums, kv_size, WriteMode::Accumulate);
+                let sizes = [num_keys, num_queries, dim];
+                matmul(weights.transpose(), rows.rows_from(first_query), target, sizes);
+            }
+            let d_queries = &mut d_queries[first_query * query_size + column..];
+            let target = Target::rows(d_queries, query_size, WriteMode::Overwrite);
             matmul_packed(d_weights, rows.strips().rows(first_key, num_keys), target, num_queries);
         }
     }

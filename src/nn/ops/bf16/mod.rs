@@ -62,17 +62,15 @@ impl Kernel {
     }
 
     fn is_available(self) -> bool {
-        match self {
-            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-            Self::Amx => amx::is_available(),
-            #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
-            Self::Amx => false,
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512 => avx512::is_available(),
-            #[cfg(not(target_arch = "x86_64"))]
-            Self::Avx512 => false,
-            Self::Portable => true,
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        if self == Self::Amx {
+            return amx::is_available();
         }
+        #[cfg(target_arch = "x86_64")]
+        if self == Self::Avx512 {
+            return avx512::is_available();
+        }
+        self == Self::Portable
     }
 
     /// Whether a product of small whole numbers, which is exact in any order of summation, equals the portable
@@ -140,9 +138,9 @@ pub fn weight_grads<const N: usize>(
     }
 }
 
-/// Rounds the elements of some rows to bf16.
-pub fn round(parallelism: Parallelism, rows: usize, values: &mut [f32]) {
-    for_rows(parallelism, rows, [], [values], &|[], [values]| round_all(values));
+/// Rounds numbers to bf16.
+pub fn round(parallelism: Parallelism, values: &mut [f32]) {
+    for_rows(parallelism, values.len(), [], [values], &|[], [values]| round_all(values));
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]

@@ -1,11 +1,10 @@
 //! Products in bf16 by operands widened to f32, on any processor.
 
-use super::tiles::{TiledMatrix, round_to_bf16};
+use super::tiles::TiledMatrix;
 use crate::math::{LANES, Lanes};
 use crate::nn::ops::matmul;
 use crate::nn::ops::stored::{self, Bf16RowPair, Expand, StoredStrips, Strip};
-use crate::nn::ops::{Parallelism, WriteMode, for_rows};
-use multiversion::multiversion;
+use crate::nn::ops::{Parallelism, WriteMode};
 use std::cell::RefCell;
 
 /// The scales of a format that has none.
@@ -27,7 +26,7 @@ pub fn forward(
     round(parallelism, x, &mut rows);
     for (w, y) in products {
         let strips = StoredStrips::new(*w, [w.inner(), w.outer()]);
-        matmul::forward(parallelism, &rows, w.inner(), strips, y, mode);
+        matmul::forward(parallelism, &rows, strips, y, mode);
     }
     ROUNDED.set([rows, other]);
 }
@@ -73,13 +72,6 @@ impl Expand for TiledMatrix {
 
 /// Fills `rounded` with the numbers rounded to bf16.
 fn round(parallelism: Parallelism, numbers: &[f32], rounded: &mut Vec<f32>) {
-    rounded.resize(numbers.len(), 0.0);
-    for_rows(parallelism, numbers.len(), [numbers], [rounded], &|[x], [y]| round_part(x, y));
-}
-
-#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn round_part(numbers: &[f32], rounded: &mut [f32]) {
-    for (rounded, x) in rounded.iter_mut().zip(numbers) {
-        *rounded = round_to_bf16(*x);
-    }
+    numbers.clone_into(rounded);
+    super::round(parallelism, rounded);
 }

@@ -68,6 +68,13 @@ pub struct Target<'a> {
     pub mode: WriteMode,
 }
 
+impl<'a> Target<'a> {
+    /// A row-major destination of this width.
+    pub fn rows(values: &'a mut [f32], width: usize, mode: WriteMode) -> Self {
+        Self { values, row_stride: width, mode }
+    }
+}
+
 /// The sizes of a product: rows, inner dimension, columns.
 pub type Sizes = [usize; 3];
 
@@ -101,6 +108,9 @@ pub struct Strips<'a> {
 
 /// Adjacent columns of a weight for products in f32.
 pub trait WeightColumns: Copy + Send + Sync {
+    /// The number of rows: the inner dimension of a product.
+    fn inner(self) -> usize;
+
     /// The number of columns.
     fn columns(self) -> usize;
 
@@ -120,6 +130,10 @@ pub trait WeightColumns: Copy + Send + Sync {
 }
 
 impl WeightColumns for Strips<'_> {
+    fn inner(self) -> usize {
+        self.inner
+    }
+
     fn columns(self) -> usize {
         self.columns
     }
@@ -135,7 +149,7 @@ impl WeightColumns for Strips<'_> {
     }
 
     fn multiply(self, x: &[f32], y: &mut [f32], mode: WriteMode) {
-        let target = Target { values: y, row_stride: self.columns, mode };
+        let target = Target::rows(y, self.columns, mode);
         matmul_packed(View::rows(x, self.inner), self, target, x.len() / self.inner);
     }
 
@@ -189,11 +203,6 @@ impl PackedMatrix {
         self.lanes.resize(columns.div_ceil(LANES) * inner, [0.0; LANES]);
         let strips = [(&mut self.lanes[..], (STRIP_VECTORS * inner).max(1))];
         parallelism.each_chunk(strips, |index, [strip]| fill(index, strip));
-    }
-
-    /// The number of rows: the inner dimension of a product.
-    pub fn inner(&self) -> usize {
-        self.inner
     }
 
     /// All strips.
@@ -274,42 +283,33 @@ const PAGE_FLOATS: usize = 1024;
 /// Maximum number of rows of a tile.
 const MAX_TILE_ROWS: usize = 8;
 
-/// Packing buffers of a thread.
-#[derive(Default)]
-struct Scratch {
-    right: PackedMatrix,
-    left: Vec<f32>,
-}
-
 thread_local! {
-    static SCRATCH: RefCell<Scratch> = RefCell::default();
+    /// The memory of packed operands, for reuse.
+    static LEFT: RefCell<Vec<f32>> = RefCell::default();
+    static RIGHT: RefCell<PackedMatrix> = RefCell::default();
 }
 
 /// `c = a b`, or `c += a b`: `a` is `[rows, inner]`, `b` `[inner, columns]`, no size 0.
 pub fn matmul(a: View, b: View, c: Target, [rows, inner, columns]: Sizes) {
-    SCRATCH.with_borrow_mut(|scratch| {
-        let mut right = std::mem::take(&mut scratch.right);
+    RIGHT.with_borrow_mut(|right| {
         right.pack(Parallelism::Sequential, b, inner, columns);
-        multiply(a, right.strips(), c, rows, &mut scratch.left);
-        scratch.right = right;
+        matmul_packed(a, right.strips(), c, rows);
     });
 }
 
 /// Multiplies by an operand packed earlier: `c = a b`, or `c += a b`, with `a` `[rows, inner]`.
-pub fn matmul_packed(a: View, b: Strips, c: Target, rows: usize) {
-    SCRATCH.with_borrow_mut(|scratch| multiply(a, b, c, rows, &mut scratch.left));
-}
-
-fn multiply(a: View, b: Strips, mut c: Target, rows: usize, left: &mut Vec<f32>) {
-    // As many sums as registers hold: with AVX-512 there are 32 of 16 lanes.
-    let i = if has_avx512() {
-        multiply_tile_rows::<MAX_TILE_ROWS>(a, b, &mut c, [0, rows], left)
-    } else {
-        0
-    };
-    let i = multiply_tile_rows::<4>(a, b, &mut c, [i, rows], left);
-    let i = multiply_tile_rows::<2>(a, b, &mut c, [i, rows], left);
-    multiply_tile_rows::<1>(a, b, &mut c, [i, rows], left);
+pub fn matmul_packed(a: View, b: Strips, mut c: Target, rows: usize) {
+    LEFT.with_borrow_mut(|left| {
+        // As many sums as registers hold: with AVX-512 there are 32 of 16 lanes.
+        let i = if has_avx512() {
+            multiply_tile_rows::<MAX_TILE_ROWS>(a, b, &mut c, [0, rows], left)
+        } else {
+            0
+        };
+        let i = multiply_tile_rows::<4>(a, b, &mut c, [i, rows], left);
+        let i = multiply_tile_rows::<2>(a, b, &mut c, [i, rows], left);
+        multiply_tile_rows::<1>(a, b, &mut c, [i, rows], left);
+    });
 }
 
 /// Computes whole tiles of `R` rows from row `from` on; returns the first remaining row.
@@ -444,7 +444,7 @@ mod tests {
                 ] {
                     let mut c = wave(rows * (columns + 3), 1.1);
                     let before = c.clone();
-                    let target = Target { values: &mut c, row_stride: columns + 3, mode };
+                    let target = Target::rows(&mut c, columns + 3, mode);
                     matmul(a, b, target, [rows, inner, columns]);
                     for (at, (got, before)) in c.iter().zip(&before).enumerate() {
                         let (i, j) = (at / (columns + 3), at % (columns + 3));
@@ -474,8 +474,7 @@ mod tests {
             let some = |first: usize, count: usize| {
                 let mut c = vec![0.0; count * columns];
                 let a = View::rows(&a, inner).rows_from(first);
-                let target =
-                    Target { values: &mut c, row_stride: columns, mode: WriteMode::Overwrite };
+                let target = Target::rows(&mut c, columns, WriteMode::Overwrite);
                 matmul(a, View::rows(&b, columns), target, [count, inner, columns]);
                 c
             };

@@ -29,17 +29,16 @@ thread_local! {
 pub fn forward(
     parallelism: Parallelism,
     x: &[f32],
-    inner: usize,
     w: impl WeightColumns,
     y: &mut [f32],
     mode: WriteMode,
 ) {
-    if x.len() / inner >= PART_ROWS {
-        multiply_by_rows(parallelism, x, inner, w, y, mode);
+    if x.len() / w.inner() >= PART_ROWS {
+        multiply_by_rows(parallelism, x, w, y, mode);
     } else if parallelism == Parallelism::Sequential {
         w.multiply(x, y, mode);
     } else {
-        multiply_by_columns(x, inner, w, y, mode);
+        multiply_by_columns(x, w, y, mode);
     }
 }
 
@@ -47,12 +46,12 @@ pub fn forward(
 fn multiply_by_rows(
     parallelism: Parallelism,
     x: &[f32],
-    inner: usize,
     w: impl WeightColumns,
     y: &mut [f32],
     mode: WriteMode,
 ) {
-    let (num_rows, columns) = (x.len() / inner, w.columns());
+    let (inner, columns) = (w.inner(), w.columns());
+    let num_rows = x.len() / inner;
     let part_rows = match parallelism {
         Parallelism::Sequential => num_rows,
         Parallelism::Parallel => rows_per_part(num_rows),
@@ -63,7 +62,7 @@ fn multiply_by_rows(
         parallelism.each_chunk([(&mut *y, part_rows * columns)], |index, [y]| {
             let x = View::rows(x, inner).rows_from(index * part_rows);
             let rows = y.len() / columns;
-            let target = Target { values: &mut y[from..], row_stride: columns, mode };
+            let target = Target::rows(&mut y[from..], columns, mode);
             matmul_packed(x, strips, target, rows);
         });
         from += block.columns();
@@ -72,14 +71,8 @@ fn multiply_by_rows(
 }
 
 /// Computes parts of the columns in parallel, each in its own buffer, and copies them to the rows of the result.
-fn multiply_by_columns(
-    x: &[f32],
-    inner: usize,
-    w: impl WeightColumns,
-    y: &mut [f32],
-    mode: WriteMode,
-) {
-    let (rows, columns) = (x.len() / inner, w.columns());
+fn multiply_by_columns(x: &[f32], w: impl WeightColumns, y: &mut [f32], mode: WriteMode) {
+    let (rows, columns) = (x.len() / w.inner(), w.columns());
     let mut scratch = PARTS.take();
     scratch.resize(scratch.len().max(rows * columns), 0.0);
     let mut rest = &mut scratch[..rows * columns];
@@ -87,18 +80,15 @@ fn multiply_by_columns(
     let (num_strips, threads) = (columns.div_ceil(STRIP_COLUMNS), rayon::current_num_threads());
     let part_strips = num_strips.div_ceil(threads * num_strips.div_ceil(threads * MAX_PART_STRIPS));
     for part in w.parts(part_strips) {
-        let (y, after) = rest.split_at_mut(rows * part.columns());
+        let y = rest.split_off_mut(..rows * part.columns()).expect("the columns of all parts");
         parts.push((part, y));
-        rest = after;
     }
     Parallelism::Parallel
         .each_mut(&mut parts, |_, (part, y)| part.multiply(x, y, WriteMode::Overwrite));
     for (row, mut y) in y.chunks_exact_mut(columns).enumerate() {
         for (part, values) in &parts {
-            let (to, after) = y.split_at_mut(part.columns());
-            let values = &values[row * to.len()..][..to.len()];
-            mode.write_row(to, values);
-            y = after;
+            let to = y.split_off_mut(..part.columns()).expect("the columns of all parts");
+            mode.write_row(to, &values[row * to.len()..][..to.len()]);
         }
     }
     PARTS.set(scratch);
@@ -128,7 +118,7 @@ pub fn multiply_block(
         Parallelism::Parallel.each_chunk([(&mut *y, part_rows * columns)], |index, [y]| {
             let x = x.rows_from(index * part_rows);
             let rows = y.len() / columns;
-            let target = Target { values: &mut y[j..], row_stride: columns, mode };
+            let target = Target::rows(&mut y[j..], columns, mode);
             matmul_packed(x, block.strips(), target, rows);
         });
     }
@@ -149,8 +139,7 @@ pub fn weight_grad(
         parallelism.each_chunk([(&mut *gradient, PART_INPUTS * outputs)], |index, [gradient]| {
             let x = View::rows(x, inputs).columns_from(index * PART_INPUTS).transpose();
             let rows = gradient.len() / outputs;
-            let target =
-                Target { values: gradient, row_stride: outputs, mode: WriteMode::Accumulate };
+            let target = Target::rows(gradient, outputs, WriteMode::Accumulate);
             matmul_packed(x, packed.strips(), target, rows);
         });
     }

@@ -21,7 +21,7 @@ pub trait RowPair: Copy + Default + Send + Sync + 'static {
     const HAS_SCALES: bool;
     /// Maximum number of rows for which weights are expanded as they are multiplied, with the registers of AVX-512; for
     /// more, strips are expanded to memory first.
-    const MAX_FUSED_ROWS: usize;
+    const MAX_FUSED_ROWS: usize = 8;
 
     /// Sets the code of row 0 or 1 in a column.
     fn set(&mut self, row: usize, lane: usize, code: u16);
@@ -64,7 +64,6 @@ pub struct F16RowPair([[u16; LANES]; 2]);
 
 impl RowPair for FourBitRowPair {
     const HAS_SCALES: bool = true;
-    const MAX_FUSED_ROWS: usize = 8;
 
     fn set(&mut self, row: usize, lane: usize, code: u16) {
         self.0[lane] |= (code as u8 & 15) << (4 * row);
@@ -81,7 +80,6 @@ impl RowPair for FourBitRowPair {
 
 impl RowPair for EightBitRowPair {
     const HAS_SCALES: bool = true;
-    const MAX_FUSED_ROWS: usize = 8;
 
     fn set(&mut self, row: usize, lane: usize, code: u16) {
         self.0[row][lane] = code as i8;
@@ -113,7 +111,6 @@ impl RowPair for Bf16RowPair {
 
 impl RowPair for F16RowPair {
     const HAS_SCALES: bool = false;
-    const MAX_FUSED_ROWS: usize = 8;
 
     fn set(&mut self, row: usize, lane: usize, code: u16) {
         self.0[row][lane] = code;

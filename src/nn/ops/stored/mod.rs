@@ -48,17 +48,13 @@ impl StoredMatrix {
         group_size: usize,
         fill: impl Fn(usize, Column) + Sync,
     ) -> Self {
-        let storage: Arc<dyn Storage> = match format {
-            NumberFormat::FourBit => {
-                Arc::new(StripStorage::<FourBitRowPair>::new(sizes, group_size, fill))
-            }
+        let storage = match format {
+            NumberFormat::FourBit => StripStorage::<FourBitRowPair>::store(sizes, group_size, fill),
             NumberFormat::EightBit => {
-                Arc::new(StripStorage::<EightBitRowPair>::new(sizes, group_size, fill))
+                StripStorage::<EightBitRowPair>::store(sizes, group_size, fill)
             }
-            NumberFormat::Bf16 => {
-                Arc::new(StripStorage::<Bf16RowPair>::new(sizes, group_size, fill))
-            }
-            NumberFormat::F16 => Arc::new(StripStorage::<F16RowPair>::new(sizes, group_size, fill)),
+            NumberFormat::Bf16 => StripStorage::<Bf16RowPair>::store(sizes, group_size, fill),
+            NumberFormat::F16 => StripStorage::<F16RowPair>::store(sizes, group_size, fill),
         };
         Self { storage, sizes }
     }
@@ -139,6 +135,10 @@ impl<'a> StoredStrips<'a> {
 }
 
 impl WeightColumns for StoredStrips<'_> {
+    fn inner(self) -> usize {
+        self.inner
+    }
+
     fn columns(self) -> usize {
         self.columns
     }
@@ -208,11 +208,11 @@ struct StripStorage<P> {
 }
 
 impl<P: RowPair> StripStorage<P> {
-    fn new(
+    fn store(
         [inner, columns]: [usize; 2],
         group_size: usize,
         fill: impl Fn(usize, Column) + Sync,
-    ) -> Self {
+    ) -> Arc<dyn Storage> {
         assert!(
             inner > 0 && columns > 0 && group_size > 0 && group_size.is_multiple_of(2),
             "sizes"
@@ -234,7 +234,7 @@ impl<P: RowPair> StripStorage<P> {
                 }
             }
         });
-        Self { pairs, scales, group_size, inner }
+        Arc::new(Self { pairs, scales, group_size, inner })
     }
 
     fn strip(&self, index: usize) -> Strip<'_, P> {
@@ -393,7 +393,7 @@ mod tests {
                     for mode in [WriteMode::Overwrite, WriteMode::Accumulate] {
                         let mut want = draws.next_numbers(rows * columns);
                         let before = want.clone();
-                        let target = Target { values: &mut want, row_stride: columns, mode };
+                        let target = Target::rows(&mut want, columns, mode);
                         let w = View::rows(&numbers, inner).transpose();
                         matmul(View::rows(&x, inner), w, target, [rows, inner, columns]);
                         let mut from = 0;

@@ -55,7 +55,7 @@ pub fn multiply<'a, P: RowPair>(
                     expand(strip(first + v), group_size, &mut lanes[v..], vectors);
                 }
             });
-            let y = Target { values: &mut y[from..], row_stride: columns, mode };
+            let y = Target::rows(&mut y[from..], columns, mode);
             matmul_packed(View::rows(x, inner), expanded.strips(), y, rows);
             continue;
         }
@@ -64,7 +64,7 @@ pub fn multiply<'a, P: RowPair>(
         let mut done = 0;
         while done < rows {
             let x = &x[done * inner..];
-            let y = Target { values: &mut y[done * columns + from..], row_stride: columns, mode };
+            let y = Target::rows(&mut y[done * columns + from..], columns, mode);
             done += match rows - done {
                 1 => multiply_fused::<P, 1>(strips, [inner, group_size], x, y, width),
                 rows if rows < ROWS_AT_A_TIME || takes_two_rows => {

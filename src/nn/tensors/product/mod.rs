@@ -114,8 +114,7 @@ fn multiply<const N: usize>(
     partials: &CubeTensor,
 ) {
     let OperandTensors { left, right, columns, .. } = operands;
-    let ProductLaunch { tiling, blocks, .. } = *launch;
-    let sizes = launch.sizes;
+    let ProductLaunch { tiling, sizes, blocks } = *launch;
     let num_cubes =
         sizes.num_batches * sizes.num_spans * sizes.num_row_tiles * sizes.num_column_tiles;
     let sizes = SizesLaunch::new(
@@ -217,21 +216,13 @@ fn choose_tiling<const N: usize>(
 
 /// Tiling of products of `rows` rows without matrix units.
 fn unit_tiling(rows: usize, is_narrow: bool) -> Tiling {
-    let ([part_rows, part_columns], [num_row_parts, num_column_parts], num_groups) = match rows {
+    let (part, num_parts, num_groups) = match rows {
         _ if !is_narrow => ([8, 8], [8, 8], 2),
         0..=16 => ([2, 4], [8, 4], 4),
         17..=32 => ([4, 4], [8, 4], 4),
         _ => ([8, 4], [8, 4], 4),
     };
-    Tiling {
-        part_rows,
-        part_columns,
-        num_row_parts,
-        num_column_parts,
-        num_groups,
-        depth: 16,
-        ..Tiling::default()
-    }
+    Tiling { num_groups, depth: 16, ..Tiling::new(part, num_parts) }
 }
 
 /// Rows of a product on matrix units that are few: groups divide the inner dimension, if columns do not fill the
@@ -241,24 +232,15 @@ const FEW_ROWS: usize = 128;
 /// Tiling of products of `[rows, columns]` on the matrix units of planes of `plane` units.
 fn matrix_tiling(rows: usize, columns: usize, plane: usize) -> Tiling {
     let is_few = rows <= FEW_ROWS && is_narrow(rows, columns);
-    let ([part_rows, part_columns], [num_row_parts, num_column_parts], num_groups, steps) =
-        match rows {
-            0..=16 if is_few => ([16, 16], [1, 1], 8, 2),
-            17..=32 if is_few => ([16, 16], [2, 1], 4, 2),
-            _ if is_few => ([32, 16], [2, 1], 4, 4),
-            0..=64 => ([64, 32], [1, 4], 1, 4),
-            _ => ([64, 32], [2, 2], 1, 4),
-        };
-    Tiling {
-        part_rows,
-        part_columns,
-        num_row_parts,
-        num_column_parts,
-        units_per_part: plane,
-        num_groups,
-        depth: steps * FRAGMENT,
-        ..Tiling::default()
-    }
+    let (part, num_parts, num_groups, steps) = match rows {
+        0..=16 if is_few => ([16, 16], [1, 1], 8, 2),
+        17..=32 if is_few => ([16, 16], [2, 1], 4, 2),
+        _ if is_few => ([32, 16], [2, 1], 4, 4),
+        0..=64 => ([64, 32], [1, 4], 1, 4),
+        _ => ([64, 32], [2, 2], 1, 4),
+    };
+    let (units_per_part, depth) = (plane, steps * FRAGMENT);
+    Tiling { units_per_part, num_groups, depth, ..Tiling::new(part, num_parts) }
 }
 
 /// Units of a plane whose matrix units multiply numbers of this type, in fragments of [`FRAGMENT`] rows, columns and

@@ -255,17 +255,9 @@ mod tests {
                 [false, true].into_iter().flat_map(|x| [1, 2, 4, 8].map(|v| (x, v)))
             {
                 let operand = OperandTiling { is_inner_near, vector_size: vector };
-                let tiling = Tiling {
-                    part_rows: part[0],
-                    part_columns: part[1],
-                    num_row_parts: num_parts[0],
-                    num_column_parts: num_parts[1],
-                    units_per_part,
-                    depth,
-                    left: operand,
-                    right: operand,
-                    ..Tiling::default()
-                };
+                let tiling = Tiling::new(part, num_parts);
+                let (left, right) = (operand, operand);
+                let tiling = Tiling { units_per_part, depth, left, right, ..tiling };
                 for layout in [tiling.left_layout(), tiling.right_layout()] {
                     if !layout.can_move(vector) {
                         continue;

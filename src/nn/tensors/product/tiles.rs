@@ -45,15 +45,19 @@ pub(super) struct Tiling {
     pub num_rights: usize,
 }
 
-impl Default for Tiling {
-    /// A tile of one element by one unit.
-    fn default() -> Self {
+impl Tiling {
+    /// A tile of so many parts of this size, rows and columns each; a unit computes a part, step by step and element by
+    /// element.
+    pub fn new(
+        [part_rows, part_columns]: [usize; 2],
+        [num_row_parts, num_column_parts]: [usize; 2],
+    ) -> Self {
         let operand = OperandTiling { is_inner_near: false, vector_size: 1 };
         Self {
-            part_rows: 1,
-            part_columns: 1,
-            num_row_parts: 1,
-            num_column_parts: 1,
+            part_rows,
+            part_columns,
+            num_row_parts,
+            num_column_parts,
             units_per_part: 1,
             num_groups: 1,
             depth: 1,
@@ -63,9 +67,7 @@ impl Default for Tiling {
             num_rights: 1,
         }
     }
-}
 
-impl Tiling {
     /// The tiling with as many of its groups as have room in workgroup memory, bytes.
     pub fn within(mut self, bytes: usize) -> Self {
         while self.num_groups > 1 && self.bytes() > bytes {
