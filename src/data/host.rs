@@ -76,9 +76,13 @@ impl From<[f64; 5]> for GameSums {
 }
 
 /// Number of steps of the episodes of a game that ended, by its status after each step; `elapsed` steps of the first
-/// one were played before.
-pub(crate) fn ended_steps(statuses: &[EpisodeStatus], elapsed: u32) -> usize {
-    let last = statuses.iter().rposition(|status| status.has_ended());
+/// one were played before. Without `auto_reset` the first episode alone counts.
+pub(crate) fn ended_steps(statuses: &[EpisodeStatus], elapsed: u32, auto_reset: bool) -> usize {
+    let mut statuses = statuses.iter();
+    let last = match auto_reset {
+        true => statuses.rposition(|status| status.has_ended()),
+        false => statuses.position(|status| status.has_ended()),
+    };
     last.map_or(0, |last| elapsed as usize + last + 1)
 }
 
@@ -136,10 +140,10 @@ impl HostTrajectory {
     }
 
     /// Number of steps of the ended episodes of game `env`, including steps before the first recorded one; 0 if none
-    /// ended.
-    pub fn ended_steps(&self, env: usize) -> usize {
+    /// ended. Without `auto_reset` the first episode alone counts.
+    pub fn ended_steps(&self, env: usize, auto_reset: bool) -> usize {
         let statuses = &self.statuses[env * self.num_steps..][..self.num_steps];
-        ended_steps(statuses, self.elapsed.get(env).copied().unwrap_or(0))
+        ended_steps(statuses, self.elapsed.get(env).copied().unwrap_or(0), auto_reset)
     }
 
     /// Copies the trajectory to tensors on `device`.
@@ -271,12 +275,15 @@ mod tests {
     }
 
     #[test]
-    fn steps_of_ended_episodes_are_those_up_to_the_last_end() {
-        let ended_steps = |games: &HostTrajectory| {
-            let steps: Vec<f32> = (0..2).map(|env| games.ended_steps(env) as f32).collect();
-            assert_eq!(floats(games.to_tensors(&Device::flex()).ended_steps()), steps);
+    fn steps_of_ended_episodes_are_those_up_to_the_last_end_that_counts() {
+        let steps_up_to = |games: &HostTrajectory, auto_reset| {
+            let steps = (0..2).map(|env| games.ended_steps(env, auto_reset) as f32);
+            let steps: Vec<f32> = steps.collect();
+            let tensors = games.to_tensors(&Device::flex());
+            assert_eq!(floats(tensors.ended_steps(auto_reset)), steps);
             steps
         };
+        let ended_steps = |games: &HostTrajectory| steps_up_to(games, true);
         let mut games = games();
         assert_eq!(ended_steps(&games), [7.0 + 2.0, 4.0 + 3.0]);
         // Only the first end of the second game is left.
@@ -284,6 +291,8 @@ mod tests {
         assert_eq!(ended_steps(&games), [7.0 + 2.0, 0.0]);
         games.elapsed.clear();
         assert_eq!(ended_steps(&games), [2.0, 0.0]);
+        games.statuses = vec![EpisodeStatus::Terminated; 6];
+        assert_eq!((ended_steps(&games), steps_up_to(&games, false)), (vec![3.0; 2], vec![1.0; 2]));
     }
 
     #[test]

@@ -137,10 +137,10 @@ impl Trajectory {
     }
 
     /// Number of steps of the ended episodes of each game, including steps before the first recorded one; 0 if none
-    /// ended: `[num_envs]`.
-    pub fn ended_steps(&self) -> Tensor<1> {
+    /// ended: `[num_envs]`. Without `auto_reset` the first episode alone counts.
+    pub fn ended_steps(&self, auto_reset: bool) -> Tensor<1> {
         let [num_steps, num_envs, _] = self.dims();
-        let ends = self.ends();
+        let ends = self.ends() * self.mask(auto_reset);
         let numbers = Tensor::<1, Int>::arange(1..num_steps as i64 + 1, &ends.device());
         let last = (ends * numbers.float().reshape([num_steps, 1])).max_dim(0).reshape([num_envs]);
         match self.elapsed.clone() {

@@ -58,8 +58,9 @@ pub(super) struct SumLanes {
     pub rewards: Lanes,
     /// Number of steps that count without `auto_reset`.
     pub steps: [u32; LANES],
-    /// Number of finished episodes.
+    /// Number of finished episodes that count.
     pub episodes: Lanes,
+    /// Scores of these episodes.
     pub scores: Lanes,
 }
 
@@ -67,18 +68,20 @@ impl SumLanes {
     /// Adds the results of a step. With `auto_reset` all steps count; otherwise those up to the first end of an
     /// episode.
     pub fn add(&mut self, played: &StepResultLanes, auto_reset: bool) {
+        let ended = played.statuses.map(|status| if status == 0 { 0.0 } else { 1.0 });
         if auto_reset {
             add(&mut self.rewards, &played.rewards);
-        } else {
-            for (lane, reward) in played.rewards.iter().enumerate() {
-                let counts = self.episodes[lane] == 0.0;
-                self.rewards[lane] += if counts { *reward } else { 0.0 };
-                self.steps[lane] += u32::from(counts);
-            }
+            add(&mut self.scores, &played.scores);
+            add(&mut self.episodes, &ended);
+            return;
         }
-        add(&mut self.scores, &played.scores);
-        for (sum, status) in self.episodes.iter_mut().zip(&played.statuses) {
-            *sum += if *status == 0 { 0.0 } else { 1.0 };
+        for (lane, ended) in ended.into_iter().enumerate() {
+            if self.episodes[lane] == 0.0 {
+                self.rewards[lane] += played.rewards[lane];
+                self.scores[lane] += played.scores[lane];
+                self.episodes[lane] += ended;
+                self.steps[lane] += 1;
+            }
         }
     }
 }

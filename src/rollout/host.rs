@@ -82,7 +82,7 @@ impl HostRollout {
             episodes.restart(&mut *envs, policy, auto_reset)?;
         }
         for (env, sums) in sums.iter_mut().enumerate() {
-            sums.ended_steps = trajectory.ended_steps(env) as f64;
+            sums.ended_steps = trajectory.ended_steps(env, auto_reset) as f64;
         }
         Ok(sums)
     }

@@ -219,7 +219,7 @@ impl<G: Rules> NativeRollout<G> {
         let game_sums = |(lane, statuses): (usize, &[EpisodeStatus])| GameSums {
             scores: sums.scores[lane].into(),
             episodes: sums.episodes[lane].into(),
-            ended_steps: ended_steps(statuses, elapsed(lane)) as f64,
+            ended_steps: ended_steps(statuses, elapsed(lane), auto_reset) as f64,
             rewards: sums.rewards[lane].into(),
             steps: if auto_reset { num_steps as f64 } else { sums.steps[lane].into() },
         };

@@ -125,23 +125,16 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
         // A run that learns from data plays no games, and the episodes of a dataset have no score.
         if let Source::Games(_) = self.source {
             let sums_by_game = |values: Tensor<2>| values.sum_dim(0).squeeze_dim::<1>(0);
-            let ends = sums_by_game(trajectory.ends());
-            let mut rewards = trajectory.rewards.clone();
+            let ended_steps = trajectory.ended_steps(rollout.auto_reset);
+            let sums = [trajectory.scores.clone(), trajectory.ends(), trajectory.rewards.clone()];
             // Number of counted steps of each game, where it varies.
-            let mut counted_steps = None;
-            if !config.plays_all_steps() {
-                let mask = trajectory.mask(rollout.auto_reset);
-                rewards = rewards * mask.clone();
-                counted_steps = Some(sums_by_game(mask));
-            }
-            let ended_steps = trajectory.ended_steps();
-            parts.extend([
-                sums_by_game(trajectory.scores),
-                ends,
-                ended_steps,
-                sums_by_game(rewards),
-            ]);
-            parts.extend(counted_steps);
+            let mask = (!config.plays_all_steps()).then(|| trajectory.mask(rollout.auto_reset));
+            let [scores, ends, rewards] = sums.map(|values| match &mask {
+                Some(mask) => sums_by_game(values * mask.clone()),
+                None => sums_by_game(values),
+            });
+            parts.extend([scores, ends, ended_steps, rewards]);
+            parts.extend(mask.map(sums_by_game));
         }
         let values = device::read_async(Tensor::cat(parts, 0)).await;
         let (means, sums) = values.split_at(1 + UpdateMeans::LEN);

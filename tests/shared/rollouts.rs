@@ -69,7 +69,7 @@ impl Host {
             terminated: floats(trajectory.terminated.clone()).await,
             truncated: floats(trajectory.truncated.clone()).await,
             scores: floats(trajectory.scores.clone()).await,
-            ended_steps: floats(trajectory.ended_steps()).await,
+            ended_steps: floats(trajectory.ended_steps(true)).await,
             legal: match &trajectory.legal {
                 Some(legal) => Some(floats(legal.clone()).await),
                 None => None,

@@ -164,13 +164,16 @@ fn check(games: &Games, config: &AdvantageConfig, ends: &[usize], device: &burn:
     assert_eq!([without(&values), without(&expected_values)], [equal; 2], "{context}");
     let counted = floats(want.mask.sum_dim(0));
     let played = floats(mask);
-    let rewards = games.rewards.iter().zip(&played).map(|(reward, counts)| reward * counts);
-    let rewards: Vec<f32> = rewards.collect();
+    let counted_values = |values: &[f32]| -> Vec<f32> {
+        values.iter().zip(&played).map(|(value, counts)| value * counts).collect()
+    };
+    let rewards = counted_values(&games.rewards);
     assert_eq!(lengths, counted, "{context}: lengths");
     let summary = floats(advantages.summary().clone());
-    let scores = floats(trajectory.scores.clone());
+    let scores = counted_values(&floats(trajectory.scores.clone()));
     let sum = |values: &[f32]| values.iter().map(|x| f64::from(*x)).sum::<f64>() as f32;
-    let episodes = games.ends.iter().filter(|ended| **ended).count() as f32;
+    let ends: Vec<f32> = games.ends.iter().map(|ended| f32::from(u8::from(*ended))).collect();
+    let episodes = sum(&counted_values(&ends));
     let expected = [
         (0, sum(&counted)),
         (2, sum(&scores)),
@@ -178,7 +181,7 @@ fn check(games: &Games, config: &AdvantageConfig, ends: &[usize], device: &burn:
         (4, sum(&rewards)),
         (5, zero * rollout.num_groups as f32),
         (6, sum(&played)),
-        (7, sum(&floats(trajectory.ended_steps()))),
+        (7, sum(&floats(trajectory.ended_steps(rollout.auto_reset)))),
     ];
     for (fact, want) in expected {
         let got = summary[fact];

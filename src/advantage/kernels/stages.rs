@@ -154,7 +154,7 @@ pub(super) fn credit_kernel(
         let mut score = recorded.initial_episodes[game];
         let mut game_return = 0.0f32;
         let mut num_counted = num_steps;
-        // Number of steps up to the last end of an episode.
+        // Number of steps up to the last end of an episode that counts.
         let mut ended_steps = 0usize.runtime();
         // Return so far and first step of the current episode.
         let mut episode_return = 0.0f32;
@@ -170,10 +170,10 @@ pub(super) fn credit_kernel(
                 if comptime!(credits.has_scores) {
                     score = recorded.score(at);
                 }
-                sums[SCORE_SUM] += score;
-                sums[EPISODES] += 1.0f32;
+                sums[SCORE_SUM] += select(t < num_counted, score, 0.0f32);
+                sums[EPISODES] += select(t < num_counted, 1.0f32, 0.0f32);
                 score = 0.0f32;
-                ended_steps = t + 1;
+                ended_steps = select(t < num_counted, t + 1, ended_steps);
                 if comptime!(!credits.auto_reset) {
                     num_counted = select(t < num_counted, t + 1, num_counted);
                 } else if comptime!(credits.estimator == CreditEstimator::Return) {
