@@ -333,10 +333,18 @@ def _pickled(env_fns: list[EnvFn], common: Spaces) -> bytes:
     try:
         return cloudpickle.dumps((env_fns, common))
     except Exception as error:
+        wrong = next((env_fn for env_fn in env_fns if not _is_picklable(env_fn)), common)
         raise ValueError(
             "`num_processes` needs functions that can be pickled with all that they refer to, but "
-            f"{reprlib.repr(env_fns[0])} cannot ({type(error).__name__}: {error})"
+            f"{reprlib.repr(wrong)} cannot ({type(error).__name__}: {error})"
         ) from error
+
+
+def _is_picklable(value: Any) -> bool:
+    try:
+        return bool(cloudpickle.dumps(value))
+    except Exception:
+        return False
 
 
 class ProcessBatch:

@@ -148,7 +148,7 @@ class LanguageModel:
             ValueError: If an argument is out of its range, or a prompt and its completion exceed the context.
         """
         if not isinstance(prompts, str) and not _is_list(prompts):
-            raise ValueError(f"`prompts` is {prompts!r}, but must be a string or a conversation, or a list of either")
+            raise ValueError(f"`prompts` is {reprlib.repr(prompts)}, but must be a string or a conversation, or a list of either")
         single = isinstance(prompts, str)
         batch: list[Any] = [prompts] if single else list(prompts)
         if batch and isinstance(batch[0], Mapping):
@@ -157,13 +157,13 @@ class LanguageModel:
         stop = () if stop is None else stop
         stops = [stop] if isinstance(stop, str) or not isinstance(stop, Iterable) else list(stop)
         if not all(isinstance(text, str) for text in stops):
-            raise ValueError(f"`stop` is {stop!r}, but must be a string or a list of strings")
+            raise ValueError(f"`stop` is {reprlib.repr(stop)}, but must be a string or a list of strings")
         given = {"chat_template_kwargs": chat_template_kwargs, "tools": tools}
         values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         for name, value in values.items():
             if any(text for text, _ in pairs):
                 raise ValueError(f"`{name}` is for conversations, but a prompt is a string, which has no chat template")
-            values[name] = json.loads(_json(f"`{name}` is {value!r}, which is not JSON", value))
+            values[name] = json.loads(_json(f"`{name}` is {reprlib.repr(value)}, which is not JSON", value))
         options = {
             "max_new_tokens": check_integer("max_new_tokens", max_new_tokens, 0, 1 << 20),
             "temperature": check_number("temperature", temperature),
@@ -221,19 +221,19 @@ def _listed(item: Any) -> Any:
 def _prompt(prompt: str | Messages) -> tuple[str, list[dict[str, Any]]]:
     """Returns a prompt as text and as messages; one of them is empty."""
     if isinstance(prompt, str):
-        _json(f"the prompt {prompt!r} is not Unicode", prompt)
+        _json(f"the prompt {reprlib.repr(prompt)} is not Unicode", prompt)
         return prompt, []
     if isinstance(prompt, np.ndarray):
         # Rows of tables read from Parquet files contain arrays.
         prompt = prompt.tolist()
     messages = [message for message in prompt if isinstance(message, Mapping)] if isinstance(prompt, Sequence) else []
     if not messages or len(messages) != len(prompt):
-        raise ValueError(f"the prompt {prompt!r} is neither a string nor a list of messages")
+        raise ValueError(f"the prompt {reprlib.repr(prompt)} is neither a string nor a list of messages")
     for message in messages:
         # A message of the assistant may only call tools.
         has_content = "content" in message or message.get("role") == "assistant"
         if not isinstance(message.get("role"), str) or not has_content:
-            raise ValueError(f"the message {message!r} of a prompt must have a `role`, a string, and a `content`")
+            raise ValueError(f"the message {reprlib.repr(message)} of a prompt must have a `role`, a string, and a `content`")
     plain = [
         json.loads(_json(f"the message {reprlib.repr(dict(message))} of a prompt is not JSON", dict(message)))
         for message in messages
@@ -322,7 +322,7 @@ class Judge:
             own = {key: list(values) for key, values in columns.items()}
             rewards = function(prompts=list(given), completions=list(answers), **own)
             if not _is_list(rewards):
-                raise ValueError(f"{name} returned {rewards!r}, but must return a list: a reward for each completion")
+                raise ValueError(f"{name} returned {reprlib.repr(rewards)}, but must return a list: a reward for each completion")
             rewards = list(rewards)
             if len(rewards) != len(completions):
                 raise ValueError(
@@ -369,8 +369,13 @@ def _records(name: str, task: Iterable[PromptLike]) -> list[dict[str, Any]]:
             f"`{name}` is a table, a {type(task).__name__}, but must be a list of prompts: give the rows, in pandas "
             'table.to_dict("records")'
         )
+    if isinstance(task, Mapping):
+        raise ValueError(
+            f"`{name}` is a dict of columns, but must be a list of prompts: give the rows, "
+            "[dict(zip(columns, row)) for row in zip(*columns.values())]"
+        )
     if not _is_list(task):
-        raise ValueError(f"`{name}` is {task!r}, but must be a list of prompts")
+        raise ValueError(f"`{name}` is {reprlib.repr(task)}, but must be a list of prompts")
     records = [_record(item) for item in task]
     if not records:
         raise ValueError(f"`{name}` is empty, but must have a prompt or more")

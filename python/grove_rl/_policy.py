@@ -114,9 +114,15 @@ class Policy:
             ValueError: If observations have another shape, are not finite numbers, are so large that logits are not
                 finite, or are another number than the memory of the last call is of.
         """
+        logits, self._memory = self._step(obs)
+        return logits
+
+    def _step(self, obs: Any) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Returns logits as :meth:`logits`, and the memory after the step."""
         if self._encoding is not None:
             obs = self._encoding.encode_batch(obs)
-        check_unmasked("an observation", obs)
+        for part in obs if isinstance(obs, list | tuple) else [obs]:
+            check_unmasked("an observation", part)
         obs = np.asarray(obs)
         if obs.dtype.kind not in NUMBERS:
             raise ValueError(f"observations have the type {obs.dtype}, but must be numbers")
@@ -139,8 +145,7 @@ class Policy:
         self._native.compute_logits(obs, memory, logits)
         if not np.isfinite(logits).all():
             raise ValueError("an observation holds a number so large that the logits are not finite")
-        self._memory = memory
-        return logits
+        return logits, memory
 
     def __call__(
         self, obs: Any, *, deterministic: bool = True, action_mask: ArrayLike | None = None
@@ -156,10 +161,13 @@ class Policy:
             action_mask: 1 for legal actions, else 0.
         """
         single = self._is_single(obs)
-        logits: NDArray[Any] = self.logits([obs] if single else obs)
+        logits: NDArray[Any]
+        logits, memory = self._step([obs] if single else obs)
         if action_mask is not None:
             check_unmasked("`action_mask`", action_mask)
             mask = np.atleast_2d(action_mask)
+            if mask.dtype.kind not in NUMBERS:
+                raise ValueError(f"`action_mask` has the type {mask.dtype}, but must be 1 for legal actions, else 0")
             if mask.shape != logits.shape:
                 raise ValueError(f"`action_mask` has shape {mask.shape}, but must have shape {logits.shape}")
             if not (mask > 0).any(axis=1).all():
@@ -169,6 +177,8 @@ class Policy:
             # The maximum of logits with Gumbel noise is a draw from their softmax.
             logits = logits + self._rng.gumbel(size=logits.shape)
         actions: Any = logits.argmax(axis=1)
+        # A call that is refused leaves the memory as it was.
+        self._memory = memory
         if self._encoding is not None:
             return self._encoding.decode(int(actions[0]) if single else actions)
         return actions[0] if single else actions

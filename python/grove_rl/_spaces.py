@@ -308,7 +308,8 @@ def _batch_size(space: spaces.Space[Any], obs: Any) -> int | None:
         fits = isinstance(obs, tuple) and all(isinstance(own, kind) for own in obs)
         sizes = {len(obs)} if fits else set()
     else:
-        fits = isinstance(obs, np.ndarray) and obs.ndim > 0 and obs.shape[1:] == space.shape
+        # Arrays of NumPy, PyTorch and others.
+        fits = hasattr(obs, "__dlpack__") and obs.ndim > 0 and tuple(obs.shape[1:]) == space.shape
         sizes = {len(obs)} if fits else set()
     return sizes.pop() if len(sizes) == 1 else None
 

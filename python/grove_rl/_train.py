@@ -123,7 +123,7 @@ def train(
     if callback is not None and not callable(callback):
         raise ValueError(f"`callback` is {callback!r}, but must be a function of a record")
     for name, path in (("run_dir", run_dir), ("model", model)):
-        if path is not None and not os.fspath(path):
+        if path is not None and (not os.fspath(path) or isinstance(os.fspath(path), bytes)):
             raise ValueError(f"`{name}` is {path!r}, but must name a folder")
         if path is not None and not _is_unicode(os.fspath(path)):
             raise ValueError(f"`{name}` is {path!r}, but must be Unicode")

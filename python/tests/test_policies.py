@@ -199,8 +199,18 @@ def test_a_policy_forgets_and_remembers_nothing_unasked() -> None:
             policy(given)
     with pytest.raises(ValueError, match="an observation holds a number so large that the logits are not finite"):
         policy(obs + 3e38)
+    mask = np.ones((3, policy.num_actions))
+    for wrong, words in [(mask * 0, "allows no action"), (mask[:, 1:], "has shape"), (mask.astype(str), "has the type <U")]:
+        with pytest.raises(ValueError, match=f"`action_mask` {words}"):
+            policy(obs, action_mask=wrong)
+    hidden = np.ma.array(obs[0], mask=np.arange(len(obs[0])) == 0)
+    for given in ([hidden] * 3, np.ma.array([hidden] * 3)):
+        with pytest.raises(ValueError, match="an observation has a masked number"):
+            policy(given)
     assert policy._memory is memory and np.isfinite(memory).all()
     policy.reset()
+    with pytest.raises(ValueError, match="an observation has a masked number"):
+        policy(hidden)
     assert policy(obs[:2]).shape == (2,)
 
 

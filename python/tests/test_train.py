@@ -140,6 +140,8 @@ def test_processes_start_afresh(monkeypatch: pytest.MonkeyPatch) -> None:
     lock = threading.Lock()
     with pytest.raises(ValueError, match="`num_processes` needs functions that can be pickled .*TypeError"):
         grove_rl.train(lambda: (Fresh(), lock)[0], num_processes=2, **few)
+    with pytest.raises(ValueError, match="but <function .* cannot"):
+        grove_rl.train([Fresh] * 7 + [lambda: (Fresh(), lock)[0]], num_processes=2, **few | {"num_groups": 2, "group_size": 4})
 
 
 def test_processes_of_two_threads_leave_the_main_module_in_its_place() -> None:
@@ -162,9 +164,9 @@ def test_processes_of_two_threads_leave_the_main_module_in_its_place() -> None:
     assert sys.modules["__main__"] is main
 
 
-def run_script(text: str, **options: Any) -> subprocess.CompletedProcess:
+def run_script(script: str, **options: Any) -> subprocess.CompletedProcess:
     """Runs a script that may import this file."""
-    Path("script.py").write_text(text)
+    Path("script.py").write_text(script)
     folders = filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(folders)}
     return subprocess.run([sys.executable, "script.py"], env=environment, timeout=300, **options)
