@@ -249,7 +249,7 @@ impl Session<'_> {
         // Once the first file exists, an interrupted run is saved.
         let interrupt = Interrupt::listen(Some(INTERRUPT_ANSWER))?;
         if self.args.stop_with_stdin {
-            interrupt.follow_stdin();
+            interrupt.follow_stdin()?;
         }
         let mut outputs = RunOutputs::open(self, run, chosen, settings)?;
         if let Some(outputs) = &outputs {
