@@ -8,12 +8,13 @@
 use super::error::{io_error, malformed_error};
 use super::shards::{FileContents, serialize_shard};
 use super::{DatasetError, MANIFEST_FILE, Manifest, ShardedSteps, StepColumns};
-use crate::disk::{self, input};
+use crate::disk::{self, PendingFile, input};
 use memmap2::Mmap;
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 use std::collections::HashSet;
-use std::fs;
+use std::fs::{self, TryLockError};
+use std::iter;
 use std::path::{Path, PathBuf};
 
 /// Size of a block of a shard that has its own digest.
@@ -107,11 +108,13 @@ impl Dataset {
 }
 
 /// Writer for a new dataset. The manifest is written last, so an incomplete dataset is not valid; its files are removed
-/// if the writer is dropped before it is finished.
+/// if the writer is dropped before it is finished or, if the process is killed, by the next writer in the folder.
 #[derive(Debug)]
 pub struct DatasetWriter {
     folder: PathBuf,
     manifest: Manifest,
+    /// The file of the manifest, locked while the dataset is written; `None` in the end.
+    manifest_file: Option<PendingFile>,
     is_finished: bool,
 }
 
@@ -119,15 +122,21 @@ impl DatasetWriter {
     /// Creates the folder for a dataset with this manifest, whose names of shards are ignored.
     ///
     /// # Errors
-    /// If the folder is not empty or cannot be created.
+    /// If the folder cannot be created, or has other files than those of a writer that was killed.
     pub fn create(folder: &Path, manifest: Manifest) -> Result<Self, DatasetError> {
         let (shards, held_out) = (Vec::new(), Vec::new());
         let manifest = Manifest { shards, held_out, ..manifest };
         fs::create_dir_all(folder).map_err(io_error("create", folder))?;
+        remove_incomplete(folder)?;
         if fs::read_dir(folder).map_err(io_error("read", folder))?.next().is_some() {
             return Err(DatasetError::Occupied(folder.to_path_buf()));
         }
-        Ok(Self { folder: folder.to_path_buf(), manifest, is_finished: false })
+        let path = folder.join(MANIFEST_FILE);
+        let file = PendingFile::create_output(&path).map_err(io_error("write", &path))?;
+        // A file system without locks only lacks the refusal of a second writer.
+        let _ = file.file.try_lock();
+        let (folder, manifest_file) = (folder.to_path_buf(), Some(file));
+        Ok(Self { folder, manifest, manifest_file, is_finished: false })
     }
 
     /// Writes whole episodes as a new shard.
@@ -165,9 +174,11 @@ impl DatasetWriter {
     pub fn finish(mut self) -> Result<(), DatasetError> {
         let path = self.folder.join(MANIFEST_FILE);
         let text = serde_json::to_string_pretty(&self.manifest).expect("a manifest is plain data");
-        fs::write(&path, text + "\n").map_err(io_error("write", &path))?;
-        self.is_finished = true;
-        Ok(())
+        let mut file = self.manifest_file.take().expect("taken only here");
+        let written = disk::write(&mut file.file, (text + "\n").as_bytes());
+        let written = written.and_then(|()| file.finish());
+        self.is_finished = written.is_ok();
+        written.map_err(io_error("write", &path))
     }
 }
 
@@ -177,11 +188,29 @@ impl Drop for DatasetWriter {
             return;
         }
         // The folder must be empty for the next attempt. The last shard may be a part of one.
-        let shards = (0..=self.num_shards()).map(shard_name);
+        let shards = (0..=self.num_shards()).rev().map(shard_name);
         for name in shards.chain([MANIFEST_FILE.to_string()]) {
             let _ = fs::remove_file(self.folder.join(name));
         }
     }
+}
+
+/// Removes the dataset that a killed process has left incomplete in a folder, if there is nothing else: the file that was
+/// to become its manifest, and its shards.
+fn remove_incomplete(folder: &Path) -> Result<(), DatasetError> {
+    let manifest = PendingFile::path_for(&folder.join(MANIFEST_FILE)).expect("it has a name");
+    let Ok(file) = disk::open_no_follow(&manifest) else { return Ok(()) };
+    let is_in_use = matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
+    drop(file);
+    let shards = (0..).map(|index| folder.join(shard_name(index))).take_while(|it| it.is_file());
+    let remains: Vec<PathBuf> = iter::once(manifest).chain(shards).collect();
+    let count = fs::read_dir(folder).map_err(io_error("read", folder))?.count();
+    if is_in_use || count > remains.len() {
+        return Ok(());
+    }
+    // The first one tells what they are.
+    let mut remains = remains.iter().rev();
+    remains.try_for_each(|path| disk::remove_file(path).map_err(io_error("remove", path)))
 }
 
 fn shard_name(index: usize) -> String {
@@ -199,9 +228,34 @@ mod tests {
         let mut writer = DatasetWriter::create(folder.path(), Manifest::new("catch")).unwrap();
         writer.write(&columns()).unwrap();
         writer.write_held_out(&columns()).unwrap();
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+        let names = || fs::read_dir(folder.path()).unwrap().count();
+        assert_eq!(names(), 3);
+        let other = DatasetWriter::create(folder.path(), Manifest::new("catch")).unwrap_err();
+        assert!(matches!(other, DatasetError::Occupied(_)), "{other}");
+        assert_eq!(names(), 3, "they are still written");
         drop(writer);
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+        assert_eq!(names(), 0);
+    }
+
+    #[test]
+    fn what_a_killed_writer_has_left_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let names = [".manifest.json.tmp", "00000.safetensors", "00001.safetensors"];
+        let paths = names.map(|name| folder.path().join(name));
+        paths.iter().for_each(|path| fs::write(path, "a part").unwrap());
+        let create = || DatasetWriter::create(folder.path(), Manifest::new("catch"));
+        let note = folder.path().join("notes.txt");
+        fs::write(&note, "of the user").unwrap();
+        assert!(matches!(create(), Err(DatasetError::Occupied(_))));
+        assert!(paths.iter().all(|path| path.is_file()), "the folder is not Grove's alone");
+        fs::remove_file(note).unwrap();
+        let mut writer = create().unwrap();
+        writer.write(&columns()).unwrap();
+        writer.finish().unwrap();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+        assert_eq!(Dataset::open(folder.path()).unwrap().manifest().shards, names[1..2]);
+        fs::remove_file(folder.path().join(MANIFEST_FILE)).unwrap();
+        assert!(matches!(create(), Err(DatasetError::Occupied(_))), "shards of another program");
     }
 
     #[test]

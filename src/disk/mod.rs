@@ -19,6 +19,9 @@ pub use folder::{
     FolderError, ReplacementPaths, recover_replacement, replace_folder, replacement_paths,
 };
 
+/// Maximum number of links in a row, as on Linux.
+const MAX_LINKS: u32 = 40;
+
 /// SHA-256 of some bytes, hexadecimal.
 pub fn sha256(bytes: impl AsRef<[u8]>) -> String {
     format_hexadecimal(&Sha256::digest(bytes))
@@ -142,6 +145,11 @@ impl AppendFile {
         Ok(Self { path: path.to_path_buf(), file: Some(open_append(path)?) })
     }
 
+    /// Whether the file is still at its path: another program may have removed it, or replaced it by its own.
+    pub fn is_in_place(&self) -> bool {
+        self.file.as_ref().is_none_or(|file| is_at(file, &self.path))
+    }
+
     /// Appends some bytes.
     pub fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         match &mut self.file {
@@ -169,6 +177,7 @@ impl AppendFile {
 
 /// A new file, named `.NAME.tmp` until it is complete and replaces its target, so that a full disk leaves the old one
 /// unchanged. Dropping it before removes it; the remains of a killed process are replaced by the next one.
+#[derive(Debug)]
 pub struct PendingFile {
     /// The file, to be written.
     pub file: File,
@@ -179,8 +188,13 @@ pub struct PendingFile {
 }
 
 impl PendingFile {
+    /// Path of the file until it replaces `target`; `None` if `target` has no file name.
+    pub fn path_for(target: &Path) -> Option<PathBuf> {
+        folder::hidden_path(target, ".tmp")
+    }
+
     fn create(target: &Path) -> io::Result<Self> {
-        let path = folder::hidden_path(target, ".tmp").ok_or(ErrorKind::InvalidInput)?;
+        let path = Self::path_for(target).ok_or(ErrorKind::InvalidInput)?;
         match remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
             _ => pass_fault_point()?,
@@ -189,10 +203,11 @@ impl PendingFile {
         Ok(Self { file, path, target: target.to_path_buf(), is_finished: false })
     }
 
-    /// Creates the file for an output that a user requested. An existing file must be writable; it is replaced
-    /// where links lead to it, and its permissions are kept.
+    /// Creates the file for an output that a user requested, where links lead. An existing file must be writable, and its
+    /// permissions are kept.
     pub fn create_output(target: &Path) -> io::Result<Self> {
         if !target.exists() {
+            let target = &follow_links(target);
             let is_missing = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.exists();
             return match target.parent().filter(is_missing) {
                 Some(folder) => Err(io::Error::new(
@@ -213,9 +228,7 @@ impl PendingFile {
 
     /// Whether the file is still at its path: another process that writes to the same target replaces it by its own.
     fn is_in_place(&self) -> bool {
-        self.file
-            .metadata()
-            .is_ok_and(|ours| file_id(&self.path).is_ok_and(|id| id == id_of(&ours)))
+        is_at(&self.file, &self.path)
     }
 
     /// Moves the file to its target.
@@ -237,6 +250,21 @@ impl Drop for PendingFile {
             let _ = remove_file(&self.path);
         }
     }
+}
+
+/// Follows links in place of a file that may not exist.
+fn follow_links(path: &Path) -> PathBuf {
+    let mut path = path.to_path_buf();
+    for _ in 0..MAX_LINKS {
+        let Ok(next) = fs::read_link(&path) else { break };
+        path = path.with_file_name(next);
+    }
+    path
+}
+
+/// Whether an open file is the one at `path`.
+fn is_at(file: &File, path: &Path) -> bool {
+    file.metadata().is_ok_and(|ours| file_id(path).is_ok_and(|id| id == id_of(&ours)))
 }
 
 /// Identifies the file at a path, as long as it exists; all files are alike where the system tells no numbers.
@@ -397,11 +425,18 @@ mod tests {
         let [path, link] = ["own", "link"].map(|name| folder.path().join(name));
         fs::write(&path, "old").unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
-        symlink(&path, &link).unwrap();
+        // The first link leads by way of another, and relatively.
+        let through = folder.path().join("through");
+        symlink("through", &link).unwrap();
+        symlink(&path, &through).unwrap();
         write_output(&link, |file| file.write_all(b"new")).unwrap();
-        assert!(link.is_symlink());
+        assert!(link.is_symlink() && through.is_symlink());
         assert_eq!(fs::read_to_string(&path).unwrap(), "new");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
+        fs::remove_file(&path).unwrap();
+        write_output(&link, |file| file.write_all(b"newer")).unwrap();
+        assert!(link.is_symlink() && through.is_symlink());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "newer");
         write_output(Path::new("/dev/null"), |file| file.write_all(b"new")).unwrap();
         assert!(!Path::new("/dev/null").is_file());
     }

@@ -53,6 +53,11 @@ impl JsonLines {
         Ok(Self { file: AppendFile::open(path).map_err(records_error(path, "written"))? })
     }
 
+    /// Whether the file is still at its path: another program may have removed it, or replaced it by its own.
+    pub fn is_in_place(&self) -> bool {
+        self.file.is_in_place()
+    }
+
     /// Appends a record.
     ///
     /// # Errors

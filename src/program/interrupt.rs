@@ -75,6 +75,11 @@ impl Interrupt {
                 Signal::Second => std::process::exit(INTERRUPTED_STATUS),
             }
         })
+        .map_err(|error| match error {
+            // Its own text hides the cause.
+            ctrlc::Error::System(cause) => anyhow::Error::new(cause),
+            error => error.into(),
+        })
         .context("cannot listen for Ctrl-C")?;
         #[cfg(unix)]
         ignore_signals(&ignored);
@@ -83,9 +88,9 @@ impl Interrupt {
 
     /// Treats the end of stdin as Ctrl-C, unless a signal has arrived already: the parent process asks for a stop, or
     /// was killed.
-    pub fn follow_stdin(&self) {
+    pub fn follow_stdin(&self) -> Result<()> {
         let listener = self.clone();
-        std::thread::spawn(move || {
+        let follower = std::thread::Builder::new().spawn(move || {
             let _ = io::copy(&mut io::stdin(), &mut io::sink());
             std::thread::sleep(DUPLICATE_TIME);
             let signal = listener.state().receive(Instant::now());
@@ -93,6 +98,7 @@ impl Interrupt {
                 listener.handle_first_signal();
             }
         });
+        follower.map(drop).context("cannot listen to stdin")
     }
 
     /// Wakes the threads that wait for a signal, and prints the answer on a thread of its own: while nobody reads a

@@ -6,6 +6,7 @@
 use super::args::{RunArgs, TrainArgs, VerifierArgs};
 use super::interrupt::{INTERRUPTED_STATUS, Interrupt};
 use super::progress::RunBoard;
+use super::ranks::PROCESS_LIMIT_ADVICE;
 use super::text::device::device_name;
 use crate::device;
 use crate::run::pluralize;
@@ -153,11 +154,18 @@ struct RunningJobs<'a> {
 
 impl RunningJobs<'_> {
     fn start(&mut self, job: usize, argv: &[OsString], threads: usize) -> Result<()> {
+        let (started, children) = mpsc::channel::<Child>();
+        let ended = self.sender.clone();
+        // Before the process, which nothing would wait for otherwise.
+        let waiter = std::thread::Builder::new().spawn(move || {
+            if let Ok(child) = children.recv() {
+                let _ = ended.send((job, child.wait_with_output()));
+            }
+        });
+        waiter.map_err(cannot_start)?;
         let mut child = start_process(self.start_command, argv, threads)?;
-        let stdin = child.stdin.take();
-        self.processes.insert(job, (child.id(), stdin));
-        let sender = self.sender.clone();
-        std::thread::spawn(move || sender.send((job, child.wait_with_output())));
+        self.processes.insert(job, (child.id(), child.stdin.take()));
+        let _ = started.send(child);
         Ok(())
     }
 
@@ -180,9 +188,11 @@ fn show_warnings(output: &Output, shown: &mut HashSet<String>, board: &RunBoard)
 }
 
 /// The file of this process's program or, if it was replaced or removed meanwhile, as by an update, what Linux keeps of
-/// it while the process runs.
+/// it while the process runs. Without `/proc`, as the command line names it.
 fn program_file() -> io::Result<PathBuf> {
-    let (path, kept) = (std::env::current_exe()?, Path::new("/proc/self/exe"));
+    let called = |error| std::env::args_os().next().map(PathBuf::from).ok_or(error);
+    let path = std::env::current_exe().or_else(called)?;
+    let kept = Path::new("/proc/self/exe");
     Ok(if path.exists() || !kept.exists() { path } else { kept.to_path_buf() })
 }
 
@@ -200,7 +210,14 @@ fn start_process(start_command: &[OsString], argv: &[OsString], threads: usize) 
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    command.spawn().context("cannot start a run")
+    command.spawn().map_err(cannot_start)
+}
+
+/// The error of a run whose process, or the thread that waits for it, cannot be started.
+fn cannot_start(cause: io::Error) -> anyhow::Error {
+    let is_limit = cause.kind() == io::ErrorKind::WouldBlock;
+    let advice = if is_limit { format!("; {PROCESS_LIMIT_ADVICE}") } else { String::new() };
+    anyhow!("cannot start a run: {cause}{advice}")
 }
 
 /// Reads the JSON printed by a run, or its error. If a signal ended a run before it listened for signals, the report

@@ -30,13 +30,31 @@ pub fn canonical_path(path: &Path) -> Result<String> {
 
 /// Quotes a path for a shell, if needed.
 pub fn quote_path(path: &Path) -> String {
-    let text = path.display().to_string();
+    let Some(text) = path.to_str() else { return quote_bytes(path.as_os_str().as_encoded_bytes()) };
     if text.starts_with('-') {
         // Prevents it from being taken for an option.
         quote_word(&format!("./{text}"))
     } else {
-        quote_word(&text)
+        quote_word(text)
     }
+}
+
+/// Quotes bytes for a shell with escapes, as bash and zsh know them.
+fn quote_bytes(bytes: &[u8]) -> String {
+    let escape = |byte: &u8| match byte {
+        b'\'' | b'\\' => format!("\\{}", char::from(*byte)),
+        b' '..=b'~' => char::from(*byte).to_string(),
+        _ => format!("\\x{byte:02x}"),
+    };
+    let start = if bytes.starts_with(b"-") { "./" } else { "" };
+    format!("$'{start}{}'", bytes.iter().map(escape).collect::<String>())
+}
+
+/// Arguments of `grove train` that resume the run in a folder, for a shell. A path that is not UTF-8 is only taken as the
+/// value of an option.
+pub fn resume_arguments(folder: &Path) -> String {
+    let option = if folder.to_str().is_some() { "" } else { " --run-dir" };
+    format!("--resume{option} {}", quote_path(folder))
 }
 
 /// Quotes a word for a shell, if needed.
@@ -66,6 +84,16 @@ mod tests {
         assert!(
             canonical_path(Path::new("none")).unwrap_err().to_string().contains("cannot find none")
         );
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn the_command_that_resumes_a_run_names_any_folder() {
+        use std::os::unix::ffi::OsStrExt;
+        let arguments = |bytes| resume_arguments(Path::new(std::ffi::OsStr::from_bytes(bytes)));
+        assert_eq!(arguments(b"a run"), "--resume 'a run'");
+        assert_eq!(arguments(b"it's\n\xff"), r"--resume --run-dir $'it\'s\x0a\xff'");
+        assert_eq!(arguments(b"-\xff"), r"--resume --run-dir $'./-\xff'");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use super::output;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread::{self, Builder};
 use std::time::Duration;
 
 /// Delay before a note.
@@ -36,8 +37,9 @@ fn show_note(note: &str, delay: Duration, done: &Receiver<()>) {
     bar.set_style(style.expect("the template is valid"));
     bar.set_elapsed(delay);
     bar.set_message(note.to_string());
-    bar.enable_steady_tick(REDRAW_INTERVAL);
-    let _ = done.recv();
+    while done.recv_timeout(REDRAW_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+        bar.tick();
+    }
     bar.finish_and_clear();
 }
 
@@ -48,13 +50,15 @@ fn notify_if_slow<T>(
     notify: impl FnOnce(&Receiver<()>) + Send,
     work: impl FnOnce() -> T,
 ) -> T {
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         let (done, waiting) = channel::<()>();
-        scope.spawn(move || {
+        let wait = move || {
             if waiting.recv_timeout(delay) == Err(RecvTimeoutError::Timeout) {
                 notify(&waiting);
             }
-        });
+        };
+        // Without a thread there is no note.
+        let _ = Builder::new().spawn_scoped(scope, wait);
         let result = work();
         drop(done);
         result

@@ -21,6 +21,10 @@ use std::time::Duration;
 /// Error for `--dry-run` with more than one rank.
 const DRY_RUN_ERROR: &str = "--dry-run is for one rank: name one device, and start one process";
 
+/// Advice where the system starts no more threads or processes.
+pub const PROCESS_LIMIT_ADVICE: &str =
+    "lower --threads, or raise the limit on processes (ulimit -u, or that of the container)";
+
 /// A rank of a run in this process.
 pub struct Rank {
     pub team: Team,
@@ -305,7 +309,9 @@ pub fn start_thread_pool(threads: Option<u32>) -> Result<()> {
     if let Some(threads) = threads.map(|threads| threads as usize).or_else(mpi::default_threads) {
         pool = pool.num_threads(threads);
     }
-    pool.build_global().context("cannot start the thread pool")
+    // The error's own source would repeat its text.
+    pool.build_global()
+        .map_err(|error| anyhow!("cannot start the thread pool: {error}; {PROCESS_LIMIT_ADVICE}"))
 }
 
 /// Prints an error, and ends the other processes of the run, which would wait in vain.

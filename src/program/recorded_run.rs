@@ -7,7 +7,7 @@ use super::text::device::default_precision;
 use crate::disk::input;
 use crate::env::{Env, HostGame};
 use crate::metrics::{EvaluationRecord, IterationRecord};
-use crate::run::{RunError, RunFolder, Schedule};
+use crate::run::{CONFIG, METRICS, RunError, RunFolder, Schedule};
 use crate::schema::range::is_long;
 use crate::settings::overlay::last_part;
 use crate::settings::{
@@ -15,7 +15,7 @@ use crate::settings::{
 };
 use crate::task::{self, TaskError};
 use crate::trainer::BestEvaluation;
-use crate::trainer::text::{join_language_settings, split_language_settings};
+use crate::trainer::text::{join_language_settings, read_settings, split_language_settings};
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -67,9 +67,11 @@ impl RecordedRun {
     pub fn read(path: &Path) -> Result<Self> {
         let folder = RunFolder::find(path)?;
         let file = folder.config_path();
-        let text = input::read_description(&file);
-        let text = text.with_context(|| format!("cannot read {}", file.display()))?;
-        let settings = overlay::parse(&file.display().to_string(), &text)?;
+        let text = input::allow_missing(input::read_description(&file));
+        let settings = match text.with_context(|| format!("cannot read {}", file.display()))? {
+            Some(text) => overlay::parse(&file.display().to_string(), &text)?,
+            None => read_settings(&folder.load_latest()?.checkpoint)?,
+        };
         let records = folder.read_records()?;
         let last = records.last().map_or(0, |record| record.iteration);
         Ok(Self {
@@ -311,12 +313,12 @@ pub fn read_runs(paths: &[PathBuf]) -> Result<Vec<RecordedRun>> {
     Ok(runs)
 }
 
-/// Whether a folder is a run directory, or cannot be inspected.
+/// Whether a folder is a run directory, though its settings may be missing, or cannot be inspected.
 fn is_run(path: &Path) -> bool {
-    match path.join(crate::run::CONFIG).metadata() {
+    [CONFIG, METRICS].iter().any(|name| match path.join(name).metadata() {
         Ok(found) => found.is_file(),
         Err(error) => error.kind() == ErrorKind::PermissionDenied,
-    }
+    })
 }
 
 /// Lists the paths in a folder, sorted by name.

@@ -53,6 +53,7 @@ pub fn run(games: &Games, args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> 
     let outcome =
         run_side_by_side(&games.start_command, concurrency, &jobs, &interrupt, &board, on_end);
     drop(board);
+    failed.sort_unstable();
     let has_begun = |(i, seed): &(usize, &u64)| reports[*i].is_some() || failed.contains(seed);
     let not_begun = seeds.iter().enumerate().filter(|seed| !has_begun(seed));
     let not_begun: Vec<u64> = not_begun.map(|(_, seed)| *seed).collect();
@@ -63,8 +64,10 @@ pub fn run(games: &Games, args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> 
         (Ok(()), 0) if remaining.is_none() => return print_summary(runs, args.run.json),
         (Ok(()), 0) => bail!("interrupted; {}", remaining.unwrap_or_default()),
         (Ok(()), count) => format!(
-            "{count} of {} failed; a run that has a checkpoint is continued by `grove train --resume RUN`",
-            pluralize(seeds.len(), "run")
+            "{count} of {} failed, of the seeds {}; a run that has a checkpoint is continued by `grove train --resume \
+             RUN`, and another begun again by --seeds",
+            pluralize(seeds.len(), "run"),
+            join_seeds(&failed)
         ),
     };
     if !runs.is_empty() {
@@ -89,14 +92,18 @@ fn describe_end(seed: u64, report: &Result<Value>) -> String {
 fn describe_remaining_work(runs: &[Value], not_begun: &[u64]) -> Option<String> {
     let interrupted = runs.iter().filter(|report| report["interrupted"] == true);
     let interrupted: Vec<String> = interrupted.map(run_path).collect();
-    let not_begun: Vec<String> = not_begun.iter().map(u64::to_string).collect();
     let parts = [
         (interrupted.join(", "), "`grove train --resume RUN` continues: "),
-        (not_begun.join(","), "these have not begun: --seeds "),
+        (join_seeds(not_begun), "these have not begun: --seeds "),
     ];
     let parts = parts.iter().filter(|(names, _)| !names.is_empty());
     let parts: Vec<String> = parts.map(|(names, advice)| format!("{advice}{names}")).collect();
     (!parts.is_empty()).then(|| parts.join("; "))
+}
+
+/// Formats seeds as `--seeds` takes them.
+fn join_seeds(seeds: &[u64]) -> String {
+    seeds.iter().map(u64::to_string).collect::<Vec<_>>().join(",")
 }
 
 /// Formats the command lines of the runs, one for each seed.

@@ -4,7 +4,7 @@ use super::args::RunArgs;
 use super::games::{Games, PendingLock, SavedRun};
 use super::interrupt::Interrupt;
 use super::output::{eprint_line, print_json, print_result};
-use super::paths::quote_path;
+use super::paths::{quote_path, resume_arguments};
 use super::progress::ProgressLine;
 use super::progress_note::{with_note, with_note_if};
 use super::ranks;
@@ -242,7 +242,7 @@ impl Session<'_> {
         // Once the first file exists, an interrupted run is saved.
         let interrupt = Interrupt::listen(Some(INTERRUPT_ANSWER))?;
         if self.args.stop_with_stdin {
-            interrupt.follow_stdin();
+            interrupt.follow_stdin()?;
         }
         let mut outputs = RunOutputs::open(self, run, chosen, settings)?;
         if let Some(outputs) = &outputs {
@@ -300,11 +300,10 @@ impl Session<'_> {
         folder: &Path,
         next_command: impl FnOnce(&str) -> String,
     ) -> Result<()> {
-        let (RunSummary { end_reason, iteration, .. }, folder) =
-            (report.summary, quote_path(folder));
+        let RunSummary { end_reason, iteration, .. } = report.summary;
         let can_continue = matches!(end_reason, None | Some(EndReason::Seconds));
         if let Some(reason) = describe_early_end(end_reason, &schedule) {
-            let advice = format!(" Continue with `grove train --resume {folder}`.");
+            let advice = format!(" Continue with `grove train {}`.", resume_arguments(folder));
             let advice = if can_continue { &advice } else { "" };
             let iterations = schedule.iterations;
             eprint_line!("{reason} and saved after iteration {iteration} of {iterations}.{advice}");
@@ -314,7 +313,7 @@ impl Session<'_> {
         }
         print_result(report)?;
         if !can_continue {
-            eprint_line!("Next: {}", next_command(&folder));
+            eprint_line!("Next: {}", next_command(&quote_path(folder)));
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use super::args::{RunArgs, TrainArgs, agree_on_subject};
 use super::games::{ConfigurableGame, Games, NewRun, SavedRun};
 use super::output::eprint_line;
-use super::paths::quote_path;
+use super::paths::resume_arguments;
 use super::progress_note::{with_note, with_note_if};
 use super::ranks::{self, Rank};
 use super::recorded_run::{RecordedRun, RunStatus};
@@ -137,8 +137,8 @@ fn find_unfinished_run(games: &Games, args: &RunArgs) -> Result<RunFolder> {
         && RecordedRun::read(newest.path()).is_ok_and(|run| run.status() == RunStatus::Finished);
     if is_over && args.iterations.is_none() && args.set.is_empty() {
         bail!(
-            "no run in runs is unfinished; `grove train --resume {} --iterations N` prolongs the latest",
-            quote_path(newest.path())
+            "no run in runs is unfinished; `grove train {} --iterations N` prolongs the latest",
+            resume_arguments(newest.path())
         );
     }
     Ok(newest)

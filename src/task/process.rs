@@ -68,9 +68,15 @@ impl Process {
         let (line_sender, lines) = mpsc::sync_channel(MAX_UNREAD_LINES);
         let last_stderr_line = Arc::<Mutex<String>>::default();
         let kept = Arc::clone(&last_stderr_line);
-        thread::spawn(move || write_requests(stdin, &request_receiver));
-        thread::spawn(move || forward_lines(stdout, &line_sender));
-        let stderr_reader = thread::spawn(move || keep_last_line(stderr, &kept));
+        let start_threads = || {
+            start_thread(move || write_requests(stdin, &request_receiver))?;
+            start_thread(move || forward_lines(stdout, &line_sender))?;
+            start_thread(move || keep_last_line(stderr, &kept))
+        };
+        let stderr_reader = start_threads().inspect_err(|_| {
+            kill_group(&mut child);
+            let _ = child.wait();
+        })?;
         let requests = Some(requests);
         Ok(Self {
             child,
@@ -248,6 +254,10 @@ fn spawn(command: &mut Command) -> io::Result<Child> {
             started => return started,
         }
     }
+}
+
+fn start_thread(work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    thread::Builder::new().spawn(work)
 }
 
 /// Writes requests to a process until the channel or the pipe is closed.

@@ -50,11 +50,12 @@ impl WindowPrefetcher {
     pub fn read_all_in_background(mut self) -> Self {
         let (send, all_windows) = channel();
         let window_set = self.window_set.clone();
-        thread::spawn(move || {
+        let reader = thread::Builder::new().spawn(move || {
             // The receiver is gone if the run has ended.
             let _ = send.send(window_set.copy_all());
         });
-        self.all_windows = Some(all_windows);
+        // Without a thread the dataset stays streamed.
+        self.all_windows = reader.is_ok().then_some(all_windows);
         self
     }
 

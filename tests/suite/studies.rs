@@ -33,6 +33,10 @@ fn runs_are_listed_with_what_they_changed() {
     let longer = fs::read_to_string(&config).unwrap().replace("iterations = 6", "iterations = 9");
     fs::write(&config, longer).unwrap();
     assert!(stdout(&grove(folder, &["runs"])).contains("interrupted 6/9"));
+    // Without them, those of its checkpoint hold.
+    fs::remove_file(&config).unwrap();
+    assert_eq!(json(folder, &["runs", "--json"])[1], *catch);
+    assert_eq!(json(folder, &["runs", "runs/catch-2", "--json"])[0], *catch);
 }
 
 #[test]

@@ -103,10 +103,10 @@ mod unix {
         if unsafe { libc::tcsetattr(STDIN, libc::TCSANOW, &mode) } != 0 {
             return None;
         }
-        let is_over = Arc::new(AtomicBool::new(false));
+        let guard = RawMode { is_over: Arc::default() };
         let (sender, pressed_keys) = channel();
-        let ended = is_over.clone();
-        std::thread::spawn(move || {
+        let ended = guard.is_over.clone();
+        let reader = std::thread::Builder::new().spawn(move || {
             block_stop_signals();
             while !ended.load(Ordering::Relaxed) {
                 let mut key = 0_u8;
@@ -122,7 +122,8 @@ mod unix {
                 }
             }
         });
-        Some(KeyListener { pressed_keys, _mode: RawMode { is_over } })
+        reader.ok()?;
+        Some(KeyListener { pressed_keys, _mode: guard })
     }
 
     /// Sets the mode again if the terminal is in line mode, as after Ctrl-Z and `fg`.

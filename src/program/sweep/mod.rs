@@ -22,7 +22,7 @@ use crate::run::pluralize;
 use crate::settings::{Precision, overlay};
 use crate::task;
 use crate::trainer::text::{TINY, join_language_settings};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use folder::{claim, is_resumable, lock_runs, output_folder};
 use report::Report;
 use results::{
@@ -294,7 +294,13 @@ impl<'a> Sweep<'a> {
         );
         let result = RunResult { run, score, error };
         let line = serde_json::to_string(&result)? + "\n";
-        disk::write(file, line.as_bytes()).context("cannot write the results")?;
+        disk::write(file, line.as_bytes()).map_err(|error| {
+            let path = self.folder.join(RESULTS_FILE);
+            anyhow!(
+                "cannot write {}: {error}; the same command continues the sweep",
+                path.display()
+            )
+        })?;
         self.results.insert(result);
         Ok(format!("trial {} seed {}: {outcome}  ({settings})", run.trial, run.seed))
     }

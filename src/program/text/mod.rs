@@ -12,7 +12,7 @@ pub use tasks::{open_requested_task, open_task, reopen_task};
 use super::args::{FitArgs, RunArgs, TrainArgs, VerifierArgs, agree_on_subject};
 use super::games::{Games, SavedRun};
 use super::output::eprint_line;
-use super::paths::{canonical_path, quote_path, quote_word, utf8_path};
+use super::paths::{canonical_path, quote_path, quote_word, resume_arguments, utf8_path};
 use super::progress_note::with_note;
 use super::ranks;
 use super::session::{Origin, Session};
@@ -96,8 +96,8 @@ fn find_exported_model(run: PathBuf) -> Result<PathBuf> {
         bail!("the run in {path} has no language model; --from needs a run of one here");
     }
     if let Some(warning) = folder.unfinished_model_warning() {
-        let path = quote_path(folder.path());
-        eprint_line!("warning: {warning}; `grove train --resume {path}` completes it");
+        let arguments = resume_arguments(folder.path());
+        eprint_line!("warning: {warning}; `grove train {arguments}` completes it");
     }
     Ok(folder.model_path())
 }

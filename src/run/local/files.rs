@@ -7,11 +7,12 @@ use super::model_folder;
 use super::{Run, RunError, RunMetadata};
 use crate::checkpoint::{self, Checkpoint};
 use crate::disk::{self, input};
-use crate::metrics::{IterationRecord, JsonLines};
+use crate::metrics::{IterationRecord, JsonLines, RecordsError};
 use crate::settings::CompletionsConfig;
 use crate::text::LanguageModel;
 use crate::track::{Animation, CSV, TENSORBOARD, Trackers};
 use crate::trainer::text::CompletionRecord;
+use std::iter;
 use std::path::PathBuf;
 use toml::Table;
 
@@ -22,6 +23,8 @@ const MEGABYTE: u64 = 1_000_000;
 #[derive(Debug)]
 pub struct RunFiles {
     folder: RunFolder,
+    /// The text of `config.toml`.
+    settings: String,
     metrics: JsonLines,
     completions: Option<JsonLines>,
     /// Maximum size of `completions.jsonl` after a checkpoint, bytes.
@@ -71,10 +74,7 @@ impl RunFiles {
         iteration: u32,
         has_language_model: bool,
     ) -> Result<(Self, Vec<IterationRecord>), RunError> {
-        let metrics = JsonLines::resume(&folder.path().join(METRICS), iteration)?;
-        let completions = has_language_model
-            .then(|| JsonLines::resume(&folder.path().join(COMPLETIONS), iteration))
-            .transpose()?;
+        let (metrics, completions) = open_records(&folder, iteration, has_language_model)?;
         disk::recover_replacement(&folder.model_path(), disk::remove_tree)?;
         if has_language_model {
             // Describes a model other than the one that training will export.
@@ -82,15 +82,23 @@ impl RunFiles {
             let removed = input::allow_missing(disk::remove_file(&card));
             removed.map_err(RunError::file("remove", &card))?;
         }
-        let settings: Table = settings.parse().unwrap_or_default();
         let records = folder.read_records()?;
-        let trackers = Trackers::open(folder.path(), &settings, &records);
-        let section = settings.get("completions").cloned();
+        let table: Table = settings.parse().unwrap_or_default();
+        let trackers = Trackers::open(folder.path(), &table, &records);
+        let section = table.get("completions").cloned();
         let CompletionsConfig { keep } =
             section.and_then(|section| section.try_into().ok()).unwrap_or_default();
         let max_completion_bytes = u64::from(keep) * MEGABYTE;
-        let lock_id = folder.lock_id();
-        let files = Self { folder, metrics, completions, max_completion_bytes, trackers, lock_id };
+        let (lock_id, settings) = (folder.lock_id(), settings.to_string());
+        let files = Self {
+            folder,
+            settings,
+            metrics,
+            completions,
+            max_completion_bytes,
+            trackers,
+            lock_id,
+        };
         Ok((files, records))
     }
 
@@ -116,7 +124,7 @@ impl RunFiles {
         self.folder.write(SPACES, spaces)
     }
 
-    /// Appends the records of an iteration. Returns warnings about trackers that have failed.
+    /// Appends the records of an iteration. Returns warnings about records that are lost, and trackers that have failed.
     ///
     /// # Errors
     /// If they cannot be written.
@@ -125,11 +133,33 @@ impl RunFiles {
         record: &IterationRecord,
         completions: &[CompletionRecord],
     ) -> Result<Vec<String>, RunError> {
+        let mut warnings = self.reopen_replaced_records(record.iteration - 1)?;
         if let Some(file) = self.completions.as_mut().filter(|_| self.max_completion_bytes > 0) {
             file.write_all(completions)?;
         }
         self.metrics.write(record)?;
-        Ok(self.trackers.write(record))
+        warnings.extend(self.trackers.write(record));
+        Ok(warnings)
+    }
+
+    /// Opens the records up to `iteration` again if another program has removed or replaced a file of them, to which
+    /// further ones would be lost. Returns warnings about it.
+    fn reopen_replaced_records(&mut self, iteration: u32) -> Result<Vec<String>, RunError> {
+        let mut files = iter::once(&self.metrics).chain(&self.completions);
+        if files.all(JsonLines::is_in_place) {
+            return Ok(Vec::new());
+        }
+        // In another folder they would be those of another run.
+        self.fail_if_gone(Ok(()))?;
+        (self.metrics, self.completions) =
+            open_records(&self.folder, iteration, self.completions.is_some())?;
+        let replaced = format!(
+            "another program has removed or replaced the records in {} during training; the run continues them",
+            self.folder.path().display()
+        );
+        let num_readable = self.folder.read_records()?.len();
+        let lost = self.lost_records_warnings(num_readable, iteration)?;
+        Ok(iter::once(replaced).chain(lost).collect())
     }
 
     /// Whether a tracker of the run takes animations.
@@ -150,14 +180,14 @@ impl RunFiles {
         Ok(self.completions.as_ref().map_or(Ok(()), JsonLines::sync)?)
     }
 
-    /// Returns the result of a write, or [`RunError::Gone`] if the directory is no longer in its place.
+    /// Returns the result of a write, or [`RunError::Gone`] if the directory is no longer in its place, by its lock or,
+    /// if that was removed, its settings.
     fn fail_if_gone(&self, outcome: Result<(), RunError>) -> Result<(), RunError> {
-        let is_other = self.folder.lock_id().is_some_and(|id| Some(id) != self.lock_id);
-        if self.folder.config_path().exists() && !is_other {
-            outcome
-        } else {
-            Err(RunError::Gone(self.folder.path().to_path_buf()))
-        }
+        let is_here = match self.folder.lock_id() {
+            None => self.folder.config_path().exists(),
+            found => found == self.lock_id,
+        };
+        if is_here { outcome } else { Err(RunError::Gone(self.folder.path().to_path_buf())) }
     }
 
     /// Saves the checkpoint of the best policy so far, after syncing all records.
@@ -195,7 +225,7 @@ impl RunFiles {
     }
 
     /// Saves a checkpoint after syncing all records; removes all but the newest `keep` checkpoints, and the oldest
-    /// completions beyond their limit.
+    /// completions beyond their limit. Settings that are missing in the folder are written again.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -206,7 +236,11 @@ impl RunFiles {
         self.sync()?;
         let store = self.folder.store();
         let saved = store.save(snapshot).and_then(|_| store.prune(keep));
-        self.fail_if_gone(saved.map(drop).map_err(RunError::from))
+        self.fail_if_gone(saved.map(drop).map_err(RunError::from))?;
+        if !self.folder.config_path().exists() {
+            self.folder.write(CONFIG, &self.settings)?;
+        }
+        Ok(())
     }
 
     /// Replaces the exported language model.
@@ -226,6 +260,16 @@ impl RunFiles {
     }
 }
 
+/// Opens the files of records up to `iteration`: metrics and, of a language model, completions.
+fn open_records(
+    folder: &RunFolder,
+    iteration: u32,
+    has_language_model: bool,
+) -> Result<(JsonLines, Option<JsonLines>), RecordsError> {
+    let open = |name| JsonLines::resume(&folder.path().join(name), iteration);
+    Ok((open(METRICS)?, has_language_model.then(|| open(COMPLETIONS)).transpose()?))
+}
+
 /// Removes the files of a run that ended before its first checkpoint, for which a new run in the folder could be
 /// taken.
 fn remove_leftovers(folder: &RunFolder) -> Result<(), RunError> {
@@ -239,6 +283,7 @@ fn remove_leftovers(folder: &RunFolder) -> Result<(), RunError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::local::Event;
     use crate::run::local::events::tests::{create_files, new_run};
     use crate::trainer::text::read_settings;
     use std::fs;
@@ -278,14 +323,46 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
+    fn records_and_settings_that_are_removed_during_training_are_written_again() {
+        let mut run = new_run(4);
+        let (_root, path, mut files, lock) = create_files(&run);
+        let mut events = run.events(Some(&mut files));
+        assert!(matches!(events.next(), Some(Ok(Event::Iteration(_)))));
+        fs::remove_file(path.join(METRICS)).unwrap();
+        fs::remove_file(path.join(CONFIG)).unwrap();
+        let events: Vec<Event> = events.collect::<Result<_, _>>().unwrap();
+        let warnings = events.iter().filter_map(|event| match event {
+            Event::Warning(text) => Some(&text[..]),
+            _ => None,
+        });
+        let [replaced, lost] = warnings.collect::<Vec<_>>()[..] else { panic!("{events:?}") };
+        assert!(replaced.contains("removed or replaced the records in"), "{replaced}");
+        assert!(lost.contains("the records up to 1 are lost"), "{lost}");
+        let iterations = files.folder().read_records().unwrap();
+        let iterations: Vec<u32> = iterations.iter().map(|record| record.iteration).collect();
+        assert_eq!(iterations, [2, 3, 4]);
+        assert!(path.join(CONFIG).is_file());
+        fs::remove_file(path.join(CONFIG)).unwrap();
+        drop((files, lock));
+        // As for a copy without settings.
+        let lock = RunFolder::find(&path).unwrap().lock().unwrap();
+        RunFiles::resume(&lock, &mut run, "seed = 7").unwrap();
+        assert_eq!(lock.folder().read_settings(), "seed = 7".parse().ok());
+    }
+
+    #[cfg(unix)]
+    #[test]
     fn a_run_writes_no_more_where_another_was_begun_in_its_place() {
         let run = new_run(1);
-        let (_root, path, files, _lock) = create_files(&run);
+        let (_root, path, mut files, _lock) = create_files(&run);
         fs::remove_dir_all(&path).unwrap();
         let (other, _other_lock) = RunFiles::create(Some(path.clone()), "run", &run, "").unwrap();
         let snapshot = run.snapshot().unwrap();
         let saved = files.save_best(&snapshot);
         assert!(matches!(saved, Err(RunError::Gone(gone)) if gone == path));
+        let record = IterationRecord { iteration: 1, ..IterationRecord::default() };
+        assert!(matches!(files.write_records(&record, &[]), Err(RunError::Gone(_))));
+        assert!(other.folder().read_records().unwrap().is_empty());
         other.save_best(&snapshot).unwrap();
     }
 

@@ -117,7 +117,7 @@ impl RunFiles {
     }
 
     /// Returns warnings if records up to `iteration` are lost, or are not among the `num_readable` ones.
-    fn lost_records_warnings(
+    pub(super) fn lost_records_warnings(
         &self,
         num_readable: usize,
         iteration: u32,

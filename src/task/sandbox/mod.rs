@@ -181,7 +181,8 @@ impl Sandbox {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            .status()?;
+            .status()
+            .map_err(|e| io::Error::new(e.kind(), format!("`sh` does not start in it: {e}")))?;
         if status.code() == Some(7) { Ok(()) } else { Err(io::Error::other(status.to_string())) }
     }
 
