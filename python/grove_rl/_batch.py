@@ -112,7 +112,7 @@ class Batch:
         self._flat = np.zeros_like(self.obs)
         # Steps of each environment's episode, and the sum of its rewards.
         self._times = [0] * self.num_envs
-        self._returns = np.zeros(self.num_envs, np.float32)
+        self._returns = np.zeros(self.num_envs)
 
     def reset(self) -> None:
         """Starts episodes."""

@@ -199,11 +199,28 @@ def _json(problem: str, value: Any) -> str:
         ValueError: With this problem, if the value is not JSON, or not Unicode.
     """
     try:
+        _check_keys(value)
         text = json.dumps(value, allow_nan=False, ensure_ascii=False, default=_listed)
         text.encode()
     except (TypeError, ValueError) as error:
         raise ValueError(f"{problem}: {error}") from error
     return text
+
+
+def _check_keys(value: Any) -> None:
+    """Checks that the keys of dicts are strings, as which JSON would keep them.
+
+    Raises:
+        TypeError: If one is not.
+    """
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise TypeError(f"the key {reprlib.repr(key)} is not a string")
+            _check_keys(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _check_keys(item)
 
 
 def _listed(item: Any) -> Any:

@@ -317,6 +317,7 @@ def logging(completions: list[str], log_metric: Any, **_: Any) -> list[float]:
         (None, {"task": TASK}, "`reward` is None"),
         (None, {"task": "2+2=", "reward": len}, "`task` is '2.2=', but must be a list of prompts"),
         (None, {"task": Table(), "reward": len}, "`task` is a table, a Table, but must be a list of prompts"),
+        (None, {"task": [TASK[0] | {"meta": {1: "x"}}], "reward": len}, "the column `meta` .* is not JSON: the key 1 is not a string"),
         (None, {"task": {"prompt": ["a"], "solution": ["b"]}, "reward": len}, "`task` is a dict of columns, .*: give the rows"),
         (None, {"task": "a" * 10**6, "reward": len}, r"`task` is 'a{5,20}\.\.\.a{5,20}', but must be a list of prompts"),
         ("catch", {"run_dir": b"x"}, "`run_dir` is b'x', but must name a folder"),

@@ -118,7 +118,7 @@ pub fn play_host_episodes<A: Actor>(
             for (env, result) in results.iter_mut().enumerate() {
                 let HostStepResult { terminated, truncated, .. } = batch.results[env];
                 if terminated || truncated {
-                    let (score, length) = (batch.scores[env].into(), t + 1);
+                    let (score, length) = (batch.scores[env], t + 1);
                     *result = Some(EpisodeResult { score, length });
                 }
             }
@@ -141,7 +141,7 @@ struct Episodes {
     /// Steps of each episode so far: `[num_envs]`.
     times: Vec<u32>,
     /// Sum of the rewards of each episode so far: `[num_envs]`.
-    scores: Vec<f32>,
+    scores: Vec<f64>,
     /// Observations: `[num_envs, num_features]`.
     obs: Vec<f32>,
     /// Actions to take; `None` in idle environments: `[num_envs]`.
@@ -245,10 +245,10 @@ impl Episodes {
                 continue;
             }
             self.times[env] += 1;
-            self.scores[env] += result.reward;
-            let numbers =
-                [("a reward of", result.reward), ("rewards with the sum", self.scores[env])];
-            let is_usable = |x: f32| x.abs() <= MAX_REWARD;
+            let reward = f64::from(result.reward);
+            self.scores[env] += reward;
+            let numbers = [("a reward of", reward), ("rewards with the sum", self.scores[env])];
+            let is_usable = |x: f64| x.abs() <= f64::from(MAX_REWARD);
             if let Some((what, x)) = numbers.into_iter().find(|(_, x)| !is_usable(*x)) {
                 return Err(env_error(format!(
                     "environment {env} gave {what} {x:e}, but it must be a finite number, at most {MAX_REWARD:e} in size"
@@ -286,9 +286,9 @@ impl Episodes {
             trajectory.rewards[slot] = reward;
             trajectory.statuses[slot] = status;
             if let Some(recorded) = trajectory.scores.get_mut(slot) {
-                *recorded = score;
+                *recorded = score as f32;
             }
-            sums.scores += f64::from(score);
+            sums.scores += score;
             sums.episodes += f64::from(status.has_ended());
             sums.rewards += f64::from(reward);
             sums.steps += f64::from(self.actions[env].is_some());

@@ -219,7 +219,7 @@ fn a_rollout_too_large_for_the_device_is_rejected_before_the_run() {
     // Words of catch, and the quantities that are recorded beside its four features, in each step of a game.
     for (engine, numbers) in [(EngineChoice::Auto, 2), (EngineChoice::General, 5)] {
         let mut config = config(engine, GroupStart::Level);
-        config.rollout.num_groups = 1;
+        (config.rollout.num_groups, config.update.num_minibatches) = (1, 1);
         config.rollout.group_size = most / (4 * numbers * config.rollout.num_steps);
         assert_eq!(missing(&config), None);
         config.rollout.group_size += 1;

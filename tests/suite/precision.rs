@@ -160,6 +160,7 @@ fn built_in_networks_learn_to_catch_in_bf16() {
         config.rollout.start = GroupStart::Branch;
         config.rollout.num_groups = 64;
         config.rollout.group_size = 8;
+        config.update.num_minibatches = 4;
         config.optimizer.learning_rate = 1e-2;
         let mut trainer = trainer(&config);
         iterate(&mut trainer, config.iterations);
