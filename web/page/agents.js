@@ -29,6 +29,15 @@ export class Agents {
     if (this.chosenId === id) this.put(file);
   }
 
+  /** Adds an agent from a file, with a number if another one has its name, as that of every run; returns its id. */
+  offerFile(name, file) {
+    const isOther = (id) => this.byId.has(id) && `${this.byId.get(id).file}` !== `${file}`;
+    let label = name;
+    for (let i = 2; isOther(`file ${label}`); i += 1) label = `${name} (${i})`;
+    this.offer(`file ${label}`, `File ${label}`, file);
+    return `file ${label}`;
+  }
+
   withdraw(id) {
     this.byId.delete(id);
     this.showList();

@@ -10,6 +10,10 @@ const FRAME_MS = 300;
 /** Colours of seeds in page.css. */
 const NUM_SEED_COLOURS = 8;
 
+/** Pixels of the page's text unless the visitor has set another size, and of the text on charts beside it. */
+const USUAL_TEXT_PX = 16;
+const CHART_TEXT_PX = 11;
+
 /** Pixels of a curve of a single point. */
 const SINGLE_POINT_PX = 8;
 
@@ -123,6 +127,11 @@ export class Charts {
     this.drawSoon();
   }
 
+  /** The size of the page's text in times of the usual one, cached like the colours. */
+  get textScale() {
+    return (this.cachedTextScale ??= Number.parseFloat(getComputedStyle(document.documentElement).fontSize) / USUAL_TEXT_PX);
+  }
+
   /** A colour of page.css, cached: the query forces a layout of the page. */
   colour(name) {
     if (!this.colours.has(name)) this.colours.set(name, getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim());
@@ -217,10 +226,11 @@ class Chart {
     const room = (differ ? high - low : Math.abs(high) || 1) * 0.06;
     [low, high] = [low - room, high + room];
     this.scale = [low, high];
-    const rows = ticks(low, high, Math.max(2, height / 45));
+    const { textScale } = this.owner;
+    const rows = ticks(low, high, Math.max(2, height / (45 * textScale)));
     const name = (y) => (this.isShort ? formatShort(y) : formatFixed(y, rows.digits));
-    context.font = "11px system-ui, sans-serif";
-    const [left, top, bottom] = [10 + Math.max(...rows.values.map((y) => context.measureText(name(y)).width)), 6, 18];
+    context.font = `${CHART_TEXT_PX * textScale}px system-ui, sans-serif`;
+    const [left, top, bottom] = [10 + Math.max(...rows.values.map((y) => context.measureText(name(y)).width)), 6, 18 * textScale];
     const right = Math.max(8, ...references.map(([player]) => 8 + context.measureText(player).width));
     this.first = points.reduce((least, { x }) => Math.min(least, x), 1);
     this.last = points.reduce((most, { x }) => Math.max(most, x), 0);
@@ -238,14 +248,14 @@ class Chart {
     context.textAlign = "right";
     for (const y of rows.values) {
       strokeLine(context, [left, this.y(y)], [width - right, this.y(y)]);
-      context.fillText(name(y), left - 6, this.y(y) + 4);
+      context.fillText(name(y), left - 6, this.y(y) + 4 * textScale);
     }
-    context.fillText("iteration", width - 1, height - 4);
+    context.fillText("iteration", width - 1, height - 4 * textScale);
     const free = width - context.measureText("iteration").width - 8;
     context.textAlign = "center";
-    for (const x of ticks(this.first, end, Math.max(3, width / 90)).values) {
+    for (const x of ticks(this.first, end, Math.max(3, width / (90 * textScale))).values) {
       const half = context.measureText(`${x}`).width / 2;
-      if (Number.isInteger(x) && this.x(x) + half < free) context.fillText(`${x}`, this.x(x), height - 4);
+      if (Number.isInteger(x) && this.x(x) + half < free) context.fillText(`${x}`, this.x(x), height - 4 * textScale);
     }
     context.textAlign = "left";
     context.strokeStyle = this.owner.colour("mark");
@@ -253,7 +263,7 @@ class Chart {
     let above = -Infinity;
     for (const [player, y] of [...references].sort((a, b) => b[1] - a[1])) {
       strokeLine(context, [left, this.y(y)], [width - right, this.y(y)]);
-      if (this.y(y) - above >= 12) context.fillText(player, width - right + 5, this.y(y) + 4);
+      if (this.y(y) - above >= 12 * textScale) context.fillText(player, width - right + 5, this.y(y) + 4 * textScale);
       above = this.y(y);
     }
     context.setLineDash([]);

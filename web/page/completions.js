@@ -17,6 +17,8 @@ const NUM_SHADES = 7;
 const SHADE_NATS = 0.4;
 /** The length from which on a group of completions takes the full width. */
 const LONG_CHARS = 40;
+/** The letters in the names of a reward's parts, together, from which on it does, too. */
+const LONG_HEADS = 20;
 /** The mark at the end of a completion. */
 const END_MARK = "◂";
 /** The rounding of a score. */
@@ -162,7 +164,8 @@ export class Completions {
     }
     // The newest iteration comes first; its prompts are in their order.
     const list = [...groups.values()].sort(([a], [b]) => b.iteration - a.iteration || a.group - b.group).slice(0, MAX_GROUPS);
-    this.holder.classList.toggle("long", list.flat().some(({ completion, prompt }) => completion.length > LONG_CHARS || prompt.length > LONG_CHARS));
+    const isLong = ({ completion, prompt, rewards }) => completion.length > LONG_CHARS || prompt.length > LONG_CHARS || Object.keys(rewards).join("").length > LONG_HEADS;
+    this.holder.classList.toggle("long", list.flat().some(isLong));
     this.viewObserver.disconnect();
     this.shadesLeft = MAX_SHADED_TOKENS;
     this.holder.replaceChildren(...list.map((group) => this.promptCard(group)));

@@ -55,13 +55,16 @@ export async function isLanguageModel(file) {
 /** Calls `take` with files dropped on the page. */
 export function onDrop(take) {
   const root = document.documentElement;
+  // A text goes into the field that it is dropped on.
+  const hasFiles = (event) => event.dataTransfer.types.includes("Files");
   addEventListener("dragover", (event) => {
-    if (!event.dataTransfer.types.includes("Files")) return;
+    if (!hasFiles(event)) return;
     event.preventDefault();
     root.classList.add("dropping");
   });
   addEventListener("dragleave", (event) => { if (!event.relatedTarget) root.classList.remove("dropping"); });
   addEventListener("drop", (event) => {
+    if (!hasFiles(event)) return;
     event.preventDefault();
     root.classList.remove("dropping");
     if (event.dataTransfer.files.length > 0) take([...event.dataTransfer.files]);
@@ -145,19 +148,21 @@ export function lockRun(name) {
   });
 }
 
-/** Takes the lock by asking the other tabs, where the browser has no locks (plain HTTP): who has it answers. */
+/** Takes the lock by asking the other tabs, where the browser has no locks (plain HTTP): who has it answers, and of
+    those that ask at the same time the one with the smallest number gets it. */
 function askTabs(name) {
   const channel = new BroadcastChannel(name);
   return new Promise((done) => {
     let isHeld = false;
     const timer = setTimeout(() => { isHeld = true; done(() => channel.close()); }, LOCK_ANSWER_MS);
-    channel.onmessage = ({ data }) => {
-      if (data === "wanted" && isHeld) channel.postMessage("held");
-      if (data !== "held" || isHeld) return;
+    const number = Math.random();
+    channel.onmessage = ({ data: { wanted, held } }) => {
+      if (wanted !== undefined && (isHeld || number < wanted)) return channel.postMessage({ held: wanted });
+      if (isHeld || !(wanted < number || held === number)) return;
       clearTimeout(timer);
       channel.close();
       done(undefined);
     };
-    channel.postMessage("wanted");
+    channel.postMessage({ wanted: number });
   });
 }

@@ -65,9 +65,9 @@ export class Lab extends Control {
   }
 
   /** Puts the settings of the game on the stage into the form, as the visitor left them; `references` are the scores of
-      its known players. */
-  setGame(name, references) {
-    Object.assign(this, { stagedGame: name, references });
+      its known players, `rules` its parameters. */
+  setGame(name, references, rules) {
+    Object.assign(this, { stagedGame: name, references, rules });
     if (this.settings.game !== name) this.fill(name);
     if (this.ownCurves.runs.size === 0) {
       Object.assign(this.ownCurves, { references, end: this.settings.value("iterations") });
@@ -125,7 +125,7 @@ export class Lab extends Control {
 
   start() {
     this.showTrouble("");
-    const seedRuns = this.settings.read();
+    const seedRuns = this.settings.read(this.settings.game === this.stagedGame ? this.rules : {});
     if (!seedRuns) {
       $("details").open = true;
       return this.showTrouble(OUT_OF_RANGE);
@@ -239,7 +239,9 @@ export class Lab extends Control {
     const run = this.shelf.get(last?.game);
     if (!run || !this.gameNamed(run.game)) return this.showState();
     this.makeRoom(run.game);
+    const { source } = this;
     this.begin(run, run.paused);
+    if (source === "live") this.show(source); // the page was opened for a watched run
     announce(resumedMessage(this.titleOf(run.game), run.paused));
   }
 
@@ -259,7 +261,7 @@ export class Lab extends Control {
   reset() {
     this.trainedGame = undefined;
     super.reset();
-    this.setGame(this.stagedGame, this.references);
+    this.setGame(this.stagedGame, this.references, this.rules);
   }
 
   /** Removes the results of the last training, but for the agent on the stage. */
@@ -336,9 +338,8 @@ export class Lab extends Control {
   }
 
   /** Shows the curves of a watched run. */
-  follow(curves, name) {
+  follow(curves) {
     this.watchedCurves = curves;
-    setText($("source-live"), name);
     $("source").hidden = false;
     this.show("live");
   }

@@ -12,6 +12,9 @@ const RETRY_MS = 2000;
 
 const POLICY_LABELS = { newest: "Run: newest", best: "Run: best" };
 
+/** What the page of a run is made for: its game, or text. */
+const subjectOf = ({ task, game }) => (task ? "text" : game);
+
 /** The cost of sharing a run between ranks. */
 function sharingCost({ communication: { num_ranks: ranks, seconds, hidden_fraction: hidden = 0, imbalance }, seconds: { total } }) {
   const percent = (x) => `${Math.round(100 * x)} %`;
@@ -40,29 +43,41 @@ export const watchedProgress = ({ isDeleted, end }, iteration) => (isDeleted ? "
 
 export class Live {
   /** `on` has the callbacks `changed()` for new records, `policy(id, label, file)` if the page plays policies of the
-      run, and `plays(game)`, whether it can play a game. */
+      run, `plays(game)`, whether it can play a game, and `replaced(about)`, once a run of another game or of text has
+      taken the place of this one. */
   constructor(about, curves, on) {
-    Object.assign(this, { about, curves, on });
+    Object.assign(this, { about, curves, on, subject: subjectOf(about) });
     this.tags = {};
     this.begunAt = performance.now();
     this.setAbout(about);
     $("live").hidden = false;
     this.listenWhileShown();
     document.addEventListener("visibilitychange", () => this.listenWhileShown());
-    setInterval(() => (this.curves.isDeleted ? this.askAgain() : this.showStatus()), 1000);
+    setInterval(() => (this.mayBeGone() ? this.askAgain() : this.showStatus()), 1000);
+  }
+
+  /** Whether the run is or may be gone: the loss of one without records is no event. */
+  mayBeGone() {
+    return this.curves.isDeleted || (this.isConnected && this.curves.runs.size === 0);
   }
 
   /** Asks for the description of the run again, since another run may have taken its place. */
   async askAgain() {
+    if (this.isReplaced) return;
     const about = await askRun();
     this.curves.isDeleted = about === DELETED;
-    if (about && about !== DELETED) this.setAbout(about);
+    if (about === DELETED) this.on.changed();
+    else if (about) this.setAbout(about);
     this.showStatus();
   }
 
   setAbout(about) {
+    if (this.isReplaced) return;
+    if (subjectOf(about) !== this.subject) return this.end(about);
     this.about = about;
+    setText($(about.task ? "text-source-live" : "source-live"), about.run);
     this.curves.end = about.iterations ?? 0;
+    this.curves.task = about.task;
     this.curves.imitates = Boolean(about.settings?.data?.path);
     this.curves.isForeign = Boolean(this.on.policy) && !this.on.plays(about.game);
     this.curves.highestScore = about.trained_with?.highest_score;
@@ -71,6 +86,13 @@ export class Live {
     this.showSettings().catch(() => {}); // a lost connection is reported elsewhere
     for (const which of ["best", "newest"]) if (about[which]) this.fetchPolicy(about[which]);
     this.on.changed();
+  }
+
+  /** Ends the watching, since the page is made for the game or the text of a run that is no longer there. */
+  end(about) {
+    this.isReplaced = true;
+    this.events?.close();
+    this.on.replaced(about);
   }
 
   /** Says what trains the run, and what it costs to share it between ranks. */
@@ -91,7 +113,7 @@ export class Live {
   listenWhileShown() {
     this.events?.close();
     this.events = this.isConnected = undefined;
-    if (document.hidden) this.showStatus();
+    if (document.hidden || this.isReplaced) this.showStatus();
     else this.listen();
   }
 
@@ -188,6 +210,7 @@ export class Live {
   /** The state of the run, for its colour and in words. */
   state() {
     const lastRecord = this.curves.runs.get("run")?.lastRecord;
+    if (this.isReplaced) return ["idle", "replaced by another run"];
     if (document.hidden) return ["idle", "not watched in the background"];
     if (!this.isConnected) return ["lost", "no connection, trying again"];
     if (this.curves.isDeleted) return ["idle", "deleted"];

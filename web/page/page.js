@@ -13,6 +13,7 @@ import { download, isLanguageModel, readFiles, readPolicy, takeFile, onDrop, loa
 import { prefetch, loadPretrained } from "./pretrained.js";
 import { readLink, writeLink } from "./link.js";
 import { isolate } from "./isolate.js";
+import { reportAbsences } from "./absence.js";
 import { copyLink, linkProject, pack, unpack } from "./share.js";
 import { shadeBoards } from "./shade.js";
 import { settingAt, readToml } from "./toml.js";
@@ -28,11 +29,6 @@ const MAX_SEED = 2 ** 32 - 1;
 const FASTEST_FOR_PEOPLE = 4;
 /** The task of the language model, a choice beside the games. */
 const TASK = "sort";
-/** Messages after a link has been copied. */
-const COPIED_WITH_AGENT = "Link copied: anyone who opens it meets this agent.";
-const COPIED_WITHOUT_AGENT = "Link copied: it holds the game and the settings, not the agent. Share agent copies one with the agent.";
-/** Milliseconds in the background that are reported. */
-const REPORTED_ABSENCE_MS = 1000;
 
 // `requests` counts what the visitor has asked for: what arrives for an earlier request is late.
 const view = { policy: undefined, about: undefined, show: undefined, seed: 1, games: 1, isSampled: false, requests: 0 };
@@ -81,7 +77,7 @@ function putOnStage(file) {
   takeover.setGame(about.actions);
   tickGame();
   stage.setLabel(`${about.title}, played by the agent`);
-  lab.setGame(about.env, about.references);
+  lab.setGame(about.env, about.references, about.settings);
   recordings.setGame(about.env, about.settings);
   rivals.setGame(about.env);
   updateLink();
@@ -299,9 +295,7 @@ async function loadFiles(files) {
     const file = await readFiles(files);
     const { name } = files.find(({ name }) => !name.endsWith(".toml"));
     view.requests += 1;
-    // Several files stay; a file of the same name replaces the one before.
-    agents.offer(`file ${name}`, `File ${name}`, file);
-    agents.choose(`file ${name}`);
+    agents.choose(agents.offerFile(name, file)); // several files stay
     announce(`Loaded ${files.map(({ name }) => name).join(" and ")}, now playing.`);
   } catch (error) {
     showNotice(`${files.map(({ name }) => name).join(", ")}: ${sentence(error)}`);
@@ -356,8 +350,8 @@ function connectControls() {
   $("stage").addEventListener("click", (event) => { if (view.show) watchBoard(stage.boardAt(view.show, event)); });
   $("board").addEventListener("input", () => watchBoard($("board").valueAsNumber - 1));
   ignorePresses();
-  $("play").addEventListener("click", () => player.play(!player.isPlaying));
-  $("single").addEventListener("click", () => player.stepOnce());
+  $("play").addEventListener("click", () => { takeover.endCountdown(); player.play(!player.isPlaying); });
+  $("single").addEventListener("click", () => { takeover.endCountdown(); player.stepOnce(); });
   $("restart").addEventListener("click", restart);
   $("seed").addEventListener("keydown", (event) => { if (event.key === "Enter") restart(); });
   $("speed").addEventListener("input", () => { player.speed = SPEEDS[$("speed").valueAsNumber]; showSliderValues(); updateLink(); });
@@ -379,17 +373,15 @@ function connectControls() {
   $("load").addEventListener("click", () => $("files").click());
   $("files").addEventListener("change", () => { loadFiles([...$("files").files]); $("files").value = ""; });
   onDrop((files) => (text.isOn ? text.load(files) : loadFiles(files)));
-  $("share").addEventListener("click", () => copyLink(location.href, readLink().agent ? COPIED_WITH_AGENT : COPIED_WITHOUT_AGENT));
+  $("share").addEventListener("click", () => copyLink(location.href, readLink().agent));
   $("share-agent").addEventListener("click", async () => {
     if (!agents.file()) return; // none could be fetched
     try {
-      await copyLink(writeLink({ ...readLink(), agent: await pack(agents.file()) }), COPIED_WITH_AGENT);
+      await copyLink(writeLink({ ...readLink(), agent: await pack(agents.file()) }), true);
     } catch (error) {
       showNotice(sentence(error));
     }
   });
-  // A key that is held presses a button once: by repetition it would start and stop, or train and train again.
-  addEventListener("keydown", (event) => { if (event.repeat && event.key === "Enter" && event.target.matches?.("button")) event.preventDefault(); });
   addEventListener("hashchange", () => {
     if ($(location.hash.slice(1))) return updateLink(); // a link to a part of the page, which is no link with settings
     const link = readLink();
@@ -401,16 +393,19 @@ function connectControls() {
     restart();
     if (link.game === TASK) return pickView(TASK);
     text.open(false);
-    pickGame(game, () => lab.fill(game, link)).then((isInTime) => isInTime && link.agent && loadLinkedAgent(link.agent));
+    pickGame(game, () => lab.fill(game, link)).then((isInTime) => {
+      if (!isInTime) return;
+      tickGame(); // it may have been behind text
+      if (link.agent) loadLinkedAgent(link.agent);
+    });
   });
-  let absence;
-  document.addEventListener("visibilitychange", () => {
-    if (document.hidden) absence = { begunAt: performance.now(), message: describeAbsence() };
-    else if (absence?.message && performance.now() - absence.begunAt > REPORTED_ABSENCE_MS) announce(absence.message);
-  });
-  addEventListener("beforeunload", (event) => { if (lab.isBusy() || lab.losesShelf() || text.isBusy()) event.preventDefault(); });
+  reportAbsences(describeAbsence);
+  addEventListener("beforeunload", (event) => { if (losesTraining()) event.preventDefault(); });
   setInterval(showStatistics, 1000);
 }
+
+/** Whether leaving the page interrupts or loses a training. */
+const losesTraining = () => lab.isBusy() || lab.losesShelf() || text.isBusy();
 
 /** The message about this tab's time in the background; undefined if nothing ran. */
 function describeAbsence() {
@@ -448,27 +443,32 @@ async function offerLastAgent() {
 }
 
 async function watchRun() {
+  const { requests } = view;
   const about = await askRun();
   if (about === DELETED) return showNotice("The run that this page watches has been deleted.");
   if (!about) return;
+  // Another game, or text in its place, needs a new page.
+  const replaced = ({ run }) => (losesTraining() ? showNotice(`Another run, ${run}, has taken the place of ${about.run}. Reload the page to watch it.`) : location.reload());
+  // What the run learns is shown, even before its first policy, unless the visitor has picked something meanwhile.
+  let visitorChooses = requests !== view.requests;
+  if (!visitorChooses) text.open(Boolean(about.task));
   if (about.task) {
     const curves = new Curves(TEXT_CURVES);
-    text.follow(curves, about);
-    if (!link.game) text.open(true);
-    new Live(about, curves, { changed: () => text.showNews() });
+    text.follow(curves);
+    new Live(about, curves, { replaced, changed: () => text.showNews() });
     return;
   }
   const curves = new Curves();
-  // The run's game is shown before its first policy arrives, unless the visitor has picked another meanwhile.
   const plays = (game) => knownGame(game) === game;
   const isOther = about.game !== view.about?.env && plays(about.game);
-  let visitorChooses = isOther && !(await pickGame(about.game));
-  const callbacks = { plays, changed: () => lab.showNews(), policy: (which, label, file) => {
+  if (isOther && !visitorChooses) visitorChooses = !(await pickGame(about.game));
+  else if (!visitorChooses) tickGame(); // it may have been behind text
+  const callbacks = { plays, replaced, changed: () => lab.showNews(), policy: (which, label, file) => {
     agents.offer(which, label, file);
     // The newest policy is put on the stage when the page opens; later the visitor chooses.
     if (which === "newest" && !visitorChooses) { visitorChooses = true; agents.choose(which); }
   } };
-  lab.follow(curves, about.run);
+  lab.follow(curves);
   new Live(about, curves, callbacks);
 }
 

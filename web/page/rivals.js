@@ -10,7 +10,7 @@ const MAX_RIVALS = 7;
 function gameOf(file) {
   const length = Number(new DataView(file.buffer, file.byteOffset).getBigUint64(0, true));
   const header = JSON.parse(new TextDecoder().decode(file.subarray(8, 8 + length)));
-  return /^env = "([^"]+)"/m.exec(JSON.parse(header.__metadata__.grove).config)?.[1];
+  return /^\s*env\s*=\s*["']([^"']+)["']/m.exec(JSON.parse(header.__metadata__.grove).config)?.[1];
 }
 
 export class Rivals {

@@ -65,7 +65,7 @@ export class Settings {
   setValues(values) {
     for (const { id } of FIELDS) {
       const value = this.defaultValue(id);
-      this.inputs[id].input.value = /^[\d.e-]+$/.test(values[id]) && Number.isFinite(Number(values[id])) ? values[id] : value;
+      this.inputs[id].input.value = /^[\d.eE+-]+$/.test(values[id]) && Number.isFinite(Number(values[id])) ? values[id] : value;
       this.checkField(id);
     }
   }
@@ -113,8 +113,9 @@ export class Settings {
     return text === "";
   }
 
-  /** The settings of every run, as `{ seed, text }` with TOML, or undefined, with the reasons beside the fields. */
-  read() {
+  /** The settings of every run, as `{ seed, text }` with TOML, of the game with these rules (its parameters by name);
+      or undefined, with the reasons beside the fields. */
+  read(rules) {
     const invalidFields = FIELDS.filter(({ id }) => !this.checkField(id));
     const steps = this.value("groups") * this.value("size") * this.value("steps");
     if (invalidFields.length === 0 && steps > this.maxSteps) {
@@ -127,7 +128,7 @@ export class Settings {
     }
     return Array.from({ length: this.value("seeds") }, (_, i) => {
       const seed = this.value("first") + i;
-      return { seed, iterations: this.value("iterations"), text: writeToml({ env: this.game, ...this.changedSettings(), seed }) };
+      return { seed, iterations: this.value("iterations"), text: writeToml({ env: this.game, ...this.changedSettings(), seed, ...this.changedRules(rules) }) };
     });
   }
 
@@ -150,6 +151,14 @@ export class Settings {
     while (games % parts > 0) parts -= 1;
     if (parts !== defaultParts) table["update.num_minibatches"] = parts;
     return table;
+  }
+
+  /** The parameters of the game that differ from the defaults, by their paths. */
+  changedRules(rules) {
+    const defaults = this.defaults[this.game] ?? {};
+    // JSON has more digits of a number in single precision than the defaults have.
+    const isDefault = ([key, value]) => value === defaults[key] || Math.fround(value) === Math.fround(defaults[key]);
+    return Object.fromEntries(Object.entries(rules).filter((entry) => !isDefault(entry)).map(([key, value]) => [`${this.game}.${key}`, value]));
   }
 
   /** Shows an error beside the fields whose settings it names. */

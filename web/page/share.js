@@ -48,11 +48,15 @@ export async function unpack(packed) {
   return file;
 }
 
-/** Copies a link; it is in the address bar, too. */
-export async function copyLink(link, done) {
+/** Messages after a link has been copied. */
+const COPIED_WITH_AGENT = "Link copied: anyone who opens it meets this agent.";
+const COPIED_WITHOUT_AGENT = "Link copied: it holds the game and the settings, not the agent. Share agent copies one with the agent.";
+
+/** Copies a link, with an agent in it or without; it is in the address bar, too. */
+export async function copyLink(link, hasAgent) {
   try {
     await navigator.clipboard.writeText(link);
-    announce(done);
+    announce(hasAgent ? COPIED_WITH_AGENT : COPIED_WITHOUT_AGENT);
   } catch {
     showNotice("This browser does not let the page copy: copy the link from the address bar.");
   }

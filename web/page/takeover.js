@@ -117,10 +117,15 @@ export class Takeover {
     document.body.classList.toggle("duel", isOn);
     $("takeover").setAttribute("aria-pressed", `${isOn}`);
     setText($("takeover"), isOn ? "Leave the game" : "Play it yourself");
-    clearTimeout(this.countdownTimer);
-    $("count").hidden = true;
+    this.endCountdown();
     this.callbacks.change(isOn);
     if (isOn) this.countDown(COUNTDOWN_START);
+  }
+
+  /** Ends the countdown; the game stays as it is. */
+  endCountdown() {
+    clearTimeout(this.countdownTimer);
+    $("count").hidden = true;
   }
 
   /** Counts down, then runs the game. */
@@ -174,7 +179,7 @@ export class Takeover {
     const verdict = agent === person.score ? "A draw" : agent > person.score ? "The agent wins" : "You win";
     setText($("duel-last"), `${verdict}, ${formatScore(agent)} to ${formatScore(person.score)}. Games won: agent ${this.wins[0]}, you ${this.wins[1]}.`);
     $("verdict").hidden = false;
-    $("next-level").focus({ preventScroll: true });
+    if (!isTyping()) $("next-level").focus({ preventScroll: true });
   }
 
   /** Puts names over the boards. */

@@ -176,7 +176,11 @@ export class TextLab extends Control {
 
   /** Resumes a training that a reload or a closed tab has left. */
   async resume() {
-    if ((await this.storedRuns()).length > 0 && (await this.holdLock()) && this.leftRun && !this.isBusy()) this.continueLeftRun(this.leftRun.paused);
+    if ((await this.storedRuns()).length > 0 && (await this.holdLock()) && this.leftRun && !this.isBusy()) {
+      const { source } = this;
+      this.continueLeftRun(this.leftRun.paused);
+      if (source === "live") this.show(source); // the page was opened for a watched run
+    }
   }
 
   /** Continues the run that was left. */
@@ -239,12 +243,14 @@ export class TextLab extends Control {
 
   /** Sends the visitor's prompt, which the model answers now and after each iteration. */
   ask() {
+    // Answers to the last prompt would take the place of a reason to refuse this one.
+    this.question = undefined;
+    $("answers").replaceChildren();
     const digits = [...$("question").value].filter((letter) => /\d/.test(letter)).join("");
     if (digits.length === 0) return setText($("ask-about"), "Type some digits, such as 4 2 7 1 9.");
     if (digits.length > MAX_DIGITS) return setText($("ask-about"), `Type at most ${MAX_DIGITS} digits.`);
     // A fresh model would take the place of the kept one.
     if (this.state === "refused" && this.isKept()) return setText($("ask-about"), "Reload the page to resume the training, then ask.");
-    $("answers").replaceChildren();
     this.question = { digits, prompt: `${digits}>`, solution: [...digits].sort().join("") };
     if (!this.training.workers) this.start(true);
     else this.training.post({ do: "ask", question: this.workerQuestion() });
@@ -266,10 +272,8 @@ export class TextLab extends Control {
   }
 
   /** Shows the curves of a run of the program. */
-  follow(curves, { run, task }) {
+  follow(curves) {
     this.watchedCurves = curves;
-    this.task = task;
-    setText($("text-source-live"), run);
     $("text-source").hidden = false;
     this.show("live");
   }
@@ -342,7 +346,7 @@ export class TextLab extends Control {
     for (const id of ["text-settings", "ask"]) $(id).hidden = isLive;
     for (const id of ["text-run", "text-about-live"]) $(id).hidden = !isLive;
     $("text-about").hidden = isLive;
-    this.showTask(isLive ? this.task : "sort");
+    this.showTask(isLive ? this.watchedCurves.task : "sort");
     const warningRecord = [...this.curves.runs.values()][0]?.lastWarning;
     $("text-warning").hidden = !warningRecord;
     setText($("text-warning"), warningRecord ? `Iteration ${warningRecord.iteration}: ${isLive ? warningRecord.warning : warningRecord.warning.replace(ADVICE_PATTERN, ".")}` : "");

@@ -59,6 +59,12 @@ export default [
         document.body.dispatchEvent(new DragEvent('drop', { dataTransfer, bubbles: true, cancelable: true }));
       }, bytes.toString('base64'));
       await untilMessage(other, /Loaded dropped\.safetensors/);
+      const isTaken = await other.evaluate(() => {
+        const dataTransfer = new DataTransfer();
+        dataTransfer.setData('text/plain', '64');
+        return !document.querySelector('#set-groups').dispatchEvent(new DragEvent('drop', { dataTransfer, bubbles: true, cancelable: true }));
+      });
+      ok(!isTaken, 'a text cannot be dropped into a field');
       ok(await other.locator('#game input[value=cartpole]').isChecked(), 'the game is not picked');
     },
   },
@@ -97,6 +103,25 @@ export default [
         const places = [...document.querySelectorAll('#names .who')].map(({ style }) => style.left);
         return places.length === 2 && places.every(Boolean);
       });
+    },
+  },
+  {
+    name: 'without locks of the browser, of tabs that ask for one at the same time a single one gets it',
+    async run(visit) {
+      const init = () => Object.defineProperty(Navigator.prototype, 'locks', { value: undefined });
+      const context = await visit.context();
+      const pages = [await visit.open({ context, init }), await visit.open({ context, init })];
+      const ask = (page, count) => page.evaluate(async (count) => {
+        const { lockRun } = await import('./keep.js');
+        const releases = (await Promise.all(Array.from({ length: count }, () => lockRun('check')))).filter(Boolean);
+        window.release ??= releases[0];
+        return releases.length;
+      }, count);
+      const numbers = await Promise.all(pages.map((page) => ask(page, 4)));
+      ok(numbers[0] + numbers[1] === 1, `${numbers} of them get it`);
+      ok((await ask(pages[0], 1)) === 0, 'a later one gets it, too');
+      await pages[numbers[0] === 1 ? 0 : 1].evaluate(() => window.release());
+      ok((await ask(pages[0], 1)) === 1, 'nobody gets it once it is released');
     },
   },
   {

@@ -3,7 +3,8 @@
 import { assertStill, recordShifts } from './greeting.mjs';
 import { findViolations } from './looking.mjs';
 import { saveAgent, settingsOf } from './keeping.mjs';
-import { assertUnchanged, eventually, ok, text, until, untilMessage } from './visit.mjs';
+import { shortTraining } from './training.mjs';
+import { assertUnchanged, eventually, ok, text, trainAndPause, until, untilMessage, untilStored } from './visit.mjs';
 
 /** A run of catch, as /run/about.json has it. */
 const CATCH_RUN = {
@@ -111,6 +112,56 @@ export default [
     },
   },
   {
+    name: 'a run of text in the place of one of a game is shown, and the other way round, unless the tab trains',
+    async run(visit) {
+      const run = { about: CATCH_RUN, records: records(4) };
+      const page = await openRun(visit, run);
+      await until(page, '#state', /^Iteration 4 of 60/);
+      run.about = SORT_RUN;
+      await until(page, '#text-state', /^Iteration 4 of 60/);
+      // The address still names the game that the page was opened with.
+      await page.locator('#text').waitFor();
+      ok(await page.locator('#game input[value=sort]').isChecked(), 'text is not picked');
+      ok((await text(page, '#text-source-live')) === 'sort-1', `the choice is called ${await text(page, '#text-source-live')}`);
+      run.about = { ...CATCH_RUN, run: 'catch-2' };
+      await page.locator('#stage').waitFor();
+      await until(page, '#state-here', /^Iteration 4 of 60/);
+      ok(await page.locator('#game input[value=catch]').isChecked() && await page.locator('#text').isHidden(), 'text stays');
+      ok((await text(page, '#source-live')) === 'catch-2', `the choice is called ${await text(page, '#source-live')}`);
+      await page.click('#source label:has([value=here])');
+      await page.click('#train-here');
+      await until(page, '#state-here', /^Training/);
+      run.about = SORT_RUN;
+      await untilMessage(page, /^Another run, sort-1, has taken the place of catch-2\. Reload the page to watch it\./);
+      await until(page, '#live', /: replaced by another run$/);
+    },
+  },
+  {
+    name: 'a training that was left in the browser does not take the place of a watched run',
+    async run(visit) {
+      const context = await visit.context();
+      const before = await visit.open({ hash: shortTraining(visit, 10_000), context });
+      await trainAndPause(before);
+      await untilStored(before, 'run', (run) => run?.paused);
+      await before.close();
+      const page = await openRun(visit, { about: CATCH_RUN, records: records(5) }, { context });
+      await page.waitForFunction(() => document.querySelector('#pause').textContent === 'Resume');
+      await until(page, '#state', /^Iteration 5 of 60/);
+      ok(await page.locator('#source [value=live]').isChecked(), 'the training in this tab is shown');
+    },
+  },
+  {
+    name: 'a run that is deleted before its first iteration is reported',
+    async run(visit) {
+      const page = await openSteadyRun(visit, CATCH_RUN, []);
+      await until(page, '#live', /^catch-1: waiting for the first iteration$/);
+      visit.allow(/404/);
+      await page.context().route('**/run/about.json', (route) => route.fulfill({ status: 404, body: 'the run has no config.toml.\n' }));
+      await until(page, '#live', /^catch-1: deleted$/);
+      await until(page, '#state', /^The run has been deleted$/);
+    },
+  },
+  {
     name: 'the page says so if it cannot play a watched run, and if a run ends by its score',
     async run(visit) {
       // It asks for no policy of a game that it has not: there is none.
@@ -185,6 +236,52 @@ export default [
         });
         await visit.screenshot(page, `score-${width}`);
         ok(cut.length === 0, `at ${width} cut off are ${cut}`);
+      }
+    },
+  },
+  {
+    name: 'the numbers on the charts grow with the text of the page',
+    async run(visit) {
+      const init = () => {
+        new MutationObserver((_, observer) => {
+          observer.disconnect();
+          document.documentElement.style.fontSize = '32px';
+        }).observe(document, { childList: true });
+        window.fonts = new Set();
+        const { fillText } = CanvasRenderingContext2D.prototype;
+        CanvasRenderingContext2D.prototype.fillText = function (...given) {
+          window.fonts.add(this.font);
+          fillText.apply(this, given);
+        };
+      };
+      const page = await openRun(visit, { about: CATCH_RUN, records: records(60), retry: 600_000 }, { init });
+      await until(page, 'figure.score output', /./);
+      const fonts = await page.evaluate(() => [...window.fonts]);
+      ok(fonts.some((font) => font.startsWith('22px')) && !fonts.some((font) => font.startsWith('11px')), `they are of ${fonts}`);
+      await visit.screenshot(page, 'large-text');
+    },
+  },
+  {
+    name: 'completions with several rewards, and rewards of a large scale, fit every width',
+    async run(visit) {
+      const rewards = { correctness: 0.25, formatting: 0.25, reasoning_length: 0.25, language: 0.25 };
+      const text34 = 'The answer is 42 because 6 * 7 = 42';
+      const list = completions(5, [1, 0.5]).map((one) => ({ ...one, completion: text34, logprobs: [...text34].map(() => -0.5), rewards }));
+      const evaluation = { mean_score: -1_000_000, pass_at_1: 0 };
+      const run = { about: SORT_RUN, records: records(5, { score: -1_000_000, rewards, evaluation }), retry: 3_600_000, completions: () => list };
+      const page = await openRun(visit, run);
+      await until(page, '#filter output', /^2 of 2 of iteration 5$/);
+      await until(page, '#text-charts', /−1000000\.00, greedy −1000000\.00/);
+      for (const width of [360, 768, 1280, 1920]) {
+        await page.setViewportSize({ width, height: 900 });
+        await page.locator('#completions').scrollIntoViewIfNeeded();
+        const [column, over] = await page.evaluate(() => {
+          const { scrollWidth, clientWidth } = document.documentElement;
+          return [document.querySelector('#completions tbody td').getBoundingClientRect().width, scrollWidth - clientWidth];
+        });
+        await visit.screenshot(page, `rewards-${width}`);
+        ok(column >= 100, `at ${width} the completions have ${column} pixels`);
+        ok(over <= 0, `at ${width} the page is ${over} pixels too wide`);
       }
     },
   },

@@ -1,7 +1,7 @@
 // Playing along: a person beside the agent, walls of games, and the scores to compare with.
 
 import { loadAgents, saveAgent, settingsOf } from './keeping.mjs';
-import { assertUnchanged, download, eventually, ok, pickGame, readPixels, restart, setSlider, text, until, untilChanged, untilMessage, untilStepped, untilStored, waitFrames } from './visit.mjs';
+import { assertUnchanged, download, eventually, ok, pickGame, readPixels, restart, setSlider, text, trainToEnd, until, untilChanged, untilMessage, untilStepped, untilStored, waitFrames } from './visit.mjs';
 
 /** Plays games of catch beside the agent, each from a seed of its own, and does what the agent would do; a
     game that was left before, after some moves, may be among those that are kept. */
@@ -288,9 +288,13 @@ export default [
       lazy.fill(0, 8 + Number(bytes.readBigUInt64LE(0)));
       await loadAgents(page, [{ name: 'lazy.safetensors', buffer: lazy }]);
       await loadAgents(page, [{ name: 'good.safetensors', buffer: bytes }]);
+      // Every run's policy has the same name.
+      await loadAgents(page, [{ name: 'lazy.safetensors', buffer: bytes }]);
+      await until(page, '#agent option:checked', /^File lazy\.safetensors \(2\)$/);
+      await page.selectOption('#agent', 'file good.safetensors');
       await until(page, '#agent', /good/);
       const agents = await page.locator('#agent option').allTextContents();
-      ok(agents.join() === 'Pretrained,Untrained,File good.safetensors,File lazy.safetensors', `the agents are ${agents}`);
+      ok(agents.join() === 'Pretrained,Untrained,File good.safetensors,File lazy.safetensors,File lazy.safetensors (2)', `the agents are ${agents}`);
       await page.click('#beside summary');
       await page.uncheck('#rivals input[value=untrained]');
       await page.check('#rivals input[value="file lazy.safetensors"]');
@@ -351,6 +355,34 @@ export default [
     },
   },
   {
+    name: 'a press of Play, Pause or Step ends the countdown',
+    async run(visit) {
+      const page = await visit.open({ hash: '#game=catch' });
+      const isCounting = async () => /[123]/.test(await text(page, '#count')) && await page.locator('#count').isVisible();
+      for (const presses of [['#play', '#play'], ['#single']]) {
+        await page.click('#takeover');
+        await eventually('the countdown', isCounting);
+        for (const press of presses) await page.click(press);
+        ok(await page.locator('#count').isHidden(), `${presses} leave the countdown`);
+        await until(page, '#play', /^Play$/);
+        await waitFrames(page, 30); // the motion of the last step
+        await assertUnchanged(page, '#time', `the game runs after ${presses}`, 150);
+        await page.keyboard.press('Escape');
+        await until(page, '#takeover', /Play it yourself/);
+      }
+    },
+  },
+  {
+    name: 'the end of a duel leaves the focus in a field in which one types',
+    async run(visit) {
+      const page = await visit.open({ hash: '#game=catch&speed=4' });
+      await page.click('#takeover');
+      await page.focus('#seed');
+      await page.locator('#verdict').waitFor();
+      ok((await page.evaluate(() => document.activeElement.id)) === 'seed', 'the focus goes to another level');
+    },
+  },
+  {
     name: 'a duel in another game starts afresh, without the previous verdict',
     async run(visit) {
       // On a wall no agent comes beside the other, which would end the duel.
@@ -365,9 +397,9 @@ export default [
     },
   },
   {
-    name: 'reference scores belong to the settings of the policy',
+    name: 'reference scores, and the rules that are trained, belong to the settings of the policy',
     async run(visit) {
-      const page = await visit.open();
+      const page = await visit.open({ hash: '#groups=16&size=8&width=16&layers=1&iterations=3' });
       ok(/7\.75/.test(await text(page, '#references')), 'none for the usual game');
       const { bytes } = await saveAgent(page);
       const wide = Buffer.from(settingsOf(bytes).replace('max_steps = 100', 'max_steps = 70'));
@@ -375,6 +407,11 @@ export default [
       await until(page, '#time', /of 70/);
       ok((await text(page, '#references')) === '', `beside another game: ${await text(page, '#references')}`);
       ok(await page.locator('#ruler').isHidden(), 'the ruler stays');
+      await trainToEnd(page, /^Finished fruit/);
+      await page.selectOption('#agent', 'here 1');
+      const trained = settingsOf((await saveAgent(page)).bytes);
+      ok(/max_steps = 70/.test(trained), `the rules are others: ${trained}`);
+      await until(page, '#time', /of 70/);
     },
   },
 ];

@@ -177,6 +177,7 @@ export default [
       await page.fill('#question', '1'.repeat(32));
       await page.click('#ask-now');
       await until(page, '#ask-about', /^Type at most 31 digits\.$/);
+      ok((await page.locator('#answers li').count()) === 0, 'the answers to another prompt stay');
       await page.fill('#question', '1'.repeat(31));
       await page.click('#ask-now');
       await until(page, '#ask-about', /trained on 3 digits; 31 may not work/);

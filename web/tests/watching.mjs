@@ -229,7 +229,7 @@ export default [
   {
     name: 'each game keeps the settings of its link while other games or text are shown',
     async run(visit) {
-      const page = await visit.open({ hash: '#game=catch&groups=16' });
+      const page = await visit.open({ hash: '#game=catch&groups=16&rate=1E-4' });
       const pick = async (page, game, title) => {
         await pickGame(page, game);
         await until(page, '#settings-of', title);
@@ -238,9 +238,14 @@ export default [
       ok(!/groups/.test(page.url()), `the link of another game has them: ${page.url()}`);
       await pick(page, 'catch', /Catch/);
       ok((await page.inputValue('#set-groups')) === '16' && /groups=16/.test(page.url()), 'they are lost');
+      ok((await page.inputValue('#set-rate')) === '1E-4' && /rate=1E-4/.test(page.url()), 'a rate with a capital E is lost');
       await page.evaluate(() => { location.hash = '#game=sort&groups=8'; });
       await page.locator('#text').waitFor();
       ok(!/groups/.test(page.url()), `text has settings of a game: ${page.url()}`);
+      await page.evaluate(() => { location.hash = '#game=catch&groups=16'; });
+      await page.waitForFunction(() => document.querySelector('#text').hidden && document.querySelector('#game input[value=catch]').checked);
+      await pickGame(page, 'sort');
+      await page.locator('#text').waitFor();
       await pickGame(page, 'catch');
       await page.locator('#stage').waitFor();
       ok(/Catch$/.test(await text(page, '#settings-of')) && (await page.inputValue('#set-groups')) === '16', 'the form is that of another game');
