@@ -60,9 +60,11 @@ fn updates_end_at_their_divergence() {
         let (free, cut) = (records(&format!("free-{engine}")), records(&format!("run-{engine}")));
         for (free, cut) in free.iter().zip(&cut) {
             assert_eq!(free["learning_rate"], cut["learning_rate"], "{engine}");
-            assert!(cut["approx_kl"].as_f64().unwrap() <= 0.002, "{engine}: {cut}");
         }
-        assert!(free.iter().any(|free| free["approx_kl"].as_f64().unwrap() > 0.002), "{engine}");
+        // The divergence that ended an update is recorded, after steps that moved the policy less.
+        let first_kl = |records: &[serde_json::Value]| records[0]["approx_kl"].as_f64().unwrap();
+        let (free, cut) = (first_kl(&free), first_kl(&cut));
+        assert!(free > 0.002 && cut > 0.002 && cut != free, "{engine}: {free} {cut}");
         let last = folder.join(format!("run-{engine}/checkpoints/00000006"));
         let moved = folder.join(format!("whole-{engine}"));
         fs::rename(&last, &moved).unwrap();
