@@ -61,10 +61,9 @@ fn updates_end_at_their_divergence() {
         for (free, cut) in free.iter().zip(&cut) {
             assert_eq!(free["learning_rate"], cut["learning_rate"], "{engine}");
         }
-        // The divergence that ended an update is recorded, after steps that moved the policy less.
-        let first_kl = |records: &[serde_json::Value]| records[0]["approx_kl"].as_f64().unwrap();
-        let (free, cut) = (first_kl(&free), first_kl(&cut));
-        assert!(free > 0.002 && cut > 0.002 && cut != free, "{engine}: {free} {cut}");
+        // The divergence that ended an update is recorded; the mean of its steps is below.
+        assert!(cut.iter().any(|cut| cut["approx_kl"].as_f64().unwrap() > 0.002), "{engine}");
+        assert_ne!(free[0]["grad_norm"], cut[0]["grad_norm"], "{engine}: fewer steps");
         let last = folder.join(format!("run-{engine}/checkpoints/00000006"));
         let moved = folder.join(format!("whole-{engine}"));
         fs::rename(&last, &moved).unwrap();

@@ -302,10 +302,15 @@ fn an_update_ends_at_its_divergence_as_by_autodiff() {
     experience.games.logprobs.iter_mut().for_each(|logprob| *logprob -= 1.0);
     let mut native = PerceptronLearner::new(&policy, &case.config);
     let means = experience.update(&mut native, 0);
-    assert_eq!((means, native.moments().steps), (UpdateMeans::default(), 0));
+    let UpdateMeans { approx_kl, .. } = means;
+    let nothing = UpdateMeans { approx_kl, ..UpdateMeans::default() };
+    assert_eq!((means, native.moments().steps), (nothing, 0));
     let mut general = AutodiffLearner::new(policy, &case.config);
-    let means = general.update(&trajectory, &advantages, &mask, 0).expect("alone");
-    assert_eq!(floats(means), [0.0; 6]);
+    let means = floats(general.update(&trajectory, &advantages, &mask, 0).expect("alone"));
+    assert_eq!(means[1..], [0.0; 5]);
+    // The log-ratio of each step is 1.
+    let want = std::f64::consts::E - 2.0;
+    assert!([approx_kl, means[0].into()].iter().all(|kl| (kl - want).abs() < 1e-4), "{means:?}");
 }
 
 #[test]

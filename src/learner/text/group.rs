@@ -11,8 +11,8 @@ pub struct Sample {
     pub tokens: Vec<u32>,
     /// Log-probability of each token under the behaviour policy.
     pub logprobs: Vec<f32>,
-    /// Entropy of the behaviour policy at each token, which stands for the policy's in a group without a gradient; empty
-    /// if unknown.
+    /// Entropy of the behaviour policy at each token, which stands for the policy's in a group without a gradient;
+    /// empty if unknown.
     pub entropies: Vec<f32>,
     /// Advantage of each token.
     pub advantages: Vec<f32>,
