@@ -264,7 +264,7 @@ mod tests {
         let scored: Vec<(f64, f64)> = drawn.into_iter().zip(scores).collect();
         for range in ["{ linear = [1, 3] }", "{ choices = [1, 2, 3] }"] {
             let (share, by_chance) = importance(range, &scored);
-            assert!((share - 0.098).abs() < 5e-4 && by_chance == 0.25, "{range}: {share}");
+            assert!((share - 0.0975).abs() < 1e-4 && by_chance == 0.25, "{range}: {share}");
         }
         // Of 7 values the one in the middle, whose draws lie on both sides of it; and a choice that is listed twice.
         assert_eq!(importance("{ linear = [1, 7] }", &[(0.45, 0.0), (0.55, 1.0)]), (0.0, 0.0));
