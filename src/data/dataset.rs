@@ -96,7 +96,7 @@ impl Dataset {
     ///
     /// # Errors
     /// If a shard is truncated, lacks a column or has one of the wrong shape or type; has an
-    /// observation that is not finite or beyond 1e15, a non-finite or negative weight, or an action
+    /// observation that is not finite or beyond 1e15, a weight that is neither 0 nor 1e-15 to 1e15, or an action
     /// outside `0..num_actions`; or if there are no steps.
     pub fn into_steps(
         self,

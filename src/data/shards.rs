@@ -4,11 +4,13 @@ use super::error::malformed_error;
 use super::{DatasetError, EpisodeStatus, Manifest, StepColumns, Steps};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use std::fmt::Debug;
-use std::ops::{Deref, Range};
+use std::ops::{Deref, Range, RangeInclusive};
 use std::path::PathBuf;
 
 /// Largest magnitude of an observation: the squares of gradients, which grow with it, stay finite in 32 bits.
 pub(super) const MAX_OBSERVATION: f32 = 1e15;
+/// Range of weights above 0: sums of them, and the factors that scale them to a mean of 1, stay finite in 32 bits.
+const WEIGHTS: RangeInclusive<f32> = 1e-15..=1e15;
 
 /// The steps of several shards in order. Files are memory-mapped, so the system loads pages on
 /// demand and may drop them again.
@@ -184,8 +186,10 @@ impl Shard {
                 ));
             }
             let weight = self.weight(row);
-            if !weight.is_finite() || weight < 0.0 {
-                return Err(format!("`weights` has {weight} in row {row}, but must be 0 or more"));
+            if weight != 0.0 && !WEIGHTS.contains(&weight) {
+                return Err(format!(
+                    "`weights` has {weight:e} in row {row}, but must be 0 or 1e-15 to 1e15"
+                ));
             }
             let end = self.ends.as_ref().map_or(0, |ends| ends.read_integer(&self.bytes, row));
             if !(0..=2).contains(&end) {

@@ -94,7 +94,7 @@ impl AutodiffLearner {
             update_sums: Tensor::zeros([NUM_SUMS + 1], &device),
         };
         let taken = take_steps(&mut update, &minibatches, &config.update)?;
-        Ok(update.means(taken, &config))
+        Ok(taken.write_ending_kl_first(update.means(taken.count, &config)))
     }
 
     /// Log-probabilities of all actions under a policy, `[num_steps, num_envs]`. On the CPU they are computed in

@@ -5,7 +5,8 @@ use crate::objective::Loss;
 /// Means over the steps that an update learnt from, and over its optimizer steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct UpdateMeans {
-    /// Mean estimate of KL(old || new) over the counted steps of all epochs.
+    /// Mean estimate of KL(old || new) over the counted steps of all epochs; where `update.target_kl` ended the update,
+    /// over those of the minibatch that was not learnt from.
     pub approx_kl: f64,
     /// Fraction of those steps with active clipping.
     pub clip_fraction: f64,

@@ -2,6 +2,7 @@
 
 use crate::parallel::TeamError;
 use crate::settings::UpdateConfig;
+use burn::tensor::Tensor;
 
 /// A learner in the middle of an update.
 pub(super) trait UpdateSteps {
@@ -25,20 +26,50 @@ pub(super) trait UpdateSteps {
     fn step(&mut self, index: usize, gradient: Self::Gradient) -> Result<(), TeamError>;
 }
 
-/// Takes an optimizer step for each minibatch, until `target_kl` ends the update. Returns the number of minibatches
-/// that were processed.
+/// The course of an update.
+pub(super) struct StepsTaken {
+    /// Number of minibatches that were processed.
+    pub count: usize,
+    /// Mean `approx_kl` of the minibatch before whose step the update ended; `None` if it did not end early.
+    pub ending_kl: Option<f64>,
+}
+
+impl StepsTaken {
+    /// Replaces the mean `approx_kl` by that which ended the update, as CleanRL records it: of the steps taken the mean
+    /// is below the limit, and 0 after a single step.
+    pub fn write_ending_kl(&self, approx_kl: &mut f64) {
+        if let Some(kl) = self.ending_kl {
+            *approx_kl = kl;
+        }
+    }
+
+    /// [`StepsTaken::write_ending_kl`] for means of which `approx_kl` is the first: `[UpdateMeans::LEN]`.
+    pub fn write_ending_kl_first(&self, means: Tensor<1>) -> Tensor<1> {
+        let Some(kl) = self.ending_kl else { return means };
+        let [len] = means.dims();
+        let kl = Tensor::from_floats([kl as f32], &means.device());
+        Tensor::cat(vec![kl, means.narrow(0, 1, len - 1)], 0)
+    }
+}
+
+/// Takes an optimizer step for each minibatch, until `target_kl` ends the update.
 pub(super) fn take_steps<U: UpdateSteps>(
     update: &mut U,
     minibatches: &[U::Minibatch],
     config: &UpdateConfig,
-) -> Result<usize, TeamError> {
+) -> Result<StepsTaken, TeamError> {
     for (index, minibatch) in minibatches.iter().enumerate() {
         let Some(gradient) = update.gradient(index, minibatch)? else { continue };
         // Without a limit the divergence is not read back.
-        if config.target_kl > 0.0 && config.ends_at(update.approx_kl(index, &gradient)) {
-            return Ok(index);
+        if config.target_kl > 0.0 {
+            let kl = update.approx_kl(index, &gradient);
+            if config.ends_at(kl) {
+                // Ratios without bound do no harm where no step is taken, and a record holds finite numbers only.
+                let ending_kl = Some(kl.min(f32::MAX.into()));
+                return Ok(StepsTaken { count: index, ending_kl });
+            }
         }
         update.step(index, gradient)?;
     }
-    Ok(minibatches.len())
+    Ok(StepsTaken { count: minibatches.len(), ending_kl: None })
 }

@@ -32,11 +32,13 @@ pub struct IterationRecord {
     /// Fraction of groups without any difference in return. Their advantages are 0, so they
     /// contribute no gradient.
     pub zero_variance_fraction: f64,
-    /// Mean loss over all optimizer steps. Values near zero are normal: advantages have mean zero.
+    /// Mean loss over all optimizer steps, with the entropy bonus and the KL penalty. Values near zero are normal:
+    /// advantages have mean zero.
     pub loss: f64,
     /// Mean entropy of the policy, nats.
     pub entropy: f64,
-    /// Estimate of KL(rollout policy || current policy), nats.
+    /// Estimate of KL(rollout policy || current policy), nats; where `update.target_kl` ended the update, that of the
+    /// minibatch before whose step it ended.
     pub approx_kl: f64,
     /// Fraction of steps whose gradient was clipped.
     pub clip_fraction: f64,
@@ -44,7 +46,7 @@ pub struct IterationRecord {
     pub reference_kl: f64,
     /// Mean gradient norm before clipping, over all optimizer steps.
     pub grad_norm: f64,
-    /// Learning rate of the last optimizer step.
+    /// Learning rate of the last optimizer step, as if `update.target_kl` had not ended the update.
     pub learning_rate: f64,
     /// Duration of the iteration and its phases.
     pub seconds: IterationSeconds,

@@ -11,7 +11,9 @@ use burn::cubecl::prelude::*;
 #[inline(always)]
 pub(super) fn term(step: &Step, coefficients: &Coefficients) -> Term {
     let d_logprob = -at_most(coefficients.high, step.ratio) * step.advantage;
-    let clipped = select(step.ratio > coefficients.high, 1.0f32, 0.0f32);
+    let above = select(step.ratio > coefficients.high, 1.0f32, 0.0f32);
+    // Without an advantage there is no weight to cap.
+    let clipped = select(step.advantage != 0.0f32, above, 0.0f32);
     Term { value: d_logprob * step.logprob, d_logprob, clipped }
 }
 
@@ -21,5 +23,6 @@ pub(super) fn tensor_terms(steps: &TensorSteps, config: &LossConfig) -> TensorTe
     let (ratio, high) = (ratio.clone().detach(), config.upper_bound());
     let weight = ratio.clone().clamp_max(high);
     let values = -(weight * advantages.clone() * logprobs.clone());
-    TensorTerms { values, clipped: ratio.greater_elem(high).float() }
+    let clipped = ratio.greater_elem(high).float() * advantages.clone().not_equal_elem(0.0).float();
+    TensorTerms { values, clipped }
 }

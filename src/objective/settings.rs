@@ -35,8 +35,8 @@ settings! {
         sapo_temperature_pos: f64 = 1.0, in at_least(1e-6_f32 as f64);
         /// Temperature of the gate of `sapo` for other advantages.
         sapo_temperature_neg: f64 = 1.05, in at_least(1e-6_f32 as f64);
-        /// Weight of the KL divergence from the initial policy, or for language models from the policy at the first
-        /// GRPO iteration; 0 keeps no copy of it.
+        /// Weight of the KL divergence from the initial policy, or for GRPO of language models from the policy at its
+        /// first iteration, after SFT; 0 keeps no copy of it.
         kl_coef: f64 = 0.0, in at_least(0.0), alias "beta";
         /// Estimator of the KL divergence.
         kl_estimator: KlEstimator = KlEstimator::K3;
@@ -48,7 +48,7 @@ settings! {
         entropy_coef: f64 = 0.0, in at_least(0.0);
         /// Weight of the entropy at the last iteration; it changes linearly. Only for games.
         entropy_coef_final: f64 = 0.0, in at_least(0.0);
-        /// Label smoothing, as in PyTorch; only for datasets of games.
+        /// Label smoothing, as in PyTorch, before steps are weighted; only for datasets of games.
         label_smoothing: f64 = 0.0, in at_least(0.0).below(1.0);
     }
     check = LossConfig::check_settings;

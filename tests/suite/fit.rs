@@ -308,8 +308,11 @@ fn bad_datasets_get_one_clear_sentence_and_nothing_is_written() {
     bad[6] = 1e38;
     shard(&path, (&[10, 4], &bad), &actions, &[]);
     assert!(said(&[]).contains("`obs` has 1e38 in row 1, feature 2, but must be -1e15 to 1e15"));
-    shard(&path, (&[10, 4], &good), &actions, &[("weights", &[-1.0; 10])]);
-    assert!(said(&[]).contains("`weights` has -1 in row 0, but must be 0 or more"));
+    for weight in [-1.0, 1e-40, 3e38] {
+        shard(&path, (&[10, 4], &good), &actions, &[("weights", &[weight; 10])]);
+        let words = format!("`weights` has {weight:e} in row 0, but must be 0 or 1e-15 to 1e15");
+        assert!(said(&[]).contains(&words), "{}", said(&[]));
+    }
     shard(&path, (&[10, 4], &good), &actions, &[("ends", &[0.0; 10])]);
     assert!(said(&[]).contains("`ends` is of type F32, but must be I64, I32 or U8"));
     shard(&path, (&[10, 4], &good), &actions, &[]);

@@ -167,6 +167,7 @@ pub fn groups(by: &TokenDecoder) -> Vec<Group> {
         logprobs: one.logprobs.iter().map(|x| x + 0.3 * (number as f32).sin()).collect(),
         advantages: vec![(number as f32 * 1.3 + 0.5).cos(); one.tokens.len()],
         mask: (0..one.tokens.len()).map(|at| at == 0 || at % 4 != 1).collect(),
+        entropies: one.entropies.clone(),
         candidates: one.candidates.clone(),
         selected: (0..one.tokens.len()).map(|at| at % 5 != 2).collect(),
     };

@@ -2,7 +2,6 @@
 
 use crate::language_device::rule;
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use grove::learner::UpdateMeans;
 use grove::learner::text::{
     Group, LanguageLearner, LanguageUpdateSettings, Sample, gradient, logprobs,
 };
@@ -373,6 +372,7 @@ fn losses_of_texts_are_those_of_tensors() {
             advantages: (0..tokens.len()).map(|t| wave(7 * g + s + 1 + t / 3)).collect(),
             mask: (0..tokens.len()).map(|t| t == 0 || (t + s) % 4 != 1).collect(),
             selected: (0..tokens.len()).map(|t| t == 0 || (t + g) % 3 != 1).collect(),
+            entropies: Vec::new(),
             candidates: Vec::new(),
             tokens,
         };
@@ -455,23 +455,37 @@ fn an_update_ends_at_its_divergence() {
     assert!(learnt(1e3, 4) == (whole, steps, means));
     let (cut, steps, means) = learnt(1e-5, 4);
     assert_eq!((steps, means.tokens), (1, 6.0));
-    assert!(means.update.approx_kl < 1e-5 && cut == learnt(0.0, 1).0);
+    assert!(means.update.approx_kl > 1e-5 && cut == learnt(0.0, 1).0, "{means:?}");
 }
 
+/// Groups without a gradient are skipped, and a divergence of no weight, with which all are evaluated, changes no mean.
 #[test]
-fn means_are_over_the_tokens_that_were_evaluated() {
+fn means_are_over_all_tokens_that_count() {
     let decoder = small_decoder();
-    let rule = three_tokens(1);
-    let means = |groups: &[Group]| {
+    let means = |groups: &[Group], kl_coef: f64| {
+        let mut rule = three_tokens(1);
+        rule.loss.kl_coef = kl_coef;
         let mut learner = LanguageLearner::new(decoder.clone(), 1, MomentPrecision::F32);
         learner.update(&rule, groups, 0, 0.0, &[1e-3]).unwrap()
     };
-    let alone = means(&[pair([1.0, -1.0])]);
-    let beside = means(&[pair([1.0, -1.0]), pair([0.0; 2]), pair([0.0; 2])]);
-    assert!(alone.tokens == 6.0 && beside.tokens == 6.0 && alone.update.entropy > 0.1);
+    let mut even = Group { prompt: vec![2, 1], ..pair([0.0; 2]) };
+    let none = means(std::slice::from_ref(&even), 0.0);
+    assert_eq!((none.tokens, none.counted_tokens, none.first_ratio_distance), (0.0, 6.0, None));
+    let entropy = means(std::slice::from_ref(&even), 1e-12).update.entropy;
+    for sample in &mut even.samples {
+        sample.entropies = vec![entropy as f32; 3];
+    }
+    let alone = means(&[pair([1.0, -1.0])], 0.0);
+    let groups = [pair([1.0, -1.0]), even.clone(), even.clone()];
+    let [beside, all] = [0.0, 1e-12].map(|kl_coef| means(&groups, kl_coef));
+    assert_eq!([alone, beside, all].map(|means| means.tokens), [6.0, 6.0, 18.0]);
+    assert_eq!([alone, beside, all].map(|means| means.counted_tokens), [6.0, 18.0, 18.0]);
     assert_eq!(alone.first_ratio_distance, beside.first_ratio_distance);
-    let of = |means: UpdateMeans| [means.entropy, means.approx_kl, means.clip_fraction];
-    assert_eq!(of(alone.update), of(beside.update));
-    let none = means(&[pair([0.0; 2])]);
-    assert_eq!((none.tokens, none.first_ratio_distance), (0.0, None));
+    assert_eq!(alone.update.approx_kl, beside.update.approx_kl);
+    let off = |other: f64| (beside.update.entropy - other).abs();
+    assert!(off(all.update.entropy) < 1e-6 && off(alone.update.entropy) > 1e-3, "{beside:?}");
+    let clipped = beside.update.clip_fraction;
+    assert!(clipped > 0.0 && (clipped - all.update.clip_fraction).abs() < 1e-12, "{beside:?}");
+    let skipped = means(&[even], 0.0).update.entropy;
+    assert!((skipped - entropy).abs() < 1e-6, "{skipped}");
 }

@@ -60,9 +60,10 @@ fn updates_end_at_their_divergence() {
         let (free, cut) = (records(&format!("free-{engine}")), records(&format!("run-{engine}")));
         for (free, cut) in free.iter().zip(&cut) {
             assert_eq!(free["learning_rate"], cut["learning_rate"], "{engine}");
-            assert!(cut["approx_kl"].as_f64().unwrap() <= 0.002, "{engine}: {cut}");
         }
-        assert!(free.iter().any(|free| free["approx_kl"].as_f64().unwrap() > 0.002), "{engine}");
+        // The divergence that ended an update is recorded; the mean of its steps is below.
+        assert!(cut.iter().any(|cut| cut["approx_kl"].as_f64().unwrap() > 0.002), "{engine}");
+        assert_ne!(free[0]["grad_norm"], cut[0]["grad_norm"], "{engine}: fewer steps");
         let last = folder.join(format!("run-{engine}/checkpoints/00000006"));
         let moved = folder.join(format!("whole-{engine}"));
         fs::rename(&last, &moved).unwrap();

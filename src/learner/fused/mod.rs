@@ -86,7 +86,7 @@ impl FusedLearner {
         let mut update =
             FusedUpdate::new(self, recording, advantages, observer, minibatches, iteration)?;
         let taken = take_steps(&mut update, &ranges, &self.context.config.update)?;
-        let (means, params, optimizer) = update.finish(taken);
+        let (means, params, optimizer) = update.finish(&taken);
         self.state.params = params;
         self.state.optimizer = optimizer;
         Ok(means)

@@ -21,7 +21,7 @@ use crate::learner::means::{APPROX_KL, NUM_SUMS};
 use crate::learner::optimizer::{AdamW, adamw_factors};
 use crate::learner::schedule::{entropy_coef, first_optimizer_step};
 use crate::learner::train_state::{TrainState, broadcast_params, sum_over_ranks};
-use crate::learner::update::UpdateSteps;
+use crate::learner::update::{StepsTaken, UpdateSteps};
 use crate::model::Observer;
 use crate::objective::{Coefficients, CoefficientsLaunch, LossConfig, LossForm};
 use crate::parallel::TeamError;
@@ -374,10 +374,10 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
         (0..num_games).step_by(max_games).map(move |first| first..num_games.min(first + max_games))
     }
 
-    /// Returns the means of the first `taken` minibatches, in the order of
+    /// Returns the means of the minibatches taken, in the order of
     /// [`AutodiffLearner::update`](crate::learner::AutodiffLearner), the parameters, and the state of the optimizer.
-    pub(super) fn finish(self, taken: usize) -> (Tensor<1>, Tensor<1>, AdamW) {
-        let config = &self.learner.context.config;
+    pub(super) fn finish(self, steps_taken: &StepsTaken) -> (Tensor<1>, Tensor<1>, AdamW) {
+        let (config, taken) = (&self.learner.context.config, steps_taken.count);
         let (summary, update_sums) = (as_tensor(&self.summary), as_tensor(&self.update_sums));
         let num_learnt = match LearntSteps::new(config, taken, self.minibatches.ranges.len()) {
             // Without a minibatch all sums are 0, whatever they are divided by; a tensor cannot be empty.
@@ -393,7 +393,7 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
         let part = |i: usize| state.clone().slice(i * num_params..(i + 1) * num_params);
         let [params, first_moment, second_moment] = [0, 1, 2].map(part);
         let optimizer = AdamW { first_moment, second_moment, steps: self.steps_taken };
-        (Tensor::cat(means, 0), params, optimizer)
+        (steps_taken.write_ending_kl_first(Tensor::cat(means, 0)), params, optimizer)
     }
 }
 

@@ -123,7 +123,9 @@ pub trait HostLearner: Debug + Send {
         let sums = UpdateSums::default();
         let mut update = HostUpdate { learner: self, experience, loss, counted, sums };
         let taken = take_steps(&mut update, &minibatches, &config.update)?;
-        Ok(update.sums.means(update.counted.num_learnt(taken, &config)))
+        let mut means = update.sums.means(update.counted.num_learnt(taken.count, &config));
+        taken.write_ending_kl(&mut means.approx_kl);
+        Ok(means)
     }
 }
 

@@ -136,19 +136,11 @@ impl Differentiation<'_> {
         if self.settings.update.gradient_checkpointing { Retention::Inputs } else { Retention::All }
     }
 
-    /// Selects the groups whose gradient is not 0: without entropy bonus and KL, equal rewards give none.
+    /// Selects the groups that [have a gradient](Group::has_gradient).
     pub(super) fn select_effective(&self, chosen: &[usize]) -> Vec<usize> {
-        let Coefficients { entropy, kl, .. } = self.minibatch_loss.coefficients;
-        let has_other_terms = entropy != 0.0 || kl != 0.0;
-        let has_advantage = |sample: &Sample| {
-            let mut advantages = sample.advantages.iter().enumerate();
-            advantages.any(|(at, advantage)| *advantage != 0.0 && sample.is_selected(at))
-        };
-        let is_effective = |i: &&usize| {
-            let group = &self.groups[**i];
-            group.num_counted() > 0 && (has_other_terms || group.samples.iter().any(has_advantage))
-        };
-        chosen.iter().filter(is_effective).copied().collect()
+        let coefficients = &self.minibatch_loss.coefficients;
+        let has_gradient = |i: &usize| self.groups[*i].has_gradient(coefficients);
+        chosen.iter().copied().filter(has_gradient).collect()
     }
 
     /// Selects the chosen groups, which are in ascending order, of a range of shards.

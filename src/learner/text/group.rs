@@ -1,5 +1,6 @@
 //! The input of an update of a language model: prompts with their completions.
 
+use crate::objective::Coefficients;
 use crate::text::{CompletionIndex, PromptWithCompletions};
 use std::collections::HashMap;
 
@@ -10,6 +11,9 @@ pub struct Sample {
     pub tokens: Vec<u32>,
     /// Log-probability of each token under the behaviour policy.
     pub logprobs: Vec<f32>,
+    /// Entropy of the behaviour policy at each token, which stands for the policy's in a group without a gradient;
+    /// empty if unknown.
+    pub entropies: Vec<f32>,
     /// Advantage of each token.
     pub advantages: Vec<f32>,
     /// Whether each token counts in the loss.
@@ -47,6 +51,24 @@ impl Group {
     pub(super) fn num_counted(&self) -> usize {
         let count = |sample: &Sample| sample.mask.iter().filter(|m| **m).count();
         self.samples.iter().map(count).sum()
+    }
+
+    /// Whether the group's gradient is not 0: without entropy bonus and KL, equal rewards give none.
+    pub(super) fn has_gradient(&self, coefficients: &Coefficients) -> bool {
+        let has_other_terms = coefficients.entropy != 0.0 || coefficients.kl != 0.0;
+        let has_advantage = |sample: &Sample| {
+            let mut advantages = sample.advantages.iter().enumerate();
+            advantages.any(|(at, advantage)| *advantage != 0.0 && sample.is_selected(at))
+        };
+        self.num_counted() > 0 && (has_other_terms || self.samples.iter().any(has_advantage))
+    }
+
+    /// Number of counted tokens whose entropy under the behaviour policy is known, and the sum of these entropies.
+    pub(super) fn sum_entropies(&self) -> (f64, f64) {
+        let entropies = self.samples.iter().flat_map(|sample| {
+            sample.entropies.iter().zip(&sample.mask).filter(|(_, m)| **m).map(|(x, _)| *x)
+        });
+        entropies.fold((0.0, 0.0), |(count, sum), x| (count + 1.0, sum + f64::from(x)))
     }
 
     /// Number of tokens that the entropy bonus acts on.

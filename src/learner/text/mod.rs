@@ -54,10 +54,13 @@ pub struct LanguageUpdateSettings {
 /// Metrics of an update of a language model, whose steps are tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LanguageMeans {
-    /// The means that every learner reports, over [`tokens`](Self::tokens).
+    /// The means that every learner reports: clipping and entropy over [`counted_tokens`](Self::counted_tokens), where
+    /// skipped groups have the entropy with which they were drawn; divergences over [`tokens`](Self::tokens).
     pub update: UpdateMeans,
     /// Tokens that the decoder evaluated and that count, over all epochs; groups without a gradient are skipped.
     pub tokens: f64,
+    /// Tokens that count, over all epochs, those of skipped groups included.
+    pub counted_tokens: f64,
     /// Largest distance of a ratio from 1 in the first optimizer step; `None` if it skipped all groups.
     pub first_ratio_distance: Option<f64>,
 }
@@ -169,8 +172,8 @@ impl LanguageLearner {
             first_ratio_distance: None,
             norms: Vec::new(),
         };
-        take_steps(&mut update, &minibatches, &settings.update)?;
-        update.finish()
+        let taken = take_steps(&mut update, &minibatches, &settings.update)?;
+        update.finish(&taken, &minibatches)
     }
 
     /// Steps the trainable parameters in host memory, and returns the norm of the gradient before clipping.

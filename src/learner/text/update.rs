@@ -5,7 +5,8 @@ use super::gradient::Gradient;
 use super::{Group, LanguageLearner, LanguageMeans, LanguageUpdateSettings};
 use crate::device::{fetch, release_freed_memory};
 use crate::learner::means::UpdateSums;
-use crate::learner::update::UpdateSteps;
+use crate::learner::update::{StepsTaken, UpdateSteps};
+use crate::objective::Coefficients;
 use crate::parallel::{Shards, TeamError};
 use burn::tensor::Tensor;
 
@@ -37,8 +38,14 @@ pub(super) struct LanguageUpdate<'a> {
 }
 
 impl LanguageUpdate<'_> {
-    /// Ends the update after its last step: returns its metrics, and frees memory that only updates need.
-    pub fn finish(self) -> Result<LanguageMeans, TeamError> {
+    /// Ends the update after its last step: returns its metrics, and frees memory that only updates need. The
+    /// `minibatches` are those of the update.
+    pub fn finish(
+        self,
+        taken: &StepsTaken,
+        minibatches: &[Vec<usize>],
+    ) -> Result<LanguageMeans, TeamError> {
+        let skipped = self.sum_skipped(&minibatches[..taken.count]);
         let Self { learner, mut totals, tokens, first_ratio_distance, norms, .. } = self;
         if !norms.is_empty() {
             totals.add_norms(&fetch(Tensor::cat(norms, 0)));
@@ -52,8 +59,40 @@ impl LanguageUpdate<'_> {
         let distances = learner.team.all_gather_numbers(&[first_ratio_distance.unwrap_or(0.0)])?;
         let largest = distances.concat().into_iter().fold(0.0, f64::max);
         let first_ratio_distance = first_ratio_distance.map(|_| largest);
-        Ok(LanguageMeans { update: totals.means(tokens), tokens, first_ratio_distance })
+        let mut update = totals.means(tokens);
+        if skipped.tokens > 0.0 {
+            update.clip_fraction *= tokens / (tokens + skipped.tokens);
+            let known = (tokens + skipped.known_entropies).max(1.0);
+            update.entropy = (update.entropy * tokens + skipped.entropy) / known;
+        }
+        taken.write_ending_kl(&mut update.approx_kl);
+        let counted_tokens = tokens + skipped.tokens;
+        Ok(LanguageMeans { update, tokens, counted_tokens, first_ratio_distance })
     }
+
+    /// Sums over the groups of some minibatches that were skipped. The policy term of their tokens is 0, so none is
+    /// clipped; their entropies are those with which they were drawn.
+    fn sum_skipped(&self, minibatches: &[Vec<usize>]) -> SkippedSums {
+        let coefficients = Coefficients::new(&self.settings.loss, self.entropy_coef);
+        let groups = minibatches.iter().flatten().map(|i| &self.groups[*i]);
+        let mut sums = SkippedSums::default();
+        for group in groups.filter(|group| !group.has_gradient(&coefficients)) {
+            let (count, entropy) = group.sum_entropies();
+            sums.tokens += group.num_counted() as f64;
+            sums.known_entropies += count;
+            sums.entropy += entropy;
+        }
+        sums
+    }
+}
+
+/// Sums over the counted tokens of skipped groups.
+#[derive(Default)]
+struct SkippedSums {
+    tokens: f64,
+    /// Number of tokens whose entropy is known.
+    known_entropies: f64,
+    entropy: f64,
 }
 
 impl UpdateSteps for LanguageUpdate<'_> {

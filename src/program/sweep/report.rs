@@ -2,7 +2,7 @@
 //! setting, and the best settings.
 
 use super::search::{Trial, rank_trials};
-use super::space::{Point, Range, Space, choice_index};
+use super::space::{Point, Range, Space};
 use super::{Results, Search, Sweep, SweepFile, space};
 use crate::disk;
 use crate::plot::statistics::{bootstrap_interval, mean};
@@ -19,7 +19,7 @@ use toml::{Table, Value};
 
 /// Number of trials of the table during a sweep.
 const LEADING_TRIALS: usize = 5;
-/// Number of parts of a range of numbers that are compared for a setting's importance.
+/// Maximum number of parts of a range of numbers that are compared for a setting's importance.
 const RANGE_PARTS: usize = 4;
 
 #[derive(Serialize)]
@@ -180,18 +180,15 @@ fn measure_importance(space: &Space, scored: &[(&Point, f64)]) -> (Shares, Share
     let centre = mean(&scores);
     let total: f64 = scores.iter().map(|score| (score - centre).powi(2)).sum();
     let share = |d: usize, range: &Range| {
-        let parts = range.num_choices().unwrap_or(RANGE_PARTS);
-        let scores_in_part = |part: usize| -> Vec<f64> {
-            let in_part = scored.iter().filter(|(point, _)| choice_index(point[d], parts) == part);
-            in_part.map(|(_, score)| *score).collect()
-        };
-        let used: Vec<Vec<f64>> =
-            (0..parts).map(scores_in_part).filter(|scores| !scores.is_empty()).collect();
+        let mut used: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
+        for (point, score) in scored {
+            used.entry(range.part_at(point[d], RANGE_PARTS)).or_default().push(*score);
+        }
         let between = |scores: &Vec<f64>| scores.len() as f64 * (mean(scores) - centre).powi(2);
         if total > 0.0 {
             // Scores that differ are two or more.
             (
-                used.iter().map(between).sum::<f64>() / total,
+                used.values().map(between).sum::<f64>() / total,
                 (used.len() - 1) as f64 / (scores.len() - 1) as f64,
             )
         } else {
@@ -249,6 +246,32 @@ mod tests {
         assert!(importance["a"] < 1e-9 && (importance["b"] - 1.0).abs() < 1e-9, "{importance:?}");
         let flat: Vec<(&Point, f64)> = points.iter().map(|point| (point, 3.0)).collect();
         assert!(measure_importance(&space, &flat).0.values().all(|share| *share == 0.0));
+    }
+
+    /// Equal values are one part, wherever they were drawn: the example has the scores of a sweep of epochs.
+    #[test]
+    fn the_importance_of_whole_numbers_is_that_of_their_values() {
+        let importance = |range: &str, scored: &[(f64, f64)]| {
+            let space: Space = toml::from_str(&format!("a = {range}")).unwrap();
+            let points: Vec<Point> = scored.iter().map(|(position, _)| vec![*position]).collect();
+            let scores = scored.iter().map(|(_, score)| *score);
+            let scored: Vec<(&Point, f64)> = points.iter().zip(scores).collect();
+            let (share, by_chance) = measure_importance(&space, &scored);
+            (share["a"], by_chance["a"])
+        };
+        let drawn = [0.1, 0.35, 0.45, 0.55, 0.6, 0.65, 0.7, 0.8, 0.9];
+        let scores = [-0.19, 0.206, 0.079, -0.056, -0.056, -0.194, 0.734, -0.056, -0.325];
+        let scored: Vec<(f64, f64)> = drawn.into_iter().zip(scores).collect();
+        for range in ["{ linear = [1, 3] }", "{ choices = [1, 2, 3] }"] {
+            let (share, by_chance) = importance(range, &scored);
+            assert!((share - 0.0975).abs() < 1e-4 && by_chance == 0.25, "{range}: {share}");
+        }
+        // Of 7 values the one in the middle, whose draws lie on both sides of it; and a choice that is listed twice.
+        assert_eq!(importance("{ linear = [1, 7] }", &[(0.45, 0.0), (0.55, 1.0)]), (0.0, 0.0));
+        assert_eq!(importance("{ choices = [8, 8] }", &[(0.2, 0.0), (0.7, 1.0)]), (0.0, 0.0));
+        // Few values of a logarithmic range, and many.
+        assert_eq!(importance("{ log = [1, 4] }", &[(0.75, 0.0), (0.99, 1.0)]), (1.0, 1.0));
+        assert_eq!(importance("{ log = [8, 512] }", &[(0.1, 0.0), (0.9, 1.0)]), (1.0, 1.0));
     }
 
     /// Scores that are unrelated to a setting vary between its parts by the expected share.

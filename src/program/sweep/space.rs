@@ -119,6 +119,27 @@ impl Range {
         }
     }
 
+    /// Index of the part that holds the value at a position in [0, 1), of at most `count` parts of a range of numbers
+    /// or of as many as there are values; each choice is a part. Equal values are in one part.
+    pub fn part_at(&self, position: f64, count: usize) -> usize {
+        match (self, self.value_at(position)) {
+            (Self::Choices(values), value) => {
+                let index = choice_index(position, values.len());
+                values.iter().position(|other| *other == value).unwrap_or(index)
+            }
+            (Self::Numbers { ends: [Value::Integer(low), _], .. }, Value::Integer(value))
+                if self.num_values().is_some_and(|values| values <= count) =>
+            {
+                (value - low) as usize
+            }
+            (Self::Numbers { ends, is_log }, Value::Integer(value)) => {
+                let position = NumberScale::new(ends, *is_log).position_of(value as f64);
+                choice_index(position, count)
+            }
+            _ => choice_index(position, count),
+        }
+    }
+
     /// Position of the value that divides a range of numbers at `share`, 0 for its lower end and 1 for its upper one.
     fn position_at(&self, share: f64) -> f64 {
         match self {
@@ -218,9 +239,14 @@ impl NumberScale {
 
     /// Position between the margins of the value at `share` of the way between the ends.
     fn position_at(&self, share: f64) -> f64 {
-        let ([low, high], [first, last]) = (self.ends.map(self.to_coordinate), self.margins());
+        let [low, high] = self.ends.map(self.to_coordinate);
         let value = (self.to_value)(low + (high - low) * share);
-        let value = if self.is_whole { value.round() } else { value };
+        self.position_of(if self.is_whole { value.round() } else { value })
+    }
+
+    /// Position of a value between the margins.
+    fn position_of(&self, value: f64) -> f64 {
+        let [first, last] = self.margins();
         ((self.to_coordinate)(value) - first) / (last - first)
     }
 }

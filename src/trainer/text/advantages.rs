@@ -140,6 +140,7 @@ pub fn to_learner_groups(
     let sample = |(completion, advantages): (&Completion, Vec<f32>)| Sample {
         tokens: completion.tokens.clone(),
         logprobs: completion.logprobs.clone(),
+        entropies: completion.entropies.clone(),
         candidates: completion.candidates.clone(),
         advantages,
         mask: vec![is_counted(completion); completion.tokens.len()],

@@ -117,8 +117,8 @@ pub(super) fn write_language_means(record: &mut IterationRecord, means: &Languag
     if let Some(text) = record.text.as_mut().filter(|text| !text.is_sft) {
         text.first_ratio_distance = means.first_ratio_distance;
         update = means.update;
-        if means.tokens == 0.0 {
-            // The learner evaluated no group, so the entropy is known only from sampling.
+        if means.counted_tokens == 0.0 {
+            // No token counts in the update, so the entropy is that of all which were drawn.
             update.entropy = text.sampling_entropy;
         }
     }

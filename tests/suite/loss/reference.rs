@@ -110,7 +110,7 @@ fn is_clipped(config: &LossConfig, (low, high): (f64, f64), ratio: f64, advantag
     let (up, down) = (advantage > 0.0, advantage < 0.0);
     let beyond_dual = config.dual_clip > 0.0 && ratio > config.dual_clip && down;
     match config.loss_type {
-        LossType::Cispo => ratio > high,
+        LossType::Cispo => ratio > high && advantage != 0.0,
         LossType::Sapo | LossType::Nll => false,
         LossType::Grpo | LossType::DrGrpo | LossType::Dapo | LossType::Bnpo | LossType::Gspo => {
             ratio > high && up || ratio < low && down || beyond_dual
