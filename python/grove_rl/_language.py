@@ -413,7 +413,9 @@ def _splits(
     if eval_task is not None:
         held_out = enumerate(_records("eval_task", eval_task))
         records += [(f"`eval_task[{i}]`", "test", record) for i, record in held_out]
-    keys = [json.dumps([record["text"], record["messages"]], sort_keys=True) for _, _, record in records]
+    # What the model sees: a chat template also prints tools.
+    seen = ("text", "messages", "chat_template_kwargs", "tools")
+    keys = [json.dumps([record.get(name) for name in seen], sort_keys=True) for _, _, record in records]
     #: The split of a prompt that has one, and the place that gives it first.
     known: dict[str, tuple[str, str]] = {}
     for key, (place, by_argument, record) in zip(keys, records, strict=True):

@@ -18,6 +18,8 @@ from common import BRIEF, PROGRAM, SPLIT, TASK, Table, one, unjudged
 
 import grove_rl
 
+CHAT = {"prompt": [{"role": "user", "content": "a"}]}
+
 
 def test_a_language_model_is_trained_with_reward_functions() -> None:
     calls: list[dict] = []
@@ -231,6 +233,7 @@ def test_reward_functions_get_the_columns_of_all_prompts_each_time() -> None:
         ([{"prompt": "a", "split": "test"}, "b", "a", {"prompt": "c", "split": None}, "d"], "bc", "aad"),
         (SPLIT[::-1], ["1>"], ["2>"]),
         ([[{"content": "a", "role": "user"}], [{"role": "user", "content": "a"}], "b"], "  ", "b"),
+        ([CHAT | {"tools": [{"a": 1}], "split": "train"}, CHAT | {"tools": [{"b": 1}], "split": "test"}], " ", " "),
     ],
 )
 def test_no_prompt_is_in_both_splits(task: Any, train: Any, test: Any) -> None:

@@ -62,14 +62,21 @@ impl Manifest {
     /// # Errors
     /// A sentence if it is malformed, or of another format.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
-        /// The format version, which is checked first, since another format may have other fields.
+        /// The fields that are checked first, since another format may have other ones.
         #[derive(Deserialize)]
-        struct Version {
+        struct Essentials {
             format: u32,
+            env: Option<serde_json::Value>,
         }
-        let Version { format } = serde_json::from_str(text).map_err(|e| e.to_string())?;
+        // Some editors write a byte order mark.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        let Essentials { format, env } = serde_json::from_str(text).map_err(|e| e.to_string())?;
         if format != FORMAT {
             return Err(format!("its format is {format}, but this build reads {FORMAT}"));
+        }
+        if env.is_none() {
+            let reason = "it describes no dataset (a checkpoint?), since it has no `env`, the name of a game";
+            return Err(reason.to_string());
         }
         serde_json::from_str(text).map_err(|e| e.to_string())
     }
@@ -92,6 +99,10 @@ mod tests {
             Manifest::parse(&json.to_string())
         };
         assert_eq!(parse(&|_| {}), Ok(Manifest::new("catch")));
+        let marked = format!("\u{feff}{}", serde_json::to_string(&Manifest::new("catch")).unwrap());
+        assert_eq!(Manifest::parse(&marked), Ok(Manifest::new("catch")));
+        let checkpoint = Manifest::parse(r#"{"format": 1, "iteration": 3, "files": []}"#);
+        assert!(checkpoint.unwrap_err().starts_with("it describes no dataset (a checkpoint?)"));
         let newer = parse(&|json| (json["format"], json["new"]) = (2.into(), 1.into()));
         assert_eq!(newer.unwrap_err(), "its format is 2, but this build reads 1");
         let unknown = parse(&|json| json["new"] = 1.into());

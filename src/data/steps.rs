@@ -52,12 +52,14 @@ pub trait Steps: Debug + Send + Sync {
 }
 
 /// Splits episodes into training and held-out ones. `validation`, above 0 and at most 0.5, is the fraction to hold out:
-/// every `1 / validation`-th, so that both are spread over the whole dataset.
+/// of the first `n` episodes `n * validation`, rounded down, so that both are spread over the whole dataset.
 pub fn hold_out(episodes: Vec<Range<usize>>, validation: f64) -> [Vec<Range<usize>>; 2] {
-    let every = (1.0 / validation).round().max(2.0) as usize;
+    // 49 times the 49th part is slightly less than 1 in floating point.
+    let num_held_out = |first: usize| (first as f64 * validation + 1e-9) as usize;
     let (mut learnt, mut held_out) = (Vec::new(), Vec::new());
     for (i, episode) in episodes.into_iter().enumerate() {
-        let part = if i % every == every - 1 { &mut held_out } else { &mut learnt };
+        let is_held_out = num_held_out(i + 1) > num_held_out(i);
+        let part = if is_held_out { &mut held_out } else { &mut learnt };
         part.push(episode);
     }
     [learnt, held_out]
@@ -150,6 +152,22 @@ pub(super) mod tests {
         let [learnt, held_out] = hold_out(columns().episodes(), 0.34);
         assert_eq!(learnt, [0..3, 3..4]);
         assert_eq!((held_out.len(), held_out[0].clone()), (1, 4..8));
+    }
+
+    #[test]
+    fn the_share_that_is_asked_for_is_held_out() {
+        let split = |share: f64| {
+            hold_out((0..100).map(|i| i..i + 1).collect(), share).map(|part| part.len())
+        };
+        for percent in 1..=50 {
+            let [learnt, held_out] = split(percent as f64 / 100.0);
+            assert_eq!((learnt, held_out), (100 - percent, percent));
+        }
+        for every in 2..=99 {
+            let [_, held_out] = hold_out((0..1000).map(|i| i..i + 1).collect(), 1.0 / every as f64);
+            let expected = (1..=1000).filter(|n| n % every == 0).map(|n| n - 1..n);
+            assert!(held_out.into_iter().eq(expected), "every {every}");
+        }
     }
 
     #[test]

@@ -15,6 +15,8 @@ use crate::track::list_figures;
 use anyhow::{Result, bail};
 use serde::Serialize;
 use serde_json::Value as Json;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use toml::Value;
 
 /// Settings that do not separate groups: the seed, and those that do not affect training.
@@ -99,15 +101,16 @@ pub fn run(games: &Games, args: PlotArgs) -> Result<()> {
 /// Groups runs with the same settings and environment, in order of their first runs.
 fn group_runs(runs: Vec<RecordedRun>) -> Vec<RunGroup> {
     let mut groups: Vec<RunGroup> = Vec::new();
+    let mut places: HashMap<_, usize> = HashMap::new();
     for run in runs {
         let mut settings = flatten(&run.settings);
         settings.retain(|key, _| !IGNORED_SETTINGS.contains(&key.as_str()));
-        let is_same = |group: &&mut RunGroup| {
-            group.settings == settings && group.runs[0].title() == run.title()
-        };
-        match groups.iter_mut().find(is_same) {
-            Some(group) => group.add(run),
-            None => groups.push(RunGroup { settings, runs: vec![run] }),
+        match places.entry((run.title().to_string(), format!("{settings:?}"))) {
+            Entry::Occupied(place) => groups[*place.get()].add(run),
+            Entry::Vacant(place) => {
+                place.insert(groups.len());
+                groups.push(RunGroup { settings, runs: vec![run] });
+            }
         }
     }
     groups
@@ -121,18 +124,25 @@ fn name_groups(games: &Games, groups: &[RunGroup]) -> Vec<String> {
         let run = &group.runs[0];
         format!("{}{}", run.title(), if run.is_fit() { " fit" } else { "" })
     };
-    let is_mixed = groups.iter().any(|group| subject(group) != subject(&groups[0]));
+    // The first group of each subject, and the settings in which another one differs from it.
+    let mut subjects: HashMap<String, (&RunGroup, HashSet<&String>)> = HashMap::new();
+    for group in groups {
+        let (first, differing) = subjects.entry(subject(group)).or_insert((group, HashSet::new()));
+        let first = *first;
+        let keys = first.settings.keys().chain(group.settings.keys());
+        differing.extend(keys.filter(|key| first.settings.get(*key) != group.settings.get(*key)));
+    }
+    let is_mixed = subjects.len() > 1;
     let name = |group: &RunGroup| {
-        let peers = || groups.iter().filter(|peer| subject(peer) == subject(group));
-        let differs =
-            |key: &&String| peers().any(|peer| peer.settings.get(*key) != group.settings.get(*key));
+        let (_, differing) = &subjects[&subject(group)];
         let changes = group.runs[0].changes(games);
         let is_changed =
             |key: &str| changes.as_ref().is_none_or(|changes| changes.contains_key(key));
         // An empty text is a setting that is not used.
         let is_used = |value: &Value| value.as_str() != Some("");
         let shown = group.settings.iter().filter(|(key, value)| is_used(value) && is_changed(key));
-        let distinctive = format_settings(shown.filter(|(key, _)| differs(key)), &group.settings);
+        let distinctive =
+            format_settings(shown.filter(|(key, _)| differing.contains(key)), &group.settings);
         match (is_mixed, distinctive.is_empty()) {
             (_, true) => subject(group),
             (true, false) => format!("{} {distinctive}", subject(group)),
@@ -140,9 +150,14 @@ fn name_groups(games: &Games, groups: &[RunGroup]) -> Vec<String> {
         }
     };
     let names: Vec<String> = groups.iter().map(name).collect();
+    let mut counts: HashMap<_, usize> = HashMap::new();
+    names.iter().for_each(|name| *counts.entry(name).or_insert(0) += 1);
     let disambiguate = |(name, group): (&String, &RunGroup)| {
-        let is_only = names.iter().filter(|other| *other == name).count() == 1;
-        if is_only { name.clone() } else { format!("{name} ({})", group.runs[0].path.display()) }
+        if counts[name] == 1 {
+            name.clone()
+        } else {
+            format!("{name} ({})", group.runs[0].path.display())
+        }
     };
     names.iter().zip(groups).map(disambiguate).collect()
 }
@@ -253,6 +268,10 @@ mod tests {
         assert_eq!(runs, [2, 1, 1]);
         let names = |groups: &[RunGroup]| name_groups(&builtin_games(), groups);
         assert_eq!(names(&groups), ["fruit", "fruit fit", "fruit learning_rate=0.1"]);
+        // A setting that the first run lacks.
+        let groups =
+            group_runs(read_runs(&["a", "e", "c"].map(|name| folder.path().join(name))).unwrap());
+        assert_eq!(names(&groups), ["fruit", "learning_rate=0.1"]);
         let rate = |rate: &str| format!("env = 'fruit'\n[optimizer]\nlearning_rate = {rate}");
         let usual = overlay::to_table(&TrainConfig::for_game("fruit").optimizer);
         let usual = usual["learning_rate"].to_string();

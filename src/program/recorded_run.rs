@@ -184,10 +184,12 @@ impl RecordedRun {
         }
         let defaults =
             overlay::merge(defaults, overlay::parse("the defaults of fit", IMITATION_DEFAULTS)?);
-        // Epochs of fewer optimizer steps than an iteration shorten the iteration
-        // (`TrainingData::set_iterations_of_epochs`).
-        let is_shorter = self.planned_iterations() == 1
-            && num_optimizer_steps(&self.settings) < num_optimizer_steps(&defaults);
+        // Epochs that do not fill the last iteration shorten all (`TrainingData::set_iterations_of_epochs`).
+        let iterations = i64::from(self.planned_iterations());
+        let steps = num_optimizer_steps(&self.settings).zip(num_optimizer_steps(&defaults));
+        let is_shorter = steps.is_some_and(|(own, usual)| {
+            own < usual && own * iterations > usual * (iterations - 1).max(0)
+        });
         let Some(Value::Table(update)) = self.settings.get("update").filter(|_| is_shorter) else {
             return Ok(defaults);
         };
@@ -436,13 +438,15 @@ mod tests {
         };
         let update =
             |steps: u32| format!("[data]\npath = \"d\"\n[update]\nnum_minibatches = {steps}");
-        assert_eq!(
-            changes_of(&format!("iterations = 1\n{}", update(3))),
-            ["data.path", "iterations"]
-        );
+        for (iterations, steps) in [(1, 3), (2, 33), (3, 63)] {
+            assert_eq!(
+                changes_of(&format!("iterations = {iterations}\n{}", update(steps))),
+                ["data.path", "iterations"]
+            );
+        }
         let both = ["data.path", "iterations", "update.num_minibatches"];
         assert_eq!(changes_of(&format!("iterations = 1\n{}", update(128))), both);
-        assert_eq!(changes_of(&format!("iterations = 2\n{}", update(3))), both);
+        assert_eq!(changes_of(&format!("iterations = 2\n{}", update(32))), both);
     }
 
     #[test]

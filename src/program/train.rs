@@ -202,6 +202,10 @@ fn train_new_rank<G: ConfigurableGame>(games: &Games, run: &NewRun, rank: Rank) 
     }
     refuse_data_settings::<G>(&data, &config)?;
     validate(&games.models, &game, &config)?;
+    let warning = data.as_ref().and_then(|data| data.warning_about_memory(&config));
+    if let Some(warning) = warning.filter(|_| is_root) {
+        eprint_line!("warning: {warning}");
+    }
     let is_default = args.set.is_empty() && args.config.is_none();
     let can_improve_by_play = config.data.is_on()
         && G::PLAYABLE
@@ -302,7 +306,7 @@ fn train_rank<G: ConfigurableGame>(
         .as_ref()
         .map_or(config.checkpoint.eval_every, |data| data.iterations_of_epochs(config, 1));
     let (demonstrations, names) = data.map(|data| (data.demonstrations, data.action_names)).unzip();
-    let names = names.filter(|names| names.len() == game.num_actions());
+    let names = names.filter(|names: &Vec<String>| !names.is_empty());
     let action_names = names.unwrap_or_else(|| game.action_names());
     let mut trainer = ranks::create_trainer(game, network, config, &chosen, demonstrations, team)?;
     if let Some(checkpoint) = session.checkpoint() {

@@ -4,7 +4,7 @@ use super::games::ConfigurableGame;
 use super::output::eprint_line;
 use super::paths::canonical_path;
 use crate::data::{Dataset, Manifest, ShardedSteps, Steps, WindowOptions, WindowSet, hold_out};
-use crate::settings::{ClassWeights, DataConfig, TrainConfig, overlay};
+use crate::settings::{ClassWeights, DataConfig, ModelKind, TrainConfig, overlay};
 use crate::trainer::Demonstrations;
 use anyhow::{Result, bail, ensure};
 use serde_json::Value;
@@ -19,6 +19,8 @@ pub struct TrainingData {
     pub demonstrations: Demonstrations,
     /// Names of the actions, if the dataset has them.
     pub action_names: Vec<String>,
+    /// Number of steps of the longest episode to learn from.
+    longest_episode: usize,
     /// Files with the steps.
     pub files: Vec<PathBuf>,
 }
@@ -37,6 +39,8 @@ impl TrainingData {
             return Ok(None);
         }
         let dataset = Dataset::open(Path::new(&config.data.path))?;
+        // The run may be resumed from another folder.
+        config.data.path = canonical_path(Path::new(&config.data.path))?;
         config.data.digest = dataset.digest();
         Self::new(game, config, dataset).map(Some)
     }
@@ -80,21 +84,52 @@ impl TrainingData {
         check_game(game, &manifest, &config.data.path)?;
         let files = dataset.shard_paths().into_iter().map(Path::to_path_buf).collect();
         // A game's observation is one row; a table's may be several.
-        let width = if G::PLAYABLE { game.num_features() } else { manifest.features.len().max(1) };
+        let columns = serde_json::to_value(game)?["columns"].as_u64().filter(|_| !G::PLAYABLE);
+        let width = columns.map_or(game.num_features(), |columns| columns as usize);
+        for (kind, names, count) in [
+            ("features", manifest.features.len(), width),
+            ("actions", manifest.actions.len(), game.num_actions()),
+        ] {
+            let path = &config.data.path;
+            ensure!(
+                names == 0 || names == count,
+                "`{kind}` in the manifest of the dataset in {path} has {names} names, but there are {count} {kind} with \
+                 its `settings`; name all or none"
+            );
+        }
         let steps = dataset.into_steps(width, game.num_actions())?;
-        let demonstrations = cut_into_windows(game, &config.data, &manifest, steps)?;
-        Ok(Self { demonstrations, action_names: manifest.actions, files })
+        let split = split_episodes(&config.data, &manifest, &steps)?;
+        let longest_episode = split[0].iter().map(ExactSizeIterator::len).max().unwrap_or(0);
+        let demonstrations = cut_into_windows(game, &config.data, steps, split)?;
+        Ok(Self { demonstrations, action_names: manifest.actions, longest_episode, files })
     }
 
-    /// Sets the number of iterations to that of `data.epochs` epochs. If an epoch has fewer optimizer steps than an
-    /// iteration, iterations become shorter.
+    /// A warning if a network with memory sees single steps, from which its memory learns nothing.
+    pub fn warning_about_memory(&self, config: &TrainConfig) -> Option<String> {
+        let TrainConfig { policy, data, rollout, .. } = config;
+        let has_memory = policy.kind != ModelKind::Mlp && policy.kind.user_defined().is_none();
+        if !has_memory || data.window + data.history > 1 || self.longest_episode == 1 {
+            return None;
+        }
+        let window = rollout.num_steps.min(self.longest_episode);
+        let batch_size = (data.batch_size / window).max(1);
+        Some(format!(
+            "the memory of a network of the kind {} learns nothing from single steps, data.window=1 and data.history=0; \
+             --set data.window={window} --set data.batch_size={batch_size} trains it on as many steps at a time",
+            policy.kind
+        ))
+    }
+
+    /// Sets the number of iterations to that of `data.epochs` epochs. If these do not fill iterations, they become
+    /// shorter, all alike.
     pub fn set_iterations_of_epochs(&self, config: &mut TrainConfig) {
         let batches = self.batches_per_epoch(config).saturating_mul(config.data.epochs as usize);
-        let update = &mut config.update;
-        if batches < update.update_epochs * update.num_minibatches {
-            (update.update_epochs, update.num_minibatches) = (1, batches);
-        }
         config.iterations = self.iterations_of_epochs(config, config.data.epochs);
+        let steps_per_iteration = batches.div_ceil(config.iterations as usize);
+        let update = &mut config.update;
+        if steps_per_iteration < update.update_epochs * update.num_minibatches {
+            (update.update_epochs, update.num_minibatches) = (1, steps_per_iteration);
+        }
     }
 
     /// Number of iterations of `epochs` epochs, at least 1.
@@ -150,13 +185,14 @@ fn check_game<G: ConfigurableGame>(game: G, manifest: &Manifest, path: &str) -> 
 fn cut_into_windows<G: ConfigurableGame>(
     game: G,
     data: &DataConfig,
-    manifest: &Manifest,
     steps: ShardedSteps,
+    [train, validation]: [Vec<Range<usize>>; 2],
 ) -> Result<Demonstrations> {
-    let [train, validation] = split_episodes(data, manifest, &steps)?;
     let actions = game.num_actions();
+    // All windows have room for the history.
+    let longest = train.iter().chain(&validation).map(ExactSizeIterator::len).max().unwrap_or(1);
     let plain = WindowOptions {
-        history: data.history,
+        history: data.history.min(longest - 1),
         stack: game.num_features() / steps.num_features(),
         ..WindowOptions::new(data.window, actions)
     };
@@ -194,6 +230,12 @@ fn split_episodes(
     let DataConfig { path, window, validation: share, .. } = data;
     let num_episodes = train.len() + validation.len();
     if train.is_empty() || validation.is_empty() {
+        let part = if train.is_empty() { "shards" } else { "held_out" };
+        ensure!(
+            manifest.held_out.is_empty(),
+            "no step is in the `{part}` that the manifest of the dataset in {path} names; without `held_out`, a share of \
+             the episodes is held out"
+        );
         bail!(
             "the dataset in {path} has too few episodes, {num_episodes}, to hold out a share of {share} (data.validation); \
              `ends` marks the last step of each"

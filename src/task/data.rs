@@ -118,11 +118,15 @@ impl DataTask {
             && let Some(prompt) = prompts.iter().find(|prompt| expected_text(prompt).is_none())
         {
             let start: String = prompt.text.chars().take(40).collect();
-            let solution = match prompt.fields.get("solution") {
-                None | Some(Value::Null) => "has no solution",
-                Some(Value::Bool(_)) => "has true or false for a solution, not a text or a number",
-                Some(Value::Array(_)) => "has a list for a solution, not a text or a number",
-                Some(_) => "has an object for a solution, not a text or a number",
+            let kind = |kind: &str| format!("has {kind} for a solution, not a text or a number");
+            let solution = match (prompt.fields.get("solution"), prompt.messages.last()) {
+                (None | Some(Value::Null), None) => "has no solution".to_string(),
+                (None | Some(Value::Null), Some(Message { role, .. })) => format!(
+                    "has no solution, as its last message is of the role `{role}`, not `{ASSISTANT}`"
+                ),
+                (Some(Value::Bool(_)), _) => kind("true or false"),
+                (Some(Value::Array(_)), _) => kind("a list"),
+                (Some(_), _) => kind("an object"),
             };
             return Err(TaskError::Setting(format!(
                 "completions of {} cannot be verified: give every line a `solution` or a `completion`, or \
@@ -236,12 +240,15 @@ fn expected_text(prompt: &Prompt) -> Option<Cow<'_, str>> {
 /// or one whose prompt is also in the other split.
 pub fn read_prompts(path: &Path) -> Result<PromptSet, TaskError> {
     let mut set = PromptSet::default();
-    let mut splits: HashMap<String, (Split, usize)> = HashMap::new();
+    let mut splits = HashMap::new();
     for record in records::open(path)? {
         let (line, json) = record?;
         let wrong = |message| TaskError::Line { path: path.to_path_buf(), line, message };
         let (prompt, split) = parse_line(&json).map_err(wrong)?;
-        let (other, first) = *splits.entry(prompt.text.clone()).or_insert((split, line));
+        // What a model sees: a template also prints roles and tools.
+        let Prompt { text, messages, template_values, .. } = &prompt;
+        let input = (text.clone(), messages.clone(), template_values.clone());
+        let (other, first) = *splits.entry(input).or_insert((split, line));
         if other != split {
             return Err(wrong(format!(
                 "the same prompt is in the split `{}` on line {first}; no prompt may be in both",

@@ -320,10 +320,16 @@ fn bad_datasets_get_one_clear_sentence_and_nothing_is_written() {
     assert!(said(&[]).contains("too few episodes, 1, to hold out a share of 0.1"), "{}", said(&[]));
     shard(&path, (&[0, 4], &[]), &[], &[]);
     assert!(said(&[]).contains("there is no step in it"));
-    let shown = folder.join("shown");
-    let mut writer = DatasetWriter::create(&shown, Manifest::new("catch")).unwrap();
-    writer.write(&columns(4)).unwrap();
-    writer.finish().unwrap();
+    shard(&folder.join("d/b"), (&[10, 4], &good), &actions, &[]);
+    manifest(r#"{"format": 1, "env": "catch", "shards": ["b"], "held_out": ["a"]}"#);
+    assert!(said(&[]).contains("no step is in the `held_out` that the manifest"), "{}", said(&[]));
+    manifest(r#"{"format": 1, "env": "catch", "shards": ["b"], "actions": ["left", "right"]}"#);
+    assert!(said(&[]).contains("has 2 names, but there are 3 actions"), "{}", said(&[]));
+    manifest(
+        r#"{"format": 1, "env": "table", "settings": {"columns": 4}, "shards": ["b"], "features": ["a"]}"#,
+    );
+    assert!(said(&[]).contains("has 1 names, but there are 4 features"), "{}", said(&[]));
+    shown(folder);
     let long = "fit shown --device cpu --set data.window=13";
     refused(folder, long, &["the longest episode in"]);
     manifest(r#"{"format": 1, "env": "catch", "settings": {"rows": 9}, "shards": ["a"]}"#);
@@ -341,12 +347,65 @@ fn bad_datasets_get_one_clear_sentence_and_nothing_is_written() {
     }
 }
 
-#[test]
-fn a_fit_stops_without_improvement_and_can_be_resumed() {
-    let folder = &Scratch::new();
+/// A dataset of `columns` for the game of catching, in `folder/shown`.
+fn shown(folder: &Path) {
     let mut writer = DatasetWriter::create(&folder.join("shown"), Manifest::new("catch")).unwrap();
     writer.write(&columns(4)).unwrap();
     writer.finish().unwrap();
+}
+
+#[test]
+fn epochs_are_passes_over_the_data_and_windows_fit_the_episodes() {
+    let folder = &Scratch::new();
+    shown(folder);
+    // 9 episodes of 12 steps are learnt from: 108 batches of one step in an epoch.
+    let fit = |more: &str| report(folder, &format!("fit shown --device cpu --json {more}"));
+    fit("--run-dir two --set data.epochs=2 --set data.batch_size=1");
+    let config = fs::read_to_string(folder.join("two/config.toml")).unwrap();
+    let config: toml::Table = config.parse().unwrap();
+    assert_eq!(config["iterations"].as_integer(), Some(4));
+    assert_eq!(config["update"]["num_minibatches"].as_integer(), Some(216 / 4));
+    let listed = json(folder, &["runs", ".", "--json"]);
+    let changes: Vec<_> = listed[0]["changes"].as_object().unwrap().keys().cloned().collect();
+    assert_eq!(changes, ["data.batch_size", "data.digest", "data.epochs", "data.path"]);
+    // A history beyond the start of an episode is empty.
+    let loss = |history: &str| {
+        let gru = "--iterations 1 --set policy.kind=gru --set hidden_size=8";
+        fit(&format!("{gru} --set data.history={history} --run-dir {history}"));
+        records::<serde_json::Value>(&folder.join(history))[0]["loss"].clone()
+    };
+    let [beyond, whole, shorter] = ["65536", "11", "10"].map(loss);
+    assert!(whole.is_f64() && beyond == whole && shorter != whole, "{beyond} {whole} {shorter}");
+    let warns = |sets: &str| {
+        let line = format!("fit shown --device cpu --dry-run {sets}");
+        let output = success(folder, &line.split(' ').collect::<Vec<_>>());
+        stderr(&output).contains("--set data.window=12 --set data.batch_size=21 trains it")
+    };
+    assert!(warns("--set policy.kind=gru") && !warns("--set policy.kind=mlp"));
+    assert!(!warns("--set policy.kind=gru --set data.window=12"));
+}
+
+#[test]
+fn a_dataset_in_the_settings_is_found_from_another_folder() {
+    let folder = &Scratch::new();
+    shown(folder);
+    let train = "train catch --device cpu --json --run-dir run --iterations 2";
+    report(folder, &format!("{train} --set data.path=shown --set loss_type=nll"));
+    let elsewhere = folder.join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    let resumed = report(&elsewhere, "train --resume ../run --iterations 3 --device cpu --json");
+    assert_eq!(resumed["iteration"], 3);
+    let sweep = "game = 'catch'\nseeds = '1'\ntrials = 2\nsearch = 'random'\n[settings]\niterations = 1\neval_every = 1\n\
+                 data.path = 'shown'\nloss.loss_type = 'nll'\n[space]\nlearning_rate = { log = [1e-3, 1e-2] }\n";
+    fs::write(folder.join("study.toml"), sweep).unwrap();
+    json(folder, &["sweep", "study.toml", "--device", "cpu", "--json"]);
+    report(&elsewhere, "train --config ../study/best.toml --device cpu --json");
+}
+
+#[test]
+fn a_fit_stops_without_improvement_and_can_be_resumed() {
+    let folder = &Scratch::new();
+    shown(folder);
     // A rate at which the loss is soon at its best.
     let fit = "fit shown --device cpu --json --run-dir";
     let sets = "--set patience=2 --set eval_every=1 --set learning_rate=0.5";

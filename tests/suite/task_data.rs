@@ -312,6 +312,27 @@ fn a_malformed_line_is_named() {
     assert!(error.starts_with("cannot read ") && error.contains(MISSING), "{error}");
 }
 
+/// A chat template prints more of a line than its texts.
+#[test]
+fn prompts_that_differ_in_roles_or_tools_are_different_prompts() {
+    let folder = Scratch::new();
+    let line = |role: &str, tool: &str, thinks: bool, split: &str| {
+        format!(
+            r#"{{"messages": [{{"role": "{role}", "content": "a"}}, {{"role": "user", "content": "b"}}], "tools": [{{"name": "{tool}"}}], "chat_template_kwargs": {{"enable_thinking": {thinks}}}, "split": "{split}"}}"#
+        )
+    };
+    let first = line("user", "f", true, "train");
+    for (second, is_other) in [
+        (line("user", "f", true, "test"), false),
+        (line("system", "f", true, "test"), true),
+        (line("user", "g", true, "test"), true),
+        (line("user", "f", false, "test"), true),
+    ] {
+        let read = read_prompts(&file(&folder, format!("{first}\n{second}\n")));
+        assert_eq!(read.is_ok(), is_other, "{second}");
+    }
+}
+
 #[test]
 fn prompts_without_solutions_need_a_verifier_and_get_one() {
     let folder = Scratch::new();
@@ -321,6 +342,9 @@ fn prompts_without_solutions_need_a_verifier_and_get_one() {
         error.contains("give a command by --verifier") && error.contains("\"say yes\" has no sol"),
         "{error}"
     );
+    let line = r#"{"messages": [{"role": "human", "content": "a"}, {"role": "gpt", "content": "b"}], "split": "train"}"#;
+    let error = DataTask::open(&file(&folder, line), None).err().unwrap().to_string();
+    assert!(error.contains("its last message is of the role `gpt`, not `assistant`"), "{error}");
     for (solution, said) in [("true", "true or false"), ("[\"w3\"]", "a list"), ("{}", "an object")]
     {
         let line = format!(r#"{{"prompt": "a", "solution": {solution}, "split": "train"}}"#);

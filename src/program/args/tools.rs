@@ -48,7 +48,7 @@ pub struct ImportArgs {
     #[arg(long, value_name = "FORMAT", requires = "time")]
     pub time_format: Option<String>,
     /// Fraction of the CSV rows, taken from the end, to hold out for validation.
-    #[arg(long, default_value_t = 0.2, value_name = "X")]
+    #[arg(long, default_value_t = 0.2, value_name = "X", requires = "label")]
     pub validation: f64,
     /// The folder of the dataset, which must be new or empty.
     #[arg(long, value_name = "DIR")]

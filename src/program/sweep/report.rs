@@ -8,7 +8,7 @@ use crate::disk;
 use crate::plot::statistics::{bootstrap_interval, mean};
 use crate::program::columns::{align_columns, format_number};
 use crate::program::output::{eprint_line, print_json, print_result};
-use crate::program::paths::quote_path;
+use crate::program::paths::{canonical_path, quote_path};
 use crate::program::recorded_run::format_settings;
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -125,7 +125,14 @@ impl Report {
     /// Settings of the best trial as a settings file.
     fn best_settings(&self, sweep: &Sweep) -> Result<String> {
         let best = &self.trials[0];
-        let settings = sweep.complete_settings(best.settings.clone(), best.round);
+        let mut settings = sweep.complete_settings(best.settings.clone(), best.round);
+        // The data are found from any folder, as in the settings of the trials.
+        let data = if sweep.is_task { sweep.file.game.as_str() } else { "data" };
+        if let Some(Value::String(path)) = settings.get_mut(&format!("{data}.path"))
+            && let Ok(whole) = canonical_path(Path::new(path))
+        {
+            *path = whole;
+        }
         let lines: String =
             settings.iter().map(|(key, value)| format!("{key} = {value}\n")).collect();
         let mut file: Table = lines.parse()?;
