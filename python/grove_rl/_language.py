@@ -234,6 +234,8 @@ def _prompt(prompt: str | Messages) -> tuple[str, list[dict[str, Any]]]:
         has_content = "content" in message or message.get("role") == "assistant"
         if not isinstance(message.get("role"), str) or not has_content:
             raise ValueError(f"the message {message!r} of a prompt must have a `role`, a string, and a `content`")
+    if messages[-1]["role"] == "assistant":
+        raise ValueError(f"the prompt {prompt!r} ends with a message of the assistant, which is not continued; remove it")
     plain = [
         json.loads(_json(f"the message {reprlib.repr(dict(message))} of a prompt is not JSON", dict(message)))
         for message in messages
@@ -391,7 +393,8 @@ def _splits(
     if eval_task is not None:
         held_out = enumerate(_records("eval_task", eval_task))
         records += [(f"`eval_task[{i}]`", "test", record) for i, record in held_out]
-    keys = [json.dumps([record["text"], record["messages"]], sort_keys=True) for _, _, record in records]
+    inputs = ("text", "messages", "chat_template_kwargs", "tools")
+    keys = [json.dumps([record.get(name) for name in inputs], sort_keys=True) for _, _, record in records]
     #: The split of a prompt that has one, and the place that gives it first.
     known: dict[str, tuple[str, str]] = {}
     for key, (place, by_argument, record) in zip(keys, records, strict=True):

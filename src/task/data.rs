@@ -236,12 +236,16 @@ fn expected_text(prompt: &Prompt) -> Option<Cow<'_, str>> {
 /// or one whose prompt is also in the other split.
 pub fn read_prompts(path: &Path) -> Result<PromptSet, TaskError> {
     let mut set = PromptSet::default();
-    let mut splits: HashMap<String, (Split, usize)> = HashMap::new();
+    let mut splits: HashMap<(String, String), (Split, usize)> = HashMap::new();
     for record in records::open(path)? {
         let (line, json) = record?;
         let wrong = |message| TaskError::Line { path: path.to_path_buf(), line, message };
         let (prompt, split) = parse_line(&json).map_err(wrong)?;
-        let (other, first) = *splits.entry(prompt.text.clone()).or_insert((split, line));
+        // To a chat template, conversations of the same words may differ.
+        let conversation = serde_json::to_string(&(&prompt.messages, &prompt.template_values));
+        let conversation = conversation.map_err(|error| wrong(error.to_string()))?;
+        let key = (prompt.text.clone(), conversation);
+        let (other, first) = *splits.entry(key).or_insert((split, line));
         if other != split {
             return Err(wrong(format!(
                 "the same prompt is in the split `{}` on line {first}; no prompt may be in both",
@@ -361,10 +365,16 @@ fn take_prompt(fields: &mut Map<String, Value>, line: &[u8]) -> Result<Prompt, S
     let Conversation { prompt, messages, chat_template_kwargs, tools } = conversation;
     let mut messages = prompt.or(messages).unwrap_or_default();
     let is_answered = messages.last().is_some_and(|message| message.role == ASSISTANT);
-    if is_answered
-        && !fields.contains_key("completion")
-        && let Some(answer) = messages.pop()
-    {
+    if is_answered && key == "prompt" {
+        return Err("`prompt` ends with a message of the assistant, which completions do not continue; remove it, or \
+                    call the list `messages` if it is the answer to learn"
+            .to_string());
+    }
+    if is_answered && fields.contains_key("completion") {
+        return Err("`messages` ends with an answer of the assistant, but there is also a `completion`; keep one"
+            .to_string());
+    }
+    if is_answered && let Some(answer) = messages.pop() {
         fields.insert("completion".to_string(), answer_text(answer)?.into());
     }
     if messages.is_empty() {
