@@ -128,6 +128,10 @@ fn grpo_continues_from_a_fitted_model() {
         "{card}"
     );
 
+    let said =
+        refusal(folder, &["train", "--task-data", "sums.jsonl", "--model", "fitted", "--dry-run"]);
+    assert!(said.contains("fitted is a run, not a model; give its model, fitted"), "{said}");
+
     // Until a run has ended, its folder `model` may have another model than the best one.
     let complete = |model: &str| {
         let words = ["generate", model, "1+1=", "--temperature", "0", "--max-new-tokens", "4"];
