@@ -93,11 +93,10 @@ impl Confinement {
     }
 }
 
-/// Finds the paths that the user allows, with everything that their links lead to. A path with `..` is resolved, since
-/// it might seem to be in a folder that it leaves.
+/// Finds the paths that the user allows, with everything that their links lead to.
 ///
 /// # Errors
-/// A clause, if one of them does not exist.
+/// A clause, if one of them does not exist, or is the root.
 fn find_allowed_paths(allowed: &[PathBuf], workdir: &Path) -> Result<Vec<PathBuf>, String> {
     let mut paths = Vec::new();
     for path in allowed {
@@ -108,10 +107,16 @@ fn find_allowed_paths(allowed: &[PathBuf], workdir: &Path) -> Result<Vec<PathBuf
                 path.display()
             )
         })?;
-        if !full.components().any(|part| part == Component::ParentDir) {
-            paths.extend(follow_links(&full));
+        if real.parent().is_none() {
+            return Err(format!(
+                "{} (--verifier-allow, data.readable) is the whole machine; name the folders that it needs",
+                path.display()
+            ));
         }
-        paths.push(real);
+        paths.extend(follow_links(&full));
+        if !paths.contains(&real) {
+            paths.push(real);
+        }
     }
     Ok(paths)
 }
@@ -205,11 +210,27 @@ fn find_installation_paths(file: &Path, is_private: impl Fn(&Path) -> bool) -> B
     paths
 }
 
-/// A path and, if it is a link, the paths that it leads to in turn.
+/// A path and, if it is a link, the paths that it leads to in turn, all without `..`.
 fn follow_links(path: &Path) -> impl Iterator<Item = PathBuf> {
-    let target = |path: &PathBuf| path.read_link().ok().map(|to| path.with_file_name("").join(to));
+    let target = |path: &PathBuf| {
+        path.read_link().ok().map(|to| resolve_parents(&path.with_file_name("").join(to)))
+    };
     // As many links as Linux follows.
-    iter::successors(Some(path.to_path_buf()), target).take(40)
+    iter::successors(Some(resolve_parents(path)), target).take(40)
+}
+
+/// A path without `..`, by which it might seem to be in a folder that it leaves. Links in the rest of it stay.
+fn resolve_parents(path: &Path) -> PathBuf {
+    let mut resolved = PathBuf::new();
+    for part in path.components() {
+        if part == Component::ParentDir {
+            resolved = resolved.canonicalize().unwrap_or(resolved);
+            resolved.pop();
+        } else {
+            resolved.push(part);
+        }
+    }
+    resolved
 }
 
 #[cfg(test)]
@@ -266,6 +287,10 @@ mod tests {
         assert_eq!(paths(&allowed[..1]).unwrap(), [place.join("data")]);
         let found = paths(&allowed[1..]).unwrap();
         assert!(found.contains(&place.join("data")) && found.contains(&workdir.join("link")));
+        let found = paths(&["../work/link".into()]).unwrap();
+        assert!(found.contains(&place.join("data")) && found.contains(&workdir.join("link")));
+        let all = paths(&["/".into()]).unwrap_err();
+        assert!(all.contains("is the whole machine; name the folders"), "{all}");
         let missing = paths(&["nothing".into()]).unwrap_err();
         assert!(
             missing.contains("nothing (--verifier-allow, data.readable) cannot be read"),
