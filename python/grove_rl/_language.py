@@ -251,6 +251,10 @@ def _prompt(prompt: str | Messages) -> tuple[str, list[dict[str, Any]]]:
         has_content = "content" in message or message.get("role") == "assistant"
         if not isinstance(message.get("role"), str) or not has_content:
             raise ValueError(f"the message {reprlib.repr(message)} of a prompt must have a `role`, a string, and a `content`")
+    if messages[-1]["role"] == "assistant":
+        raise ValueError(
+            f"the prompt {reprlib.repr(prompt)} ends with a message of the assistant, which is not continued; remove it"
+        )
     plain = [
         json.loads(_json(f"the message {reprlib.repr(dict(message))} of a prompt is not JSON", dict(message)))
         for message in messages

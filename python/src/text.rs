@@ -171,8 +171,8 @@ impl LanguageModel {
             let decoder = model.new_decoder();
             let is_interrupted = || is_interrupted.load(Ordering::Relaxed);
             let is_stopped = |tokens: &[u32]| {
-                let ends = || stop::text_before(&model.decode_completion(tokens), stops).is_some();
-                is_interrupted() || !stops.is_empty() && ends()
+                let decode = |tokens: &[u32]| model.decode_completion(tokens);
+                is_interrupted() || stop::is_reached(decode, tokens, stops)
             };
             let wanted = options.completions * batch.len().min(16);
             let generator = Generator {

@@ -338,6 +338,7 @@ def logging(completions: list[str], log_metric: Any, **_: Any) -> list[float]:
         (None, {"task": [{"prompt": "a", "x": {3}}], "reward": len}, "the column `x` .* is .3., .* for the type set"),
         (None, {"task": [{"prompt": "a", (1, 2): 3}], "reward": len}, r"the columns \[\(1, 2\)\] of a prompt are not JSON"),
         (None, {"task": [{"prompt": CHATS[0]["prompt"], "at": date(2000, 1, 2)}], "reward": len}, "the column `at` .* type date"),
+        (None, {"task": [[*CHATS[0]["prompt"], {"role": "assistant", "content": "b"}]], "reward": len}, "ends with a message of the"),
         (None, {"task": [[{"role": "user", "content": b"a"}]], "reward": len}, "the message .* of a prompt is not JSON: .* bytes"),
         (None, {"task": TASK, "reward": len, "reward_weights": [np.nan]}, r"`reward_weights` is \[nan\]"),
         (None, {"task": TASK, "reward": len, "reward_weights": [1e16]}, "but must be finite numbers, at most 1e.15"),

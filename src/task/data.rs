@@ -368,10 +368,16 @@ fn take_prompt(fields: &mut Map<String, Value>, line: &[u8]) -> Result<Prompt, S
     let Conversation { prompt, messages, chat_template_kwargs, tools } = conversation;
     let mut messages = prompt.or(messages).unwrap_or_default();
     let is_answered = messages.last().is_some_and(|message| message.role == ASSISTANT);
-    if is_answered
-        && !fields.contains_key("completion")
-        && let Some(answer) = messages.pop()
-    {
+    if is_answered && key == "prompt" {
+        return Err("`prompt` ends with a message of the assistant, which completions do not continue; remove it, or \
+                    call the list `messages` if it is the answer to learn"
+            .to_string());
+    }
+    if is_answered && fields.contains_key("completion") {
+        return Err("`messages` ends with an answer of the assistant, but there is also a `completion`; keep one"
+            .to_string());
+    }
+    if is_answered && let Some(answer) = messages.pop() {
         fields.insert("completion".to_string(), answer_text(answer)?.into());
     }
     if messages.is_empty() {

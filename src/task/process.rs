@@ -11,6 +11,7 @@ use std::iter;
 #[cfg(unix)]
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -22,7 +23,7 @@ pub enum NoAnswer {
     /// The time limit was exceeded. The text is a clause about other output, such as `; it sent an answer with another
     /// id`, or empty.
     Timeout(String),
-    /// The process ended, or wrote an endless line. The text completes a sentence such as "the verifier
+    /// The process ended, or wrote a line that is too long. The text completes a sentence such as "the verifier
     /// ended (exit status: 1)".
     Ended(String),
 }
@@ -44,6 +45,8 @@ pub struct Process {
     child: Child,
     requests: Option<Sender<Vec<u8>>>,
     lines: Receiver<Vec<u8>>,
+    /// Whether a line of its output was too long, after which no more is read.
+    wrote_long_line: Arc<AtomicBool>,
     last_stderr_line: Arc<Mutex<String>>,
     stderr_reader: JoinHandle<()>,
     /// Whether a request is unanswered.
@@ -68,9 +71,11 @@ impl Process {
         let (line_sender, lines) = mpsc::sync_channel(MAX_UNREAD_LINES);
         let last_stderr_line = Arc::<Mutex<String>>::default();
         let kept = Arc::clone(&last_stderr_line);
+        let wrote_long_line = Arc::<AtomicBool>::default();
+        let is_too_long = Arc::clone(&wrote_long_line);
         let start_threads = || {
             start_thread(move || write_requests(stdin, &request_receiver))?;
-            start_thread(move || forward_lines(stdout, &line_sender))?;
+            start_thread(move || forward_lines(stdout, &line_sender, &is_too_long))?;
             start_thread(move || keep_last_line(stderr, &kept))
         };
         let stderr_reader = start_threads().inspect_err(|_| {
@@ -82,6 +87,7 @@ impl Process {
             child,
             requests,
             lines,
+            wrote_long_line,
             last_stderr_line,
             stderr_reader,
             is_busy: false,
@@ -154,6 +160,9 @@ impl Process {
 
     /// Waits for the process to end and describes how it did.
     fn describe_end(&mut self) -> String {
+        if self.wrote_long_line.load(Ordering::Acquire) {
+            return format!("wrote a line of more than {} MiB", MAX_LINE_BYTES >> 20);
+        }
         let status = wait(&mut self.child, GRACE_PERIOD).ok().flatten();
         // Wait for the last line of standard error.
         let mut waited = Stopwatch::start();
@@ -279,10 +288,15 @@ fn read_lines(from: impl Read) -> impl Iterator<Item = Vec<u8>> {
     })
 }
 
-/// Forwards the output lines of a process until it ends or exceeds the maximum length of a line.
-fn forward_lines(stdout: impl Read, line_sender: &SyncSender<Vec<u8>>) {
+/// Forwards the output lines of a process until it ends or exceeds the maximum length of a line, which it reports.
+fn forward_lines(
+    stdout: impl Read,
+    line_sender: &SyncSender<Vec<u8>>,
+    wrote_long_line: &AtomicBool,
+) {
     for line in read_lines(stdout) {
         if !line.ends_with(b"\n") && line.len() as u64 == MAX_LINE_BYTES {
+            wrote_long_line.store(true, Ordering::Release);
             return;
         }
         if line_sender.send(line.trim_ascii_end().to_vec()).is_err() {

@@ -128,12 +128,28 @@ fn grpo_continues_from_a_fitted_model() {
         "{card}"
     );
 
+    let said =
+        refusal(folder, &["train", "--task-data", "sums.jsonl", "--model", "fitted", "--dry-run"]);
+    assert!(said.contains("fitted is a run, not a model; give its model, fitted"), "{said}");
+
     // Until a run has ended, its folder `model` may have another model than the best one.
     let complete = |model: &str| {
         let words = ["generate", model, "1+1=", "--temperature", "0", "--max-new-tokens", "4"];
         json(folder, &[&words[..], &["--json"]].concat())["completions"].clone()
     };
     let best = complete("fitted");
+    // Without options a completion has the room that the context leaves, and ends before the stop texts of the run.
+    let text = |folder: &Path| {
+        let report = json(folder, &["generate", "fitted", "1+1=", "--temperature", "0", "--json"]);
+        report["completions"][0]["text"].as_str().unwrap().to_string()
+    };
+    let whole = text(folder);
+    let config = fs::read_to_string(folder.join("fitted/config.toml")).unwrap();
+    let stop = format!("stop = [\"{}\"]", whole.chars().next().unwrap());
+    assert!(config.contains("stop = []"), "{config}");
+    fs::write(folder.join("fitted/config.toml"), config.replace("stop = []", &stop)).unwrap();
+    assert_eq!(text(folder), "");
+    fs::write(folder.join("fitted/config.toml"), config).unwrap();
     for file in ["README.md", "model.safetensors"] {
         fs::remove_file(folder.join("fitted/model").join(file)).unwrap();
     }

@@ -99,7 +99,7 @@ fn a_large_model_is_shared_where_there_is_memory_for_it() {
     report(folder, &line(sort, ["saving", &cpus(2)], &saving));
     assert!(params(folder, "saving", 3) == params(folder, "one", 3), "other weights");
     // Adapters are learnt layer by layer, too.
-    let adapted = "sort.length=3 lora.r=2 num_shards=3 fit.iterations=0";
+    let adapted = &format!("{LARGE} lora.r=2 num_shards=3 fit.iterations=0");
     let adapt = "train sort --model one/model --iterations 3";
     for (dir, devices) in [("adapted", "cpu"), ("adapted-two", "cpu,cpu")] {
         report(folder, &line(adapt, [dir, devices], adapted));

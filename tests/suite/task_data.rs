@@ -81,6 +81,25 @@ fn completions_are_strings_or_messages_and_may_differ_from_solutions() {
 }
 
 #[test]
+fn conversations_of_the_same_words_may_be_in_both_splits() {
+    let folder = Scratch::new();
+    let line = |role: &str, rest: &str| {
+        format!(r#"{{"messages": [{{"role": "{role}", "content": "b"}}], "solution": "1"{rest}}}"#)
+    };
+    let train = line("user", r#", "tools": [{"a": 1}], "split": "train""#);
+    for (role, tools) in
+        [("user", r#", "tools": [{"b": 1}]"#), ("user", ""), ("system", r#", "tools": [{"a": 1}]"#)]
+    {
+        let test = line(role, &format!(r#"{tools}, "split": "test""#));
+        let set = read_prompts(&file(&folder, format!("{train}\n{test}"))).unwrap();
+        assert_eq!((set.train.len(), set.test.len()), (1, 1));
+    }
+    let same = format!("{train}\n{}", train.replace("train", "test"));
+    let error = read_prompts(&file(&folder, same)).unwrap_err().to_string();
+    assert!(error.contains("the same prompt is in the split `train` on line 1"), "{error}");
+}
+
+#[test]
 fn columns_that_a_row_lacks_may_be_null() {
     let folder = Scratch::new();
     let read = |lines: [&str; 3]| read_prompts(&file(&folder, lines.join("\n"))).unwrap();
@@ -268,6 +287,14 @@ fn a_malformed_line_is_named() {
         (
             r#"{"messages": [{"role": "assistant", "content": "Hi"}]}"#,
             "`messages` has no message before the answer",
+        ),
+        (
+            r#"{"prompt": [{"role": "user", "content": "2+2"}, {"role": "assistant", "content": "It is"}]}"#,
+            "`prompt` ends with a message of the assistant, which completions do not continue",
+        ),
+        (
+            r#"{"messages": [{"role": "user", "content": "2+2"}, {"role": "assistant", "content": "4"}], "completion": "4"}"#,
+            "`messages` ends with an answer of the assistant, but there is also a `completion`; keep one",
         ),
         (r#"{"prompt": "b", "completion": 7}"#, "`completion` is neither a string nor a list"),
         (

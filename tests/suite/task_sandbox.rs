@@ -80,6 +80,61 @@ fn a_sandboxed_verifier_reaches_what_it_needs_and_nothing_else() {
     assert_eq!(rewards(options(VerifierSandbox::default()), &[read, connect]), [1.0, 1.0]);
 }
 
+#[test]
+fn an_allowed_path_is_readable_however_it_is_named() {
+    let place = Scratch::new();
+    let place = place.canonicalize().unwrap();
+    let folder = place.join("work");
+    fs::create_dir_all(place.join("data/all")).unwrap();
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("verifier.py"), EVALUATES).unwrap();
+    fs::write(place.join("data/all/words.txt"), "one").unwrap();
+    std::os::unix::fs::symlink("../link", folder.join("inner")).unwrap();
+    std::os::unix::fs::symlink("data", place.join("link")).unwrap();
+    let options = |path: &Path| {
+        let readable = vec![path.to_path_buf()];
+        let sandbox = VerifierSandbox { is_on: true, readable, ..VerifierSandbox::default() };
+        let command = "python3 verifier.py";
+        VerifierOptions { folder: Some(folder.clone()), sandbox, ..VerifierOptions::new(command) }
+    };
+    let read =
+        |path: &Path| format!("succeeds(lambda: open({:?}).read())", path.display().to_string());
+    let paths = ["../data/all", "../link", "inner", "../link/all/words.txt"].map(PathBuf::from);
+    for path in paths.into_iter().chain([folder.join("../data"), place.join("link")]) {
+        let words = ["", "words.txt", "all/words.txt"].map(|below| path.join(below));
+        let words = words.into_iter().find(|words| folder.join(words).is_file());
+        let words = words.unwrap_or_else(|| path.clone());
+        assert_eq!(rewards(options(&path), &[read(&words)]), [1.0], "{path:?}");
+    }
+    let secret = place.join("data/all/words.txt");
+    assert_eq!(rewards(options(Path::new("verifier.py")), &[read(&secret)]), [0.0]);
+    for (path, said) in [
+        ("../none", "../none (--verifier-allow, data.readable) cannot be read: No such"),
+        ("/", "is the whole machine"),
+    ] {
+        let error = Verifier::start(options(Path::new(path))).err().unwrap().to_string();
+        assert!(error.contains(said) && error.contains("data.readable"), "{error}");
+    }
+}
+
+/// A program in a completion has the verifier's standard input, if the verifier leaves it to it.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_sandboxed_process_cannot_copy_what_is_in_a_pipe() {
+    let ours = Scratch::new();
+    fs::write(ours.join("verifier.py"), EVALUATES).unwrap();
+    let tee = "__import__('ctypes').CDLL(None, use_errno=True).tee(*[os.pipe()[i] for i in (0, 1)], 1, 2)";
+    let attempt = format!("float({tee} < 0 and __import__('ctypes').get_errno() == 1)");
+    let options = |is_on| VerifierOptions {
+        folder: Some(ours.to_path_buf()),
+        sandbox: VerifierSandbox { is_on, ..VerifierSandbox::default() },
+        ..VerifierOptions::new("python3 verifier.py")
+    };
+    let attempts = [attempt];
+    assert_eq!(rewards(options(true), &attempts), [1.0]);
+    assert_eq!(rewards(options(false), &attempts), [0.0]);
+}
+
 /// Code of a model could look the solution up.
 #[test]
 fn a_sandboxed_verifier_finds_the_file_of_prompts_empty_unless_it_is_named() {

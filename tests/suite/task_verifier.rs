@@ -108,7 +108,7 @@ const BAD: [(&str, &str); 5] = [
         "null",
         "the verifier returned null as the reward `reward`, which is not a number from -1e6 to 1e6",
     ),
-    ("flood", "the verifier ended ("),
+    ("flood", "the verifier wrote a line of more than 1 MiB twice on this completion"),
     ("error", "the verifier reported: \"cannot parse\""),
 ];
 

@@ -50,9 +50,9 @@ pub struct GenerateArgs {
     /// Continue the prompt directly, without the chat template.
     #[arg(long)]
     pub raw: bool,
-    /// Maximum number of new tokens.
-    #[arg(long, default_value_t = 256, value_name = "N", value_parser = count_in::<usize>(1..=1_000_000))]
-    pub max_new_tokens: usize,
+    /// Maximum number of new tokens [default: 256, or fewer where the context has no room for them].
+    #[arg(long, value_name = "N", value_parser = count_in::<usize>(1..=1_000_000))]
+    pub max_new_tokens: Option<usize>,
     /// Sampling temperature; 0 for greedy decoding.
     #[arg(long, default_value_t = 1.0, value_name = "X", allow_negative_numbers = true, value_parser = parse_temperature)]
     pub temperature: f32,
@@ -65,7 +65,7 @@ pub struct GenerateArgs {
     /// Exclude tokens below this fraction of the most likely token's probability.
     #[arg(long, default_value_t = 0.0, value_name = "X", value_parser = |text: &str| parse_sampling("min_p", text))]
     pub min_p: f32,
-    /// Stop when this text is generated; may be repeated.
+    /// Stop when this text is generated; may be repeated [default: those of the run].
     #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     pub stop: Vec<String>,
     /// Number of completions.

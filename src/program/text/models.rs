@@ -3,10 +3,10 @@
 use crate::program::output::eprint_line;
 use crate::program::progress_note::with_note;
 use crate::program::session::warn;
-use crate::run::{self, ModelPlace, RunFolder, SavedPolicy};
+use crate::run::{self, CONFIG, ModelPlace, RunFolder, SavedPolicy};
 use crate::text::LanguageModel;
 use crate::trainer::text::{TINY, load_language_model};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use std::path::Path;
 
 /// Message shown while a model is read.
@@ -14,7 +14,15 @@ pub const READING_MODEL: &str = "Reading the model.";
 
 /// Loads the initial model of a run by the setting `model.path`; `None` for a new one.
 pub fn load_initial_model(setting: &str) -> Result<Option<LanguageModel>> {
-    (setting != TINY).then(|| load_model(Path::new(setting))).transpose()
+    if setting == TINY {
+        return Ok(None);
+    }
+    let path = Path::new(setting);
+    let model = path.join("model");
+    if path.join(CONFIG).is_file() && model.is_dir() {
+        bail!("{setting} is a run, not a model; give its model, {}", model.display());
+    }
+    load_model(path).map(Some)
 }
 
 /// Loads the model in a folder or file.

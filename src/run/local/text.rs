@@ -10,7 +10,7 @@ use crate::metrics::IterationRecord;
 use crate::settings::{FitConfig, GenerationConfig, LanguageConfig};
 use crate::text::LanguageModel;
 use crate::trainer::Validation;
-use crate::trainer::text::{CollapseMonitor, CompletionRecord, LanguageTrainer};
+use crate::trainer::text::{CollapseMonitor, CompletionRecord, LanguageTrainer, LongestPrompt};
 
 /// Number of prompts of the final evaluation.
 const FINAL_PROMPTS: usize = 1000;
@@ -100,6 +100,15 @@ impl Run for LanguageRun {
             warnings.push(format!(
                 "the model {path} has no chat template: of a conversation it sees only the contents of the messages, \
                  separated by blank lines, without roles and tools; choose a model with a template, or give prompts as texts"
+            ));
+        }
+        if let Some(LongestPrompt { start, num_tokens }) = self.trainer.limiting_prompt() {
+            let (limit, context) =
+                (config.generation.max_new_tokens, self.trainer.model().shape.context);
+            warnings.push(format!(
+                "all completions have at most {limit} tokens: the longest prompt (it begins with {start:?}) has \
+                 {num_tokens} tokens, and the context {context}; leave out long prompts, or choose a model with a longer \
+                 context"
             ));
         }
         warnings.extend(unused_fit_settings(config));
@@ -204,8 +213,9 @@ impl Run for LanguageRun {
 mod tests {
     use super::*;
     use crate::settings::Precision;
-    use crate::task;
+    use crate::task::{self, DataTask};
     use crate::trainer::text::TINY;
+    use std::sync::Arc;
 
     #[test]
     fn sft_alone_has_a_solution_for_each_prompt() {
@@ -223,6 +233,35 @@ mod tests {
             grpo.rollout_description.starts_with("6 prompts of 4 completions"),
             "{}",
             grpo.rollout_description
+        );
+    }
+
+    #[test]
+    fn a_prompt_that_limits_all_completions_is_named() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let path = folder.path().join("prompts.jsonl");
+        let warnings = |length: usize, max_new_tokens: usize| {
+            let line = |prompt: &str, split: &str| {
+                format!(
+                    "{{\"prompt\": \"{prompt}\", \"solution\": \"0123456789\", \"split\": \"{split}\"}}\n"
+                )
+            };
+            let lines = line(&"1".repeat(length), "train") + &line("2+2=", "test");
+            std::fs::write(&path, lines).unwrap();
+            let task = Arc::new(DataTask::open(&path, None).unwrap());
+            let mut config = LanguageConfig::for_model(TINY);
+            config.model.tiny.context = 40;
+            config.generation.max_new_tokens = max_new_tokens;
+            LanguageRun::new(LanguageTrainer::for_task(task, config, None).unwrap()).warnings()
+        };
+        // The task's own limit is a token more than a solution has.
+        assert_eq!(warnings(29, 0), [""; 0]);
+        assert_eq!(warnings(29, 5), [""; 0]);
+        let said = warnings(35, 0).join("\n");
+        let named = "at most 5 tokens: the longest prompt (it begins with \"111";
+        assert!(
+            said.contains(named) && said.contains("has 35 tokens, and the context 40"),
+            "{said}"
         );
     }
 

@@ -8,7 +8,9 @@ use crate::task::sandbox::{Access, Limits, Sandbox, SandboxFolder};
 use std::collections::BTreeSet;
 use std::env;
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::iter;
+use std::mem;
+use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -50,8 +52,7 @@ impl Confinement {
         };
         let workdir = workdir.map_err(wrong)?;
         let mut readable = find_command_paths(&options.command, &workdir);
-        let allowed = options.sandbox.readable.iter().map(|path| workdir.join(path));
-        let allowed: Vec<PathBuf> = allowed.collect();
+        let allowed = find_allowed_paths(&options.sandbox.readable, &workdir).map_err(failed)?;
         readable.extend(allowed.iter().cloned());
         // The command and the user may name a hidden file, which is then readable.
         let is_named = |file: &PathBuf| {
@@ -92,6 +93,53 @@ impl Confinement {
     }
 }
 
+/// Finds the paths that the user allows, with everything that their links lead to.
+///
+/// # Errors
+/// A clause, if one of them does not exist, or is the root.
+fn find_allowed_paths(allowed: &[PathBuf], workdir: &Path) -> Result<Vec<PathBuf>, String> {
+    let mut paths = Vec::new();
+    for path in allowed {
+        let full = workdir.join(path);
+        let real = full.canonicalize().map_err(|error| {
+            format!(
+                "{} (--verifier-allow, data.readable) cannot be read: {error}; correct the path, or leave it out",
+                path.display()
+            )
+        })?;
+        if real.parent().is_none() {
+            return Err(format!(
+                "{} (--verifier-allow, data.readable) is the whole machine; name the folders that it needs",
+                path.display()
+            ));
+        }
+        paths.extend(follow_links(&full));
+        if !paths.contains(&real) {
+            paths.push(real);
+        }
+    }
+    Ok(paths)
+}
+
+/// Splits a command into words: as a shell does, with the quotes and backslashes in it, and also at every separator.
+fn split_words(command: &str) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    let (mut word, mut quote) = (String::new(), None);
+    let mut characters = command.chars();
+    while let Some(c) = characters.next() {
+        match quote {
+            _ if c == '\\' && quote != Some('\'') => word.extend(characters.next()),
+            Some(end) if c == end => quote = None,
+            None if c == '"' || c == '\'' => quote = Some(c),
+            None if SEPARATORS.contains(c) => words.push(mem::take(&mut word)),
+            _ => word.push(c),
+        }
+    }
+    words.push(word);
+    words.extend(command.split(|c| SEPARATORS.contains(c)).map(str::to_string));
+    words
+}
+
 /// Finds the paths that a command needs: its folder (unless that contains the user's home), the files and folders that
 /// it names, the installations of its programs, and the Python libraries that the user has installed.
 fn find_command_paths(command: &str, workdir: &Path) -> BTreeSet<PathBuf> {
@@ -106,8 +154,7 @@ fn find_command_paths(command: &str, workdir: &Path) -> BTreeSet<PathBuf> {
     if let Some(home) = &home {
         paths.insert(home.join(".local/lib"));
     }
-    let mut words: Vec<String> =
-        command.split(|c| SEPARATORS.contains(c)).map(str::to_string).collect();
+    let mut words = split_words(command);
     let mut next = 0;
     while let Some(word) = words.get(next).cloned() {
         next += 1;
@@ -152,19 +199,38 @@ fn read_interpreter_line(file: &Path) -> Option<String> {
 /// manager, everything installed beside that folder.
 fn find_installation_paths(file: &Path, is_private: impl Fn(&Path) -> bool) -> BTreeSet<PathBuf> {
     let mut paths = BTreeSet::new();
-    let mut at = Some(file.to_path_buf());
-    // As many links as Linux follows.
-    for _ in 0..40 {
-        let Some(path) = at.take() else { break };
+    for path in follow_links(file) {
         let is_bin = |folder: &&Path| folder.ends_with("bin") || folder.ends_with("shims");
         let bin = path.parent().filter(is_bin);
         let prefix = bin.and_then(Path::parent);
         let is_own = |prefix: &&Path| !is_private(prefix) && !prefix.ends_with(".local");
         paths.insert(prefix.filter(is_own).map_or(path.clone(), Path::to_path_buf));
-        at = path.read_link().ok().map(|to| path.with_file_name("").join(to));
     }
     paths.extend(file.canonicalize());
     paths
+}
+
+/// A path and, if it is a link, the paths that it leads to in turn, all without `..`.
+fn follow_links(path: &Path) -> impl Iterator<Item = PathBuf> {
+    let target = |path: &PathBuf| {
+        path.read_link().ok().map(|to| resolve_parents(&path.with_file_name("").join(to)))
+    };
+    // As many links as Linux follows.
+    iter::successors(Some(resolve_parents(path)), target).take(40)
+}
+
+/// A path without `..`, by which it might seem to be in a folder that it leaves. Links in the rest of it stay.
+fn resolve_parents(path: &Path) -> PathBuf {
+    let mut resolved = PathBuf::new();
+    for part in path.components() {
+        if part == Component::ParentDir {
+            resolved = resolved.canonicalize().unwrap_or(resolved);
+            resolved.pop();
+        } else {
+            resolved.push(part);
+        }
+    }
+    resolved
 }
 
 #[cfg(test)]
@@ -178,17 +244,20 @@ mod tests {
     fn a_command_names_its_folder_its_files_and_its_programs() {
         let place = tempfile::tempdir().unwrap();
         let place = place.path().canonicalize().unwrap();
-        for folder in ["work", "venv/bin", "python/bin", "other", "interpreters"] {
+        for folder in ["work", "venv/bin", "python/bin", "other", "interpreters", "o t"] {
             fs::create_dir_all(place.join(folder)).unwrap();
         }
-        for file in ["work/check.py", "python/bin/python3", "other/words.txt", "other/secret"] {
+        for file in
+            ["work/check.py", "python/bin/python3", "other/words.txt", "other/secret", "o t/a.py"]
+        {
             fs::write(place.join(file), "").unwrap();
         }
         let script = format!("#!{} -x\n", place.join("interpreters/own").display());
         fs::write(place.join("work/check.py"), script).unwrap();
         fs::write(place.join("interpreters/own"), "").unwrap();
         symlink("../../python/bin/python3", place.join("venv/bin/python")).unwrap();
-        let command = "../venv/bin/python check.py --words=../other/words.txt / /proc/self";
+        fs::write(place.join("o t/b.py"), "").unwrap();
+        let command = "../venv/bin/python check.py --words=../other/words.txt / /proc/self '../o t/a.py' ../o\\ t/b.py";
         let found = find_command_paths(command, &place.join("work"));
         let holds = |file: &str| {
             let file = place.join(file).canonicalize().unwrap();
@@ -200,8 +269,47 @@ mod tests {
                 .all(holds),
             "{found:?}"
         );
+        assert!(holds("o t/a.py") && holds("o t/b.py"), "{found:?}");
         assert!(!holds("other/secret"), "{found:?}");
         assert!(!found.iter().any(|path| path == Path::new("/") || path.starts_with("/proc")));
+    }
+
+    #[test]
+    fn an_allowed_path_is_shown_where_it_is_and_where_it_leads_to() {
+        let place = tempfile::tempdir().unwrap();
+        let place = place.path().canonicalize().unwrap();
+        let workdir = place.join("work");
+        fs::create_dir(&workdir).unwrap();
+        fs::create_dir(place.join("data")).unwrap();
+        symlink("../data", workdir.join("link")).unwrap();
+        let allowed = ["../data", "link"].map(PathBuf::from);
+        let paths = |allowed: &[PathBuf]| find_allowed_paths(allowed, &workdir);
+        assert_eq!(paths(&allowed[..1]).unwrap(), [place.join("data")]);
+        let found = paths(&allowed[1..]).unwrap();
+        assert!(found.contains(&place.join("data")) && found.contains(&workdir.join("link")));
+        let found = paths(&["../work/link".into()]).unwrap();
+        assert!(found.contains(&place.join("data")) && found.contains(&workdir.join("link")));
+        let all = paths(&["/".into()]).unwrap_err();
+        assert!(all.contains("is the whole machine; name the folders"), "{all}");
+        let missing = paths(&["nothing".into()]).unwrap_err();
+        assert!(
+            missing.contains("nothing (--verifier-allow, data.readable) cannot be read"),
+            "{missing}"
+        );
+        // In the sandbox of a program in that folder.
+        fs::write(place.join("data/word"), "seen").unwrap();
+        for path in allowed {
+            let mut options = VerifierOptions::new("");
+            (options.folder, options.sandbox.readable) =
+                (Some(workdir.clone()), vec![path.clone()]);
+            let confinement = match Confinement::new(&options) {
+                Ok(confinement) => confinement,
+                Err(error) => return report_not_tested(error),
+            };
+            let command = format!("cat {}/word", path.display());
+            let output = confinement.shell_command(&command).unwrap().output().unwrap();
+            assert_eq!(String::from_utf8_lossy(&output.stdout), "seen", "{path:?}: {output:?}");
+        }
     }
 
     #[test]

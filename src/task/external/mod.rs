@@ -187,8 +187,9 @@ impl Verifier {
             Err(failure) => failure.to_string(),
         };
         Err(TaskError::Verifier(format!(
-            "for the first prompt, {problem}; run `{}` by hand to see why",
-            self.options.command
+            "for the first prompt, {problem}; run `{}` by hand to see why{}",
+            self.options.command,
+            self.sandbox_advice()
         )))
     }
 
@@ -294,7 +295,18 @@ impl Verifier {
 
     fn command_error(&self, how: &str) -> TaskError {
         let command = &self.options.command;
-        TaskError::Verifier(format!("the verifier `{command}` {how}; run it by hand to see why"))
+        let advice = self.sandbox_advice();
+        let message = format!("the verifier `{command}` {how}; run it by hand to see why{advice}");
+        TaskError::Verifier(message)
+    }
+
+    /// The end of advice to run the command by hand, where a sandbox may be the reason.
+    fn sandbox_advice(&self) -> &'static str {
+        if self.options.sandbox.is_on {
+            "; if that works, its sandbox hides what it needs: --verifier-allow PATH shows a file or folder"
+        } else {
+            ""
+        }
     }
 }
 

@@ -83,9 +83,12 @@ impl Answer {
         let Ok(Value::Object(object)) = parsed else {
             return Err(format!("it wrote {}, which is not a JSON object", excerpt(&text)));
         };
-        match object.get("id").and_then(parse_integer) {
-            Some(id) => Ok(Self { id, object }),
-            None => Err(format!("it wrote {}, which has no `id`", excerpt(&text))),
+        match object.get("id").map(|id| (parse_integer(id), id)) {
+            Some((Some(id), _)) => Ok(Self { id, object }),
+            Some((None, id)) if !id.is_number() => {
+                Err(format!("it wrote {}, whose `id` is {id}, not a number", excerpt(&text)))
+            }
+            _ => Err(format!("it wrote {}, which has no `id`", excerpt(&text))),
         }
     }
 
@@ -244,6 +247,7 @@ mod tests {
             (r#"{"id": 1, "reward": 1e999}"#, &one, r#"returned "1e999" as the reward"#),
             (r#"{"id": 1.5, "reward": 1}"#, &one, "which has no `id`"),
             (r#"{"id": -1.0, "reward": 1}"#, &one, "which has no `id`"),
+            (r#"{"id": "7", "reward": 1}"#, &one, r#"whose `id` is "7", not a number"#),
             (
                 r#"{"id": 1, "reward": "1"}"#,
                 &one,

@@ -1,5 +1,6 @@
 //! A seccomp filter that refuses the system calls by which a process reaches out of its sandbox: sockets,
-//! the memory and descriptors of other processes, mounts, new namespaces, and signals that stop a process.
+//! the memory and descriptors of other processes, mounts, new namespaces, copies of a pipe's content,
+//! and signals that stop a process.
 
 use super::{Access, check_call};
 use std::io;
@@ -22,8 +23,9 @@ const NUMBER_AT: u32 = offset_of!(libc::seccomp_data, nr) as u32;
 const ARCHITECTURE_AT: u32 = offset_of!(libc::seccomp_data, arch) as u32;
 const ARGUMENTS_AT: u32 = offset_of!(libc::seccomp_data, args) as u32;
 
-/// System calls that fail with `EPERM`.
-const REFUSED_CALLS: [libc::c_long; 23] = [
+/// System calls that fail with `EPERM`. `tee` would copy the next request out of the standard input that a verifier's
+/// child has inherited, unnoticed by the verifier.
+const REFUSED_CALLS: [libc::c_long; 24] = [
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
     libc::SYS_process_vm_writev,
@@ -47,6 +49,7 @@ const REFUSED_CALLS: [libc::c_long; 23] = [
     libc::SYS_add_key,
     libc::SYS_keyctl,
     libc::SYS_request_key,
+    libc::SYS_tee,
 ];
 
 /// System calls that make memory and queues of System V, which no limit of a process counts. Programs may need them.

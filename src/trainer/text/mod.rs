@@ -20,6 +20,7 @@ mod tally;
 mod verification;
 
 pub use collapse_monitor::CollapseMonitor;
+pub use prompts::LongestPrompt;
 pub use record::CompletionRecord;
 pub use samples::SampleCompletion;
 #[cfg(on_disk)]
@@ -156,7 +157,7 @@ pub enum LanguageTrainError {
 /// Advice about a prompt that does not fit in the context together with its completions.
 fn length_advice(prompt: &usize, context: &usize) -> &'static str {
     if prompt < context {
-        "generation.max_new_tokens can be less"
+        "lower generation.max_new_tokens, or, for a `tiny` model, raise model.context"
     } else {
         "leave such prompts out"
     }

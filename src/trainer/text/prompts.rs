@@ -36,14 +36,13 @@ impl LanguageEngine {
         let Prompt { text, messages, template_values, .. } = prompt;
         let tokens = self.model.tokenize_prompt_with(text, messages, template_values)?;
         let context = self.model.shape.context;
-        let start = || text.chars().take(40).collect::<String>();
         if tokens.len().saturating_add(completion) > context {
-            let (start, prompt) = (start(), tokens.len());
+            let (start, prompt) = (start_of(text), tokens.len());
             return Err(LanguageTrainError::TooLong { start, prompt, completion, context });
         }
         let (count, max_tokens) = (tokens.len(), self.limits.prompt);
         if count > max_tokens {
-            let start = start();
+            let start = start_of(text);
             return Err(LanguageTrainError::Settings(format!(
                 "a prompt (it begins with {start:?}) has {count} tokens, but the device's buffers hold {max_tokens} \
                  of them at a time: leave such prompts out, or use the CPU"
@@ -58,6 +57,23 @@ impl LanguageTrainer {
     pub fn loses_roles(&self) -> bool {
         self.engine.model.template.is_none() && has_conversations(&*self.engine.task)
     }
+
+    /// Prompt after which the context has no room for as many tokens as the task's completions may have, if that is why
+    /// they have fewer.
+    pub fn limiting_prompt(&self) -> Option<LongestPrompt> {
+        let LanguageEngine { task, model, config, .. } = &self.engine;
+        let limit = config.generation.max_new_tokens;
+        if config.is_sft_only() || limit >= max_new_tokens_of(&**task, model) {
+            return None;
+        }
+        let longest = find_longest_prompt(&**task, model).ok()??;
+        (longest.num_tokens + limit >= model.shape.context).then_some(longest)
+    }
+}
+
+/// The start of a prompt, which names it in messages.
+fn start_of(text: &str) -> String {
+    text.chars().take(40).collect()
 }
 
 /// Whether a task lists prompts of which their contents do not say all: messages of more than one, or of another role
@@ -74,17 +90,33 @@ fn has_conversations(task: &dyn Task) -> bool {
     })
 }
 
-/// Number of tokens of the longest prompt of a task that lists its prompts.
-pub(super) fn longest_prompt_tokens(
+/// The longest prompt of a task.
+pub struct LongestPrompt {
+    /// The start of its text.
+    pub start: String,
+    /// Number of its tokens.
+    pub num_tokens: usize,
+}
+
+/// The task's own maximum number of tokens of a completion by a model.
+pub(super) fn max_new_tokens_of(task: &dyn Task, model: &LanguageModel) -> usize {
+    if model.is_fresh() { task.max_new_tokens() } else { task.max_new_tokens_of_pretrained() }
+}
+
+/// Finds the longest prompt of a task that lists its prompts.
+pub(super) fn find_longest_prompt(
     task: &dyn Task,
     model: &LanguageModel,
-) -> Result<Option<usize>, LanguageTrainError> {
-    let mut longest = None;
+) -> Result<Option<LongestPrompt>, LanguageTrainError> {
+    let mut longest: Option<LongestPrompt> = None;
     for split in [Split::Train, Split::Test] {
         for index in 0..task.num_prompts(split).unwrap_or(0) {
             let Prompt { text, messages, template_values, .. } = task.prompt(split, index)?;
             let tokens = model.tokenize_prompt_with(&text, &messages, &template_values)?;
-            longest = longest.max(Some(tokens.len()));
+            let num_tokens = tokens.len();
+            if longest.as_ref().is_none_or(|longest| num_tokens > longest.num_tokens) {
+                longest = Some(LongestPrompt { start: start_of(&text), num_tokens });
+            }
         }
     }
     Ok(longest)

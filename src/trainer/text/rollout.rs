@@ -95,9 +95,8 @@ impl LanguageEngine {
         };
         let verification = Verification::new(&*self.task, prompts, &decode);
         let must_stop = |tokens: &[u32]| {
-            let has_stop_text =
-                || stop::text_before(&self.model.decode_completion(tokens), stops).is_some();
-            verification.has_failed() || !stops.is_empty() && has_stop_text()
+            let decode = |tokens: &[u32]| self.model.decode_completion(tokens);
+            verification.has_failed() || stop::is_reached(decode, tokens, stops)
         };
         let generator = Generator {
             decoder: &self.learner.decoder,

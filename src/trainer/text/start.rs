@@ -1,6 +1,6 @@
 //! Start of a new run: its model, and the settings that follow from its task and its model.
 
-use super::prompts::longest_prompt_tokens;
+use super::prompts::{find_longest_prompt, max_new_tokens_of};
 use super::{LanguageConfig, LanguageTrainError, ModelConfig, TINY};
 use crate::model::DecoderConfig;
 use crate::parallel::{Shards, Team, TeamError};
@@ -89,10 +89,9 @@ pub(super) fn default_max_new_tokens(
     task: &dyn Task,
     model: &LanguageModel,
 ) -> Result<usize, LanguageTrainError> {
-    let longest = longest_prompt_tokens(task, model)?;
-    let room = longest.map(|tokens| model.shape.context.saturating_sub(tokens).max(1));
-    let is_fresh = model.is_fresh();
-    let limit = if is_fresh { task.max_new_tokens() } else { task.max_new_tokens_of_pretrained() };
+    let longest = find_longest_prompt(task, model)?;
+    let room = longest.map(|prompt| model.shape.context.saturating_sub(prompt.num_tokens).max(1));
+    let limit = max_new_tokens_of(task, model);
     if limit == 0 {
         return Err(LanguageTrainError::Settings(format!(
             "the task {} has a max_new_tokens of 0, but a completion has a token or more; set \
