@@ -181,7 +181,7 @@ struct CompletionPrinter<'a> {
 /// The part of a completion that has been printed.
 #[derive(Default)]
 struct PrintedPart {
-    /// Its length in bytes.
+    /// The length in bytes.
     num_bytes: usize,
     /// The first token of those that are still decoded.
     first_token: usize,
