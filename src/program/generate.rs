@@ -140,7 +140,8 @@ fn find_held_out_prompt(path: &Path) -> Result<String> {
     Ok(task.prompt(Split::Test, 0)?.text)
 }
 
-/// Tokenizes the prompt, checks that it leaves room for a completion, and returns the maximum number of new tokens, too.
+/// Tokenizes the prompt, checks that it leaves room for a completion, and returns the maximum number of new tokens,
+/// too.
 fn tokenize_prompt(
     model: &LanguageModel,
     prompt: &str,
