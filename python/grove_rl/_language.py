@@ -199,9 +199,9 @@ def _json(problem: str, value: Any) -> str:
         ValueError: With this problem, if the value is not JSON, or not Unicode.
     """
     try:
-        _check_keys(value)
         text = json.dumps(value, allow_nan=False, ensure_ascii=False, default=_listed)
         text.encode()
+        _check_keys(value)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{problem}: {error}") from error
     return text

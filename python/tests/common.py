@@ -1,4 +1,4 @@
-"""What several files of tests use: the program, and brief runs of a language model."""
+"""The program, and brief runs of a language model, for several files of tests."""
 
 import sys
 from typing import Any

@@ -195,8 +195,8 @@ impl Drop for DatasetWriter {
     }
 }
 
-/// Removes the dataset that a killed process has left incomplete in a folder, if there is nothing else: the file that was
-/// to become its manifest, and its shards.
+/// Removes the dataset that a killed process has left incomplete in a folder, if there is nothing else: the file that
+/// was to become its manifest, and its shards.
 fn remove_incomplete(folder: &Path) -> Result<(), DatasetError> {
     let manifest = PendingFile::path_for(&folder.join(MANIFEST_FILE)).expect("it has a name");
     let Ok(file) = disk::open_no_follow(&manifest) else { return Ok(()) };

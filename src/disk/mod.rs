@@ -203,8 +203,8 @@ impl PendingFile {
         Ok(Self { file, path, target: target.to_path_buf(), is_finished: false })
     }
 
-    /// Creates the file for an output that a user requested, where links lead. An existing file must be writable, and its
-    /// permissions are kept.
+    /// Creates the file for an output that a user requested, where links lead. An existing file must be writable, and
+    /// its permissions are kept.
     pub fn create_output(target: &Path) -> io::Result<Self> {
         if !target.exists() {
             let target = &follow_links(target);

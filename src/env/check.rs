@@ -316,7 +316,10 @@ impl<'a, G: Rules> ValidatingPlayer<'a, G> {
         let Outcome { reward, score, .. } = outcome;
         if reward.is_finite() && reward.abs() > MAX_REWARD {
             self.record_error(Aspect::Rewards, || {
-                format!("reward {reward:e} is beyond {MAX_REWARD:e} in size, so its square is not finite: scale it down")
+                format!(
+                    "reward {reward:e} is beyond {MAX_REWARD:e} in size: scale it down, since squares of \
+                     larger ones may overflow"
+                )
             });
         }
         if !reward.is_finite() || !score.is_finite() {

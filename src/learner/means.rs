@@ -8,11 +8,11 @@ pub struct UpdateMeans {
     /// Mean estimate of KL(old || new) over the counted steps of all epochs; where `update.target_kl` ended the update,
     /// over those of the minibatch that was not learnt from.
     pub approx_kl: f64,
-    /// Fraction of those steps with active clipping.
+    /// Fraction of the counted steps that were learnt from with active clipping.
     pub clip_fraction: f64,
-    /// Mean entropy over the same steps, in nats.
+    /// Mean entropy over the steps of [`clip_fraction`](Self::clip_fraction), in nats.
     pub entropy: f64,
-    /// Mean estimate of KL(policy || reference) over the same steps.
+    /// Mean estimate of KL(policy || reference) over these steps.
     pub reference_kl: f64,
     /// Mean loss over optimizer steps.
     pub loss: f64,

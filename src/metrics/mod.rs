@@ -37,8 +37,8 @@ pub struct IterationRecord {
     pub loss: f64,
     /// Mean entropy of the policy, nats.
     pub entropy: f64,
-    /// Estimate of KL(rollout policy || current policy), nats; where `update.target_kl` ended the update, that of the
-    /// minibatch before whose step it ended.
+    /// Estimate of KL(rollout policy || current policy), nats; where `update.target_kl` ended the update, the
+    /// estimate that ended it.
     pub approx_kl: f64,
     /// Fraction of steps whose gradient was clipped.
     pub clip_fraction: f64,

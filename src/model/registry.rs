@@ -33,7 +33,7 @@ pub trait BuiltIn: Model {
     /// The name in settings: the name of the struct in lower case.
     const NAME: &'static str;
 
-    /// Its sizes, from which the names and shapes of its parameters follow.
+    /// The sizes of a network, from which the names and shapes of its parameters follow.
     type Shape;
 
     /// The network on the CPU's vector units.

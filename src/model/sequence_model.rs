@@ -72,7 +72,8 @@ pub(super) mod tests {
     }
 
     /// Asserts that the logits of sequences, and the gradient of all parameters of their sum weighted by a wave, are
-    /// those of autodiff, with these numbers of partial gradients. Gradients may differ by `tolerance` times the largest.
+    /// those of autodiff, with these numbers of partial gradients. Gradients may differ by `tolerance` times the
+    /// largest.
     pub fn assert_agrees_with_autodiff(
         network: &Network,
         sequences: &Sequences,

@@ -69,8 +69,8 @@ impl Traffic {
 }
 
 impl MeteredLink {
-    /// Sends a message to each rank, and returns those of the others, of which that from rank `i` has `len_from(i)` bytes.
-    /// The message to this rank, `rank`, is empty.
+    /// Sends a message to each rank, and returns those of the others, of which that from rank `i` has `len_from(i)`
+    /// bytes. The message to this rank, `rank`, is empty.
     fn exchange(
         &mut self,
         rank: usize,

@@ -95,8 +95,8 @@ impl Games {
     /// Adds a game, or replaces the one of the same name.
     ///
     /// # Panics
-    /// If its name has other characters than [`Env::NAME`](crate::env::Env::NAME) permits, or is that of a task, or of a
-    /// setting or section of runs, which would clash with its own section of settings.
+    /// If its name has other characters than [`Env::NAME`](crate::env::Env::NAME) permits, or is that of a task, or of
+    /// a setting or section of runs, which would clash with its own section of settings.
     pub fn add<G: ConfigurableGame>(&mut self, commands: GameCommands) {
         if let Some(rule) = broken_name_rule(G::NAME) {
             panic!("a game cannot be called `{}`: {rule}", G::NAME);

@@ -140,7 +140,8 @@ fn find_held_out_prompt(path: &Path) -> Result<String> {
     Ok(task.prompt(Split::Test, 0)?.text)
 }
 
-/// Tokenizes the prompt, checks that it leaves room for a completion, and returns the maximum number of new tokens, too.
+/// Tokenizes the prompt, checks that it leaves room for a completion, and returns the maximum number of new tokens,
+/// too.
 fn tokenize_prompt(
     model: &LanguageModel,
     prompt: &str,
@@ -181,7 +182,7 @@ struct CompletionPrinter<'a> {
 /// The part of a completion that has been printed.
 #[derive(Default)]
 struct PrintedPart {
-    /// Its length in bytes.
+    /// The length in bytes.
     num_bytes: usize,
     /// The first token of those that are still decoded.
     first_token: usize,

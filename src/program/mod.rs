@@ -94,8 +94,8 @@ impl Program {
     /// Adds a game, or replaces the one of the same name. Pictures show its features as bars.
     ///
     /// # Panics
-    /// If its name has other characters than [`Env::NAME`](crate::env::Env::NAME) permits, or is that of a task, or of a
-    /// setting or a section of runs.
+    /// If its name has other characters than [`Env::NAME`](crate::env::Env::NAME) permits, or is that of a task, or of
+    /// a setting or a section of runs.
     pub fn game<G: ConfigurableGame>(mut self) -> Self {
         self.games.add::<G>(dispatch::commands_with_bars::<G>());
         self
@@ -104,8 +104,8 @@ impl Program {
     /// Adds a game that has sprites, or replaces the one of the same name.
     ///
     /// # Panics
-    /// If its name has other characters than [`Env::NAME`](crate::env::Env::NAME) permits, or is that of a task, or of a
-    /// setting or a section of runs.
+    /// If its name has other characters than [`Env::NAME`](crate::env::Env::NAME) permits, or is that of a task, or of
+    /// a setting or a section of runs.
     pub fn game_with_look<G: ConfigurableGame + Look>(mut self) -> Self {
         self.games.add::<G>(dispatch::commands_with_sprites::<G>());
         self

@@ -50,8 +50,8 @@ fn quote_bytes(bytes: &[u8]) -> String {
     format!("$'{start}{}'", bytes.iter().map(escape).collect::<String>())
 }
 
-/// Arguments of `grove train` that resume the run in a folder, for a shell. A path that is not UTF-8 is only taken as the
-/// value of an option.
+/// Arguments of `grove train` that resume the run in a folder, for a shell. A path that is not UTF-8 must be
+/// the value of an option.
 pub fn resume_arguments(folder: &Path) -> String {
     let option = if folder.to_str().is_some() { "" } else { " --run-dir" };
     format!("--resume{option} {}", quote_path(folder))

@@ -315,12 +315,13 @@ pub fn read_runs(paths: &[PathBuf]) -> Result<Vec<RecordedRun>> {
     Ok(runs)
 }
 
-/// Whether a folder is a run directory, though its settings may be missing, or cannot be inspected.
+/// Whether a folder is a run directory, or cannot be inspected. A run without settings has records and checkpoints.
 fn is_run(path: &Path) -> bool {
-    [CONFIG, METRICS].iter().any(|name| match path.join(name).metadata() {
+    let is_file = |name: &str| match path.join(name).metadata() {
         Ok(found) => found.is_file(),
         Err(error) => error.kind() == ErrorKind::PermissionDenied,
-    })
+    };
+    is_file(CONFIG) || is_file(METRICS) && path.join("checkpoints").is_dir()
 }
 
 /// Lists the paths in a folder, sorted by name.

@@ -262,8 +262,8 @@ fn resume_rank<G: ConfigurableGame>(
     train_rank(&session, rank, game, &config, data, None, next_command)
 }
 
-/// Trains one rank of a run, new or resumed, that plays unless it has `data`. A new one may start `from` the best policy
-/// of another run. `next_command` gives the command to suggest at the end, from the folder.
+/// Trains one rank of a run, new or resumed, that plays unless it has `data`. A new one may start `from` the best
+/// policy of another run. `next_command` gives the command to suggest at the end, from the folder.
 fn train_rank<G: ConfigurableGame>(
     session: &Session,
     rank: Rank,

@@ -93,8 +93,8 @@ impl TrainingData {
             let path = &config.data.path;
             ensure!(
                 names == 0 || names == count,
-                "`{kind}` in the manifest of the dataset in {path} has {names} names, but there are {count} {kind} with \
-                 its `settings`; name all or none"
+                "`{kind}` in the manifest of the dataset in {path} names {names} {kind}, but there are {count} with its \
+                 `settings`; name all or none"
             );
         }
         let steps = dataset.into_steps(width, game.num_actions())?;
@@ -120,8 +120,8 @@ impl TrainingData {
         ))
     }
 
-    /// Sets the number of iterations to that of `data.epochs` epochs. If these do not fill iterations, they become
-    /// shorter, all alike.
+    /// Sets the number of iterations to that of `data.epochs` epochs. If the epochs do not fill whole iterations, all
+    /// iterations become shorter, alike.
     pub fn set_iterations_of_epochs(&self, config: &mut TrainConfig) {
         let batches = self.batches_per_epoch(config).saturating_mul(config.data.epochs as usize);
         config.iterations = self.iterations_of_epochs(config, config.data.epochs);

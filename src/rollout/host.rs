@@ -250,6 +250,8 @@ impl Episodes {
             let numbers = [("a reward of", reward), ("rewards with the sum", self.scores[env])];
             let is_usable = |x: f64| x.abs() <= f64::from(MAX_REWARD);
             if let Some((what, x)) = numbers.into_iter().find(|(_, x)| !is_usable(*x)) {
+                // In the precision of rewards, with few digits.
+                let x = x as f32;
                 return Err(env_error(format!(
                     "environment {env} gave {what} {x:e}, but it must be a finite number, at most {MAX_REWARD:e} in size"
                 )));

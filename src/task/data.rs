@@ -120,10 +120,12 @@ impl DataTask {
             let start: String = prompt.text.chars().take(40).collect();
             let kind = |kind: &str| format!("has {kind} for a solution, not a text or a number");
             let solution = match (prompt.fields.get("solution"), prompt.messages.last()) {
-                (None | Some(Value::Null), None) => "has no solution".to_string(),
-                (None | Some(Value::Null), Some(Message { role, .. })) => format!(
-                    "has no solution, as its last message is of the role `{role}`, not `{ASSISTANT}`"
-                ),
+                (None | Some(Value::Null), Some(Message { role, .. })) if role != "user" => {
+                    format!(
+                        "has no solution, as its last message is of the role `{role}`, not `{ASSISTANT}`"
+                    )
+                }
+                (None | Some(Value::Null), _) => "has no solution".to_string(),
                 (Some(Value::Bool(_)), _) => kind("true or false"),
                 (Some(Value::Array(_)), _) => kind("a list"),
                 (Some(_), _) => kind("an object"),

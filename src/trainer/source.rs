@@ -22,9 +22,9 @@ pub(super) enum Source<R, D> {
 }
 
 impl<R, D> Source<R, D> {
-    /// Opens the dataset of a rank's part of a run: resident and converted by `convert` if it fits in memory, otherwise streamed.
-    /// A resident dataset of more than `max_part_bytes` is loaded at once rather than streamed first: it is summed in
-    /// another order, and results must not depend on when loading finishes.
+    /// Opens the dataset of a rank's part of a run: resident and converted by `convert` if it fits in memory, otherwise
+    /// streamed. A resident dataset of more than `max_part_bytes` is loaded at once rather than streamed first: it is
+    /// summed in another order, and results must not depend on when loading finishes.
     pub fn from_data(
         window_set: WindowSet,
         part: &RankPart,
@@ -80,8 +80,8 @@ impl<R, D> Source<R, D> {
 }
 
 impl<R, T: Clone, A: Clone> Source<R, Box<(T, A)>> {
-    /// Returns the steps of an iteration: of games, which `play` plays, or of a dataset with the weights of its windows,
-    /// converted by `convert`. The `batches` are in order if the windows are.
+    /// Returns the steps of an iteration: of games, which `play` plays, or of a dataset with the weights of its
+    /// windows, converted by `convert`. The `batches` are in order if the windows are.
     pub fn take<E>(
         &mut self,
         iteration: u32,

@@ -324,11 +324,11 @@ fn bad_datasets_get_one_clear_sentence_and_nothing_is_written() {
     manifest(r#"{"format": 1, "env": "catch", "shards": ["b"], "held_out": ["a"]}"#);
     assert!(said(&[]).contains("no step is in the `held_out` that the manifest"), "{}", said(&[]));
     manifest(r#"{"format": 1, "env": "catch", "shards": ["b"], "actions": ["left", "right"]}"#);
-    assert!(said(&[]).contains("has 2 names, but there are 3 actions"), "{}", said(&[]));
+    assert!(said(&[]).contains("names 2 actions, but there are 3 with"), "{}", said(&[]));
     manifest(
         r#"{"format": 1, "env": "table", "settings": {"columns": 4}, "shards": ["b"], "features": ["a"]}"#,
     );
-    assert!(said(&[]).contains("has 1 names, but there are 4 features"), "{}", said(&[]));
+    assert!(said(&[]).contains("names 1 features, but there are 4 with"), "{}", said(&[]));
     shown(folder);
     let long = "fit shown --device cpu --set data.window=13";
     refused(folder, long, &["the longest episode in"]);
@@ -370,7 +370,7 @@ fn epochs_are_passes_over_the_data_and_windows_fit_the_episodes() {
     assert_eq!(changes, ["data.batch_size", "data.digest", "data.epochs", "data.path"]);
     // A history beyond the start of an episode is empty.
     let loss = |history: &str| {
-        let gru = "--iterations 1 --set policy.kind=gru --set hidden_size=8";
+        let gru = "--iterations 1 --set policy.kind=gru --set policy.hidden=[8]";
         fit(&format!("{gru} --set data.history={history} --run-dir {history}"));
         records::<serde_json::Value>(&folder.join(history))[0]["loss"].clone()
     };

@@ -140,7 +140,8 @@ fn grpo_continues_from_a_fitted_model() {
     let best = complete("fitted");
     // Without options a completion has the room that the context leaves, and ends before the stop texts of the run.
     let text = |folder: &Path| {
-        let report = json(folder, &["generate", "fitted", "1+1=", "--temperature", "0", "--json"]);
+        let drawn = ["--temperature", "100", "--seed", "1", "--json"];
+        let report = json(folder, &[&["generate", "fitted", "1+1="][..], &drawn].concat());
         report["completions"][0]["text"].as_str().unwrap().to_string()
     };
     let whole = text(folder);

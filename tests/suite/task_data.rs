@@ -87,9 +87,12 @@ fn conversations_of_the_same_words_may_be_in_both_splits() {
         format!(r#"{{"messages": [{{"role": "{role}", "content": "b"}}], "solution": "1"{rest}}}"#)
     };
     let train = line("user", r#", "tools": [{"a": 1}], "split": "train""#);
-    for (role, tools) in
-        [("user", r#", "tools": [{"b": 1}]"#), ("user", ""), ("system", r#", "tools": [{"a": 1}]"#)]
-    {
+    for (role, tools) in [
+        ("user", r#", "tools": [{"b": 1}]"#),
+        ("user", ""),
+        ("user", r#", "tools": [{"a": 1}], "chat_template_kwargs": {"b": 1}"#),
+        ("system", r#", "tools": [{"a": 1}]"#),
+    ] {
         let test = line(role, &format!(r#"{tools}, "split": "test""#));
         let set = read_prompts(&file(&folder, format!("{train}\n{test}"))).unwrap();
         assert_eq!((set.train.len(), set.test.len()), (1, 1));
@@ -337,27 +340,6 @@ fn a_malformed_line_is_named() {
     assert!(error.contains("the file is empty"), "{error}");
     let error = read_prompts(&folder.join("none.jsonl")).unwrap_err().to_string();
     assert!(error.starts_with("cannot read ") && error.contains(MISSING), "{error}");
-}
-
-/// A chat template prints more of a line than its texts.
-#[test]
-fn prompts_that_differ_in_roles_or_tools_are_different_prompts() {
-    let folder = Scratch::new();
-    let line = |role: &str, tool: &str, thinks: bool, split: &str| {
-        format!(
-            r#"{{"messages": [{{"role": "{role}", "content": "a"}}, {{"role": "user", "content": "b"}}], "tools": [{{"name": "{tool}"}}], "chat_template_kwargs": {{"enable_thinking": {thinks}}}, "split": "{split}"}}"#
-        )
-    };
-    let first = line("user", "f", true, "train");
-    for (second, is_other) in [
-        (line("user", "f", true, "test"), false),
-        (line("system", "f", true, "test"), true),
-        (line("user", "g", true, "test"), true),
-        (line("user", "f", false, "test"), true),
-    ] {
-        let read = read_prompts(&file(&folder, format!("{first}\n{second}\n")));
-        assert_eq!(read.is_ok(), is_other, "{second}");
-    }
 }
 
 #[test]

@@ -29,7 +29,7 @@ export class Agents {
     if (this.chosenId === id) this.put(file);
   }
 
-  /** Adds an agent from a file, with a number if another one has its name, as that of every run; returns its id. */
+  /** Adds an agent from a file, and returns its id. The files of all runs have one name, so another of that name gets a number. */
   offerFile(name, file) {
     const isOther = (id) => this.byId.has(id) && `${this.byId.get(id).file}` !== `${file}`;
     let label = name;

@@ -127,7 +127,7 @@ export class Charts {
     this.drawSoon();
   }
 
-  /** The size of the page's text in times of the usual one, cached like the colours. */
+  /** The size of the page's text in times of the usual one, cached until a chart has another size. */
   get textScale() {
     return (this.cachedTextScale ??= Number.parseFloat(getComputedStyle(document.documentElement).fontSize) / USUAL_TEXT_PX);
   }
@@ -154,6 +154,7 @@ class Chart {
     this.size = [0, 0];
     new ResizeObserver(([{ contentRect: { width, height } }]) => {
       this.size = [width, height];
+      owner.cachedTextScale = undefined; // the text may have another size, too
       this.isDirty = this.isUrgent = true;
       owner.drawSoon();
     }).observe(this.canvas);

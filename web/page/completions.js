@@ -17,7 +17,7 @@ const NUM_SHADES = 7;
 const SHADE_NATS = 0.4;
 /** The length from which on a group of completions takes the full width. */
 const LONG_CHARS = 40;
-/** The letters in the names of a reward's parts, together, from which on it does, too. */
+/** The number of letters in the names of a reward's parts, all together, from which on a group takes the full width, too. */
 const LONG_HEADS = 20;
 /** The mark at the end of a completion. */
 const END_MARK = "◂";

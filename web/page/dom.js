@@ -26,8 +26,8 @@ export function setText(element, text) {
 /** Switches a button on or off; one that is off keeps the focus and ignores presses, by `ignorePresses`. */
 export const setEnabled = (button, isEnabled) => button.setAttribute("aria-disabled", `${!isEnabled}`);
 
-/** Ignores presses of buttons that are switched off, and by a key that is held all but the first: by repetition it would
-    start and stop, or train and train again. */
+/** Ignores presses of buttons that are switched off, and the repeated presses of a key that is held, which would start and
+    stop, or train again and again. */
 export function ignorePresses() {
   addEventListener("keydown", (event) => { if (event.repeat && event.key === "Enter" && event.target.matches?.("button")) event.preventDefault(); });
   addEventListener("click", (event) => {

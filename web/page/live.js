@@ -12,7 +12,7 @@ const RETRY_MS = 2000;
 
 const POLICY_LABELS = { newest: "Run: newest", best: "Run: best" };
 
-/** What the page of a run is made for: its game, or text. */
+/** The subject of a run's page: a game by its name, or text. */
 const subjectOf = ({ task, game }) => (task ? "text" : game);
 
 /** The cost of sharing a run between ranks. */
@@ -43,8 +43,8 @@ export const watchedProgress = ({ isDeleted, end }, iteration) => (isDeleted ? "
 
 export class Live {
   /** `on` has the callbacks `changed()` for new records, `policy(id, label, file)` if the page plays policies of the
-      run, `plays(game)`, whether it can play a game, and `replaced(about)`, once a run of another game or of text has
-      taken the place of this one. */
+      run, `plays(game)`, whether it can play a game, and `replaced(about, former)`, once a run of another game or of
+      text has taken the place of the former. */
   constructor(about, curves, on) {
     Object.assign(this, { about, curves, on, subject: subjectOf(about) });
     this.tags = {};
@@ -56,7 +56,7 @@ export class Live {
     setInterval(() => (this.mayBeGone() ? this.askAgain() : this.showStatus()), 1000);
   }
 
-  /** Whether the run is or may be gone: the loss of one without records is no event. */
+  /** Whether the run is or may be gone: the stream says nothing where a run is deleted before its first record. */
   mayBeGone() {
     return this.curves.isDeleted || (this.isConnected && this.curves.runs.size === 0);
   }
@@ -92,7 +92,8 @@ export class Live {
   end(about) {
     this.isReplaced = true;
     this.events?.close();
-    this.on.replaced(about);
+    this.events = undefined; // no retry that waits listens again
+    this.on.replaced(about, this.about);
   }
 
   /** Says what trains the run, and what it costs to share it between ranks. */

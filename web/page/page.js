@@ -448,12 +448,12 @@ async function watchRun() {
   if (about === DELETED) return showNotice("The run that this page watches has been deleted.");
   if (!about) return;
   // Another game, or text in its place, needs a new page.
-  const replaced = ({ run }) => (losesTraining() ? showNotice(`Another run, ${run}, has taken the place of ${about.run}. Reload the page to watch it.`) : location.reload());
+  const replaced = ({ run }, former) => (losesTraining() ? showNotice(`Another run, ${run}, has taken the place of ${former.run}. Reload the page to watch it.`) : location.reload());
   // What the run learns is shown, even before its first policy, unless the visitor has picked something meanwhile.
   let visitorChooses = requests !== view.requests;
   if (!visitorChooses) text.open(Boolean(about.task));
   if (about.task) {
-    const curves = new Curves(TEXT_CURVES);
+    const curves = Object.assign(new Curves(TEXT_CURVES), { task: about.task });
     text.follow(curves);
     new Live(about, curves, { replaced, changed: () => text.showNews() });
     return;

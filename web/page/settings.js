@@ -65,7 +65,7 @@ export class Settings {
   setValues(values) {
     for (const { id } of FIELDS) {
       const value = this.defaultValue(id);
-      this.inputs[id].input.value = /^[\d.eE+-]+$/.test(values[id]) && Number.isFinite(Number(values[id])) ? values[id] : value;
+      this.inputs[id].input.value = /^-?\d*\.?\d+(e[+-]?\d+)?$/i.test(values[id]) && Number.isFinite(Number(values[id])) ? values[id] : value;
       this.checkField(id);
     }
   }

@@ -265,8 +265,8 @@ export default [
     name: 'completions with several rewards, and rewards of a large scale, fit every width',
     async run(visit) {
       const rewards = { correctness: 0.25, formatting: 0.25, reasoning_length: 0.25, language: 0.25 };
-      const text34 = 'The answer is 42 because 6 * 7 = 42';
-      const list = completions(5, [1, 0.5]).map((one) => ({ ...one, completion: text34, logprobs: [...text34].map(() => -0.5), rewards }));
+      const answer = 'The answer is 42 because 6 * 7 = 42';
+      const list = completions(5, [1, 0.5]).map((one) => ({ ...one, completion: answer, logprobs: [...answer].map(() => -0.5), rewards }));
       const evaluation = { mean_score: -1_000_000, pass_at_1: 0 };
       const run = { about: SORT_RUN, records: records(5, { score: -1_000_000, rewards, evaluation }), retry: 3_600_000, completions: () => list };
       const page = await openRun(visit, run);

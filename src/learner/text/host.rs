@@ -334,8 +334,8 @@ struct PieceSender<'a> {
 }
 
 impl PieceSender<'_> {
-    /// Sends the next piece, which begins at `start`, given the gradient of the last shard from there on; the numbers of
-    /// the shard are sent with the last piece, which begins at 0.
+    /// Sends the next piece, which begins at `start`, given the gradient of the last shard from there on; the numbers
+    /// of the shard are sent with the last piece, which begins at 0.
     fn send_piece(&mut self, vector: &[f32], start: usize, numbers: &[f64]) {
         assert_eq!(self.starts.pop(), Some(start), "from the last layer to the first");
         let range = start..self.end;

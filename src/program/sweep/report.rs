@@ -244,7 +244,7 @@ mod tests {
     #[test]
     fn a_setting_that_alone_decides_the_score_has_full_importance() {
         let space: Space =
-            toml::from_str("a = { linear = [0, 1] }\nb = { choices = [1, 2] }").unwrap();
+            toml::from_str("a = { linear = [0.0, 1.0] }\nb = { choices = [1, 2] }").unwrap();
         let points: Vec<Point> =
             (0..64).map(|i| vec![f64::from(i / 2) / 32.0, f64::from(i % 2) / 2.0]).collect();
         let scored: Vec<(&Point, f64)> = points.iter().map(|point| (point, point[1])).collect();
@@ -284,7 +284,7 @@ mod tests {
     /// Scores that are unrelated to a setting vary between its parts by the expected share.
     #[test]
     fn a_setting_that_does_nothing_has_its_importance_by_chance() {
-        let space: Space = toml::from_str("a = { linear = [0, 1] }").unwrap();
+        let space: Space = toml::from_str("a = { linear = [0.0, 1.0] }").unwrap();
         let uniform = |key: u32, i: u32| f64::from(crate::rng::uniform(crate::rng::draw(key, i)));
         let excess = |key: u32| {
             let points: Vec<Point> = (0..16).map(|i| vec![uniform(key, i)]).collect();

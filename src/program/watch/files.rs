@@ -17,7 +17,7 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// The canonical directory of a run.
 pub struct WatchedFiles {
-    /// Its path. Opening an entry by it may follow a link.
+    /// The path of the directory. Opening an entry by it may follow a link.
     pub root: PathBuf,
 }
 

@@ -87,7 +87,7 @@ struct Follower {
 /// A checkpoint as of the last poll.
 #[derive(Default)]
 struct Followed {
-    /// Its checksums.
+    /// The checksums of the files.
     sums: Option<Vec<u8>>,
     /// `None` if it cannot be read.
     policy: Option<ServedPolicy>,

@@ -1,5 +1,5 @@
-//! Branch points on a device, and the loop that plays an iteration of a stepwise rollout from them: the rules as kernels,
-//! the policy in Burn's tensors.
+//! Branch points on a device, and the loop that plays an iteration of a stepwise rollout from them: the rules as
+//! kernels, the policy in Burn's tensors.
 
 use super::stepwise_kernels::StepwiseBuffers;
 use super::{EnvStatesError, RolloutKeys, env_state};

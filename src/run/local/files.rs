@@ -124,7 +124,8 @@ impl RunFiles {
         self.folder.write(SPACES, spaces)
     }
 
-    /// Appends the records of an iteration. Returns warnings about records that are lost, and trackers that have failed.
+    /// Appends the records of an iteration. Returns warnings about records that are lost, and trackers that have
+    /// failed.
     ///
     /// # Errors
     /// If they cannot be written.

@@ -59,8 +59,8 @@ impl RunFiles {
     }
 
     /// Saves the checkpoint from which the run continues, if its settings have changed; or if it is that of the best
-    /// policy and no other, because the last process was killed before it saved one. Returns a warning if the settings in
-    /// the run's folder are not those with which it continues.
+    /// policy and no other, because the last process was killed before it saved one. Returns a warning if the settings
+    /// in the run's folder are not those with which it continues.
     fn save_start(
         &mut self,
         iteration: u32,

@@ -251,6 +251,7 @@ mod tests {
             let task = Arc::new(DataTask::open(&path, None).unwrap());
             let mut config = LanguageConfig::for_model(TINY);
             config.model.tiny.context = 40;
+            config.fit.iterations = 0;
             config.generation.max_new_tokens = max_new_tokens;
             LanguageRun::new(LanguageTrainer::for_task(task, config, None).unwrap()).warnings()
         };

@@ -4,8 +4,8 @@ use crate::parallel::{Shards, Team};
 use crate::run::Schedule;
 use crate::trainer::{BestEvaluation, Engine, Trainer};
 
-/// Status of a trainer, uniform over games, datasets and language models: its schedule, and the methods of [`Trainer`] of
-/// the same names.
+/// Status of a trainer, uniform over games, datasets and language models: its schedule, and the methods of [`Trainer`]
+/// of the same names.
 pub trait TrainerStatus {
     /// Schedule of the run.
     fn schedule(&self) -> Schedule;

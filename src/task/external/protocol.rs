@@ -86,7 +86,7 @@ impl Answer {
         match object.get("id").map(|id| (parse_integer(id), id)) {
             Some((Some(id), _)) => Ok(Self { id, object }),
             Some((None, id)) if !id.is_number() => {
-                Err(format!("it wrote {}, whose `id` is {id}, not a number", excerpt(&text)))
+                Err(format!("it wrote {}, whose `id` is not a number", excerpt(&text)))
             }
             _ => Err(format!("it wrote {}, which has no `id`", excerpt(&text))),
         }
@@ -247,7 +247,7 @@ mod tests {
             (r#"{"id": 1, "reward": 1e999}"#, &one, r#"returned "1e999" as the reward"#),
             (r#"{"id": 1.5, "reward": 1}"#, &one, "which has no `id`"),
             (r#"{"id": -1.0, "reward": 1}"#, &one, "which has no `id`"),
-            (r#"{"id": "7", "reward": 1}"#, &one, r#"whose `id` is "7", not a number"#),
+            (r#"{"id": "7", "reward": 1}"#, &one, "whose `id` is not a number"),
             (
                 r#"{"id": 1, "reward": "1"}"#,
                 &one,

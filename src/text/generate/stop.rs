@@ -32,8 +32,8 @@ pub fn is_reached(decode: impl Fn(&[u32]) -> String, tokens: &[u32], stops: &[St
     contains_stop(&tokens[first..]) && (first == 0 || contains_stop(tokens))
 }
 
-/// Index of the first of a completion's last tokens whose text is the end of the whole text and stays so: with `length`
-/// bytes, or more, that its last token has not changed. 0 if only the whole text is known to be that.
+/// Finds how many of a completion's first tokens need not be decoded again: the text of the others is the end of the
+/// whole text, also after more tokens, and has `length` bytes or more that no longer change. 0 if all are needed.
 pub fn tail_start(decode: impl Fn(&[u32]) -> String, tokens: &[u32], length: usize) -> usize {
     let end = tokens.len().saturating_sub(UNSETTLED_TOKENS);
     let mut count = TAIL_TOKENS;

@@ -54,8 +54,9 @@ impl GameTrainer<HostGame> {
     /// `GameTrainer::with_envs(...)?.with_checkpoint(&checkpoint)`.
     ///
     /// # Errors
-    /// If a size of `game` is out of range or differs from the environments', if a setting is out of range, if there are not as many environments as
-    /// games, if groups are to start in the middle of an episode, or if the network is user-defined.
+    /// If a size of `game` is out of range or differs from the environments', if a setting is out of range, if there
+    /// are not as many environments as games, if groups are to start in the middle of an episode, or if the network is
+    /// user-defined.
     pub fn with_envs(
         game: HostGame,
         envs: HostEnvs,

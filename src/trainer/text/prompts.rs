@@ -53,7 +53,8 @@ impl LanguageEngine {
 }
 
 impl LanguageTrainer {
-    /// Whether the task lists conversations whose roles and tools the model does not see, since it has no chat template.
+    /// Whether the task lists conversations whose roles and tools the model does not see, since it has no chat
+    /// template.
     pub fn loses_roles(&self) -> bool {
         self.engine.model.template.is_none() && has_conversations(&*self.engine.task)
     }

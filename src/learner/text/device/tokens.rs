@@ -20,8 +20,8 @@ pub(super) struct LossTokens<'a> {
 }
 
 impl<'a> LossTokens<'a> {
-    /// Lists the tokens of all samples, which have these completions, that `selects` chooses by their index. `prediction`
-    /// returns the row that predicts a token of a completion.
+    /// Lists the tokens of all samples, which have these completions, that `selects` chooses by their index.
+    /// `prediction` returns the row that predicts a token of a completion.
     pub fn new(
         groups: &[&'a Group],
         completions: &[CompletionIndex],

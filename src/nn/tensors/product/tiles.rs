@@ -46,8 +46,8 @@ pub(super) struct Tiling {
 }
 
 impl Tiling {
-    /// A tile of so many parts of this size, rows and columns each; a unit computes a part, step by step and element by
-    /// element.
+    /// A tile of parts of this size, with so many of them in rows and in columns. One unit computes each part, at depth
+    /// 1 and without vectors.
     pub fn new(
         [part_rows, part_columns]: [usize; 2],
         [num_row_parts, num_column_parts]: [usize; 2],
