@@ -27,7 +27,7 @@ export function setText(element, text) {
 export const setEnabled = (button, isEnabled) => button.setAttribute("aria-disabled", `${!isEnabled}`);
 
 /** Ignores presses of buttons that are switched off, and the repeated presses of a key that is held, which would start and
-    stop, or train again and again. */
+    stop, or train, many times. */
 export function ignorePresses() {
   addEventListener("keydown", (event) => { if (event.repeat && event.key === "Enter" && event.target.matches?.("button")) event.preventDefault(); });
   addEventListener("click", (event) => {
