@@ -237,9 +237,10 @@ impl<G: Rules> GameTrainer<G> {
         if let Some(reason) = policy_reason.or_else(rollout_reason) {
             return Some(format!("{reason}, or use another device, such as the CPU"));
         }
-        let model_reason = policy_engine.model_reason(self.engine.game.num_features());
-        if model_reason.is_some() && !part.config.data.is_on() {
-            return model_reason;
+        if !part.config.data.is_on()
+            && let Some(reason) = policy_engine.model_reason(self.engine.game.num_features())
+        {
+            return Some(reason);
         }
         let TrainConfig { engine, precision, .. } = &part.config;
         if *engine != EngineChoice::Fused && *precision == Precision::F32 {
