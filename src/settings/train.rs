@@ -78,6 +78,14 @@ impl TrainConfig {
         Ok(Settings::validate(self)?)
     }
 
+    /// Checks every setting as [`validate`](Self::validate), where `policy.kind` may also be any user-defined model.
+    ///
+    /// # Errors
+    /// [`ConfigError::OutOfRange`] for the first setting that is refused, with its value and what is allowed.
+    pub fn validate_for_any_model(&self) -> Result<(), ConfigError> {
+        self.validate_with(self.policy.kind.user_defined().as_slice())
+    }
+
     /// Checks settings of different sections beside each other.
     fn check_settings(&self) -> Result<(), OutOfRange> {
         let Self { loss, data, update, rollout, .. } = self;

@@ -86,7 +86,7 @@ impl<G: Rules> EngineInputs<G> {
 /// # Panics
 /// If one is not, with a sentence about it.
 pub(super) fn assert_valid<G: Env>(game: &G, config: &TrainConfig) {
-    let settings = || config.validate_with(config.policy.kind.user_defined().as_slice());
+    let settings = || config.validate_for_any_model();
     let validity = env::validate(game).and_then(|()| settings().map_err(|error| error.to_string()));
     if let Err(reason) = validity {
         panic!("the game `{}` cannot be trained: {reason}", G::NAME);

@@ -96,7 +96,7 @@ impl GameTrainer<HostGame> {
 fn check(game: &HostGame, envs: &HostEnvs, config: &TrainConfig) -> Result<(), HostSetupError> {
     env::validate(game).map_err(HostSetupError::InvalidGame)?;
     config
-        .validate_with(config.policy.kind.user_defined().as_slice())
+        .validate_for_any_model()
         .map_err(|error| HostSetupError::InvalidSettings(error.to_string()))?;
     let found = {
         let envs = envs.lock();
