@@ -7,6 +7,7 @@
 
 use super::output::{Output, Sums};
 use super::tiles::{TILE_SIDE, Tile, TiledMatrix};
+use crate::nn::ops::WriteMode;
 use std::arch::asm;
 use std::arch::x86_64::__cpuid_count;
 use std::ops::Range;
@@ -79,8 +80,11 @@ pub unsafe fn multiply(
         for first in (0..num_tiles).step_by(block_tiles) {
             let block = first..(first + block_tiles).min(num_tiles);
             let right = right.map(|strip| &strip[block.clone()]);
-            let start =
-                if first > 0 || output.accumulates() { Start::Present } else { Start::Zero };
+            let start = if first > 0 || output.mode() == WriteMode::Accumulate {
+                Start::Present
+            } else {
+                Start::Zero
+            };
             for i in rows.clone().step_by(2) {
                 // The columns of the first rows come from memory: prefetch the next ones meanwhile.
                 let ahead = match (i - rows.start) / 2 {

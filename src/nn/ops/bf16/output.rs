@@ -4,14 +4,7 @@ use super::tiles::TILE_SIDE;
 use crate::nn::ops::WriteMode;
 use std::marker::PhantomData;
 
-/// Maximum strips of a right operand that a kernel multiplies at a time.
-pub const MAX_STRIPS: usize = 4;
-
-/// A tile of sums: `[16 rows, 16 columns]`.
-#[repr(C, align(64))]
-pub struct Sums(pub [[f32; TILE_SIDE]; TILE_SIDE]);
-
-/// A row-major matrix that tiles of sums are written or added to.
+/// A row-major matrix that sums are written or added to.
 pub struct Output<'a> {
     values: *mut f32,
     rows: usize,
@@ -20,7 +13,7 @@ pub struct Output<'a> {
     matrix: PhantomData<&'a mut [f32]>,
 }
 
-// SAFETY: the matrix is borrowed mutably, and threads write to disjoint tiles of it (`write`, `square`).
+// SAFETY: the matrix is borrowed mutably, and threads write to disjoint tiles of it (`row_part`, `square`).
 unsafe impl Sync for Output<'_> {}
 
 impl<'a> Output<'a> {
@@ -33,78 +26,66 @@ impl<'a> Output<'a> {
         Self { values: values.as_mut_ptr(), rows, columns, mode, matrix: PhantomData }
     }
 
-    /// Writes or adds the sums of the tile in row `i` and column `j` of tiles, clipped to the matrix.
+    /// Whether sums replace the matrix or are added to it.
+    pub fn mode(&self) -> WriteMode {
+        self.mode
+    }
+
+    /// The start of a row's part in a strip of 16 columns, and its length, which is shorter at the end of the row.
     ///
-    /// # Safety
-    /// No other thread accesses this tile.
+    /// # Panics
+    /// If they are not within the matrix.
     #[inline]
-    pub unsafe fn write(&self, tile: [usize; 2], sums: &Sums) {
-        // SAFETY: as this function demands.
-        unsafe {
-            match self.mode {
-                WriteMode::Accumulate => self.each_row(tile, sums, |y, x| *y += x),
-                WriteMode::Overwrite => self.overwrite(tile, sums),
-            }
-        }
+    pub fn row_part(&self, row: usize, strip: usize) -> (*mut f32, usize) {
+        let j = strip * TILE_SIDE;
+        assert!(row < self.rows && j < self.columns, "a row and a strip of the matrix");
+        (self.values.wrapping_add(row * self.columns + j), TILE_SIDE.min(self.columns - j))
     }
+}
 
-    /// Writes the sums of a tile, as [`Output::write`].
+/// A tile of sums: `[16 rows, 16 columns]`.
+#[cfg(target_os = "linux")]
+#[repr(C, align(64))]
+pub struct Sums(pub [[f32; TILE_SIDE]; TILE_SIDE]);
+
+#[cfg(target_os = "linux")]
+impl Output<'_> {
+    /// The rows of the tile in row `i` and column `j` of tiles, clipped to the matrix.
     ///
     /// # Safety
-    /// The contract of [`Output::write`].
-    #[inline]
-    pub unsafe fn overwrite(&self, tile: [usize; 2], sums: &Sums) {
-        // SAFETY: as this function demands.
-        unsafe { self.each_row(tile, sums, |y, x| *y = *x) }
-    }
-
-    /// Calls `change` with each element of a tile and its sum, row by row.
-    ///
-    /// # Safety
-    /// The contract of [`Output::write`].
-    #[inline(always)]
-    unsafe fn each_row(&self, [i, j]: [usize; 2], sums: &Sums, change: impl Fn(&mut f32, &f32)) {
-        let (i, j) = (i * TILE_SIDE, j * TILE_SIDE);
-        let width = TILE_SIDE.min(self.columns - j);
-        for (row, sums) in sums.0[..TILE_SIDE.min(self.rows - i)].iter().enumerate() {
-            // SAFETY: the row and the columns are within the matrix, and the tile is this thread's.
-            let to = unsafe {
-                let start = self.values.add((i + row) * self.columns + j);
-                std::slice::from_raw_parts_mut(start, width)
-            };
-            match <&mut [f32; TILE_SIDE]>::try_from(&mut *to) {
-                Ok(to) => to.iter_mut().zip(sums).for_each(|(y, x)| change(y, x)),
-                Err(_) => to.iter_mut().zip(sums).for_each(|(y, x)| change(y, x)),
-            }
-        }
-    }
-
-    /// Whether sums are added to the matrix instead of replacing it.
-    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-    pub fn accumulates(&self) -> bool {
-        self.mode == WriteMode::Accumulate
+    /// No other thread accesses this tile, and one row is used at a time.
+    unsafe fn rows(&self, [i, j]: [usize; 2]) -> impl Iterator<Item = &mut [f32]> {
+        let first = i * TILE_SIDE;
+        (first..self.rows.min(first + TILE_SIDE)).map(move |row| {
+            let (start, width) = self.row_part(row, j);
+            // SAFETY: the part is within the matrix, and this thread's.
+            unsafe { std::slice::from_raw_parts_mut(start, width) }
+        })
     }
 
     /// Loads the tile in row `i` and column `j` of tiles, clipped to the matrix, into `sums`.
     ///
     /// # Safety
     /// No other thread accesses this tile.
-    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-    pub unsafe fn load(&self, [i, j]: [usize; 2], sums: &mut Sums) {
-        let (i, j) = (i * TILE_SIDE, j * TILE_SIDE);
-        let width = TILE_SIDE.min(self.columns - j);
-        for (row, sums) in sums.0[..TILE_SIDE.min(self.rows - i)].iter_mut().enumerate() {
-            // SAFETY: the row and the columns are within the matrix, and the tile is this thread's.
-            let from = unsafe {
-                let start = self.values.add((i + row) * self.columns + j);
-                std::slice::from_raw_parts(start, width)
-            };
-            sums[..width].copy_from_slice(from);
+    pub unsafe fn load(&self, tile: [usize; 2], sums: &mut Sums) {
+        // SAFETY: as this function demands.
+        for (from, to) in unsafe { self.rows(tile) }.zip(&mut sums.0) {
+            to[..from.len()].copy_from_slice(from);
+        }
+    }
+
+    /// Replaces the tile in row `i` and column `j` of tiles, clipped to the matrix, with `sums`.
+    ///
+    /// # Safety
+    /// No other thread accesses this tile.
+    pub unsafe fn overwrite(&self, tile: [usize; 2], sums: &Sums) {
+        // SAFETY: as this function demands.
+        for (to, from) in unsafe { self.rows(tile) }.zip(&sums.0) {
+            to.copy_from_slice(&from[..to.len()]);
         }
     }
 
     /// The start of the square of 2 by 2 tiles at a tile, and the stride between its rows, if it is within the matrix.
-    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     pub fn square(&self, [i, j]: [usize; 2]) -> Option<(*mut f32, usize)> {
         let (i, j) = (i * TILE_SIDE, j * TILE_SIDE);
         let is_within = i + 2 * TILE_SIDE <= self.rows && j + 2 * TILE_SIDE <= self.columns;

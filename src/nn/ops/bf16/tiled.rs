@@ -2,7 +2,7 @@
 
 #[cfg(target_os = "linux")]
 use super::amx;
-use super::output::{MAX_STRIPS, Output};
+use super::output::Output;
 use super::tiles::{Side, TiledMatrix};
 use super::{Kernel, avx512};
 use crate::nn::ops::matmul::View;
@@ -71,7 +71,7 @@ fn multiply(
         }
         Parallelism::Sequential => 1,
     };
-    let width = column_strips.div_ceil(parts_across).max(1).next_multiple_of(MAX_STRIPS);
+    let width = column_strips.div_ceil(parts_across).max(1).next_multiple_of(avx512::NUM_STRIPS);
     let mut parts = Vec::new();
     let outputs: Vec<(&TiledMatrix, Output)> = products
         .iter_mut()
