@@ -1,5 +1,6 @@
 //! The parameters of a decoder in host memory, some matrices perhaps in the number format of their file.
 
+use crate::math::LANES;
 use crate::nn::ops::stored::StoredMatrix;
 use rayon::prelude::*;
 use std::ops::Range;
@@ -43,20 +44,25 @@ impl StoredParameter {
 
     /// Expands the elements from index `first` on.
     fn read(&self, first: usize, elements: &mut [f32]) {
-        type Line<'a> = &'a (dyn Fn(usize, &mut [f32]) + Sync);
-        let (width, line): (usize, Line) = match self {
+        type ReadPart<'a> = &'a (dyn Fn(usize, &mut [f32]) + Sync);
+        // Parts of this many elements are expanded together.
+        let (width, read_whole): (usize, ReadPart) = match self {
             Self::Values(values) => {
                 return elements.copy_from_slice(&values[first..][..elements.len()]);
             }
-            Self::Weight(matrix) => (matrix.columns(), &|index, row| matrix.read_row(index, row)),
-            Self::Table(matrix) => (matrix.inner(), &|index, row| matrix.read_column(index, row)),
+            Self::Weight(matrix) => {
+                (2 * matrix.columns(), &|index, rows| matrix.read_row_pair(index, rows))
+            }
+            Self::Table(matrix) => {
+                (LANES * matrix.inner(), &|index, rows| matrix.read_columns(LANES * index, rows))
+            }
         };
         let read_part = |index: usize, offset: usize, part: &mut [f32]| {
             if part.len() == width {
-                return line(index, part);
+                return read_whole(index, part);
             }
             let mut whole = vec![0.0; width];
-            line(index, &mut whole);
+            read_whole(index, &mut whole);
             part.copy_from_slice(&whole[offset..][..part.len()]);
         };
         let (index, offset) = (first / width, first % width);

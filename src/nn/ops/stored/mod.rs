@@ -14,6 +14,7 @@ use super::matmul::{self, PackedMatrix, STRIP_COLUMNS, WeightColumns, transpose}
 use super::{Parallelism, WriteMode};
 use crate::math::{LANES, Lanes};
 use codes::{EightBitRowPair, F16RowPair, FourBitRowPair, RowPair};
+use multiversion::multiversion;
 use products::STRIPS_AT_A_TIME;
 use rayon::prelude::*;
 use std::fmt::{self, Debug};
@@ -81,9 +82,9 @@ impl StoredMatrix {
         self.sizes[1]
     }
 
-    /// Expands a row: `[columns]`.
-    pub fn read_row(&self, index: usize, row: &mut [f32]) {
-        self.storage.read_row(index, row);
+    /// Expands rows `2 index` and `2 index + 1`, `[2, columns]`, or the first of them, `[1, columns]`.
+    pub fn read_row_pair(&self, index: usize, rows: &mut [f32]) {
+        self.storage.read_row_pair(index, self.columns(), rows);
     }
 
     /// Expands a column: `[inner]`.
@@ -190,7 +191,7 @@ pub trait Expand: Send + Sync {
 
 /// The elements of a matrix in one of the formats.
 trait Storage: Expand {
-    fn read_row(&self, index: usize, values: &mut [f32]);
+    fn read_row_pair(&self, index: usize, columns: usize, values: &mut [f32]);
     fn read_column(&self, index: usize, values: &mut [f32]);
     /// Expands the first columns of a strip, one after the other.
     fn read_strip(&self, index: usize, values: &mut [f32]);
@@ -246,33 +247,62 @@ impl<P: RowPair> StripStorage<P> {
     }
 
     /// Expands two adjacent rows of a strip.
+    #[inline(always)]
     fn expand_pair(&self, strip: usize, index: usize) -> [Lanes; 2] {
         let strip = self.strip(strip);
         strip.pairs[index].expand(&strip.scales[2 * index / self.group_size])
     }
 }
 
-impl<P: RowPair> Storage for StripStorage<P> {
-    fn read_row(&self, index: usize, values: &mut [f32]) {
-        for (strip, values) in values.chunks_mut(LANES).enumerate() {
-            values.copy_from_slice(&self.expand_pair(strip, index / 2)[index % 2][..values.len()]);
+/// [`StoredMatrix::read_row_pair`].
+#[multiversion(targets(
+    "x86_64+avx512f+avx512vl+avx512bw+avx2+fma",
+    "x86_64+avx2+fma",
+    "aarch64+neon"
+))]
+fn read_row_pair<P: RowPair>(
+    storage: &StripStorage<P>,
+    index: usize,
+    columns: usize,
+    values: &mut [f32],
+) {
+    for (strip, first) in (0..columns).step_by(LANES).enumerate() {
+        let width = LANES.min(columns - first);
+        for (row, numbers) in values.chunks_mut(columns).zip(storage.expand_pair(strip, index)) {
+            row[first..first + width].copy_from_slice(&numbers[..width]);
         }
+    }
+}
+
+/// [`StoredMatrix::read_column`].
+#[multiversion(targets(
+    "x86_64+avx512f+avx512vl+avx512bw+avx2+fma",
+    "x86_64+avx2+fma",
+    "aarch64+neon"
+))]
+fn read_column<P: RowPair>(storage: &StripStorage<P>, index: usize, values: &mut [f32]) {
+    for (k, values) in values.chunks_mut(2).enumerate() {
+        let numbers = storage.expand_pair(index / LANES, k).map(|row| row[index % LANES]);
+        values.copy_from_slice(&numbers[..values.len()]);
+    }
+}
+
+impl<P: RowPair> Storage for StripStorage<P> {
+    fn read_row_pair(&self, index: usize, columns: usize, values: &mut [f32]) {
+        read_row_pair(self, index, columns, values);
     }
 
     fn read_column(&self, index: usize, values: &mut [f32]) {
-        for (k, values) in values.chunks_mut(2).enumerate() {
-            let numbers = self.expand_pair(index / LANES, k).map(|row| row[index % LANES]);
-            values.copy_from_slice(&numbers[..values.len()]);
-        }
+        read_column(self, index, values);
     }
 
     fn read_strip(&self, index: usize, values: &mut [f32]) {
+        let mut rows = vec![[0.0; LANES]; self.inner];
+        self.expand(index, &mut rows, 1);
         for first in (0..self.inner).step_by(LANES) {
             let count = LANES.min(self.inner - first);
             let mut square = [[0.0; LANES]; LANES];
-            for (k, rows) in square[..count].chunks_mut(2).enumerate() {
-                rows.copy_from_slice(&self.expand_pair(index, first / 2 + k)[..rows.len()]);
-            }
+            square[..count].copy_from_slice(&rows[first..first + count]);
             for (column, values) in
                 transpose(&square).iter().zip(values.chunks_exact_mut(self.inner))
             {
@@ -357,7 +387,7 @@ mod tests {
         for format in FORMATS {
             for [inner, columns, group_size] in [[64, 50, 32], [35, 3, 16], [2, 17, 32]] {
                 let (matrix, want) = store(format, [inner, columns], group_size);
-                let (mut column, mut row) = (vec![0.0; inner], vec![0.0; columns]);
+                let mut column = vec![0.0; inner];
                 for (j, want) in want.chunks(inner).enumerate() {
                     matrix.read_column(j, &mut column);
                     assert_eq!(column, want, "{format:?}");
@@ -368,9 +398,12 @@ mod tests {
                     assert_eq!(some, want, "{format:?}");
                 }
                 assert!(matrix.is_finite());
-                for k in 0..inner {
-                    matrix.read_row(k, &mut row);
-                    assert!(row.iter().enumerate().all(|(j, x)| *x == want[j * inner + k]));
+                for first in (0..inner).step_by(2) {
+                    let mut rows = vec![0.0; 2.min(inner - first) * columns];
+                    matrix.read_row_pair(first / 2, &mut rows);
+                    for (k, row) in (first..).zip(rows.chunks(columns)) {
+                        assert!(row.iter().enumerate().all(|(j, x)| *x == want[j * inner + k]));
+                    }
                 }
             }
         }
