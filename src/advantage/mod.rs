@@ -86,7 +86,7 @@ pub fn compute_shared_advantages(
 /// Sums `[steps, groups, group_size]` over everything but the groups.
 fn sum_by_group(values: Tensor<3>, groups: usize) -> Vec<f64> {
     let [steps, _, group_size] = values.dims();
-    let values = device::fetch(values.reshape([steps * groups * group_size]));
+    let values = device::read(values.reshape([steps * groups * group_size]));
     let mut sums = vec![0.0; groups];
     for (row, values) in values.chunks_exact(group_size).enumerate() {
         sums[row % groups] += values.iter().copied().map(f64::from).sum::<f64>();
@@ -252,7 +252,7 @@ mod tests {
         let expected = Tensor::<2>::from_floats(expected, &device).into_data();
         let tolerance = Tolerance::<f32>::absolute(1e-3);
         advantages.values.into_data().assert_approx_eq(&expected, tolerance);
-        assert_eq!(device::fetch(advantages.zero_variance_fraction), [0.5]);
+        assert_eq!(device::read(advantages.zero_variance_fraction), [0.5]);
     }
 
     #[test]

@@ -100,7 +100,7 @@ fn list_cpu(name: &str, api: &str) -> Vec<DeviceInfo> {
         api: api.to_string(),
         kind: DeviceKind::Cpu,
         is_software: false,
-        memory_bytes: super::usage::total_memory(),
+        memory_bytes: super::usage::total_memory_bytes(),
         driver: None,
     }]
 }

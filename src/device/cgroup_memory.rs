@@ -7,10 +7,10 @@ use std::path::Path;
 /// v2).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CgroupMemory {
-    /// The limit, bytes.
-    pub limit: u64,
-    /// Rest of the limit, bytes.
-    pub available: u64,
+    /// The limit.
+    pub limit_bytes: u64,
+    /// The rest of the limit.
+    pub available_bytes: u64,
 }
 
 /// Reads the memory limits of this process's control groups; `None` if it has none.
@@ -37,7 +37,10 @@ fn read_strictest(groups: &str, root: &Path) -> Option<CgroupMemory> {
 
 /// Takes the minimum of each field, which may come from different groups.
 fn combine_limits(a: CgroupMemory, b: CgroupMemory) -> CgroupMemory {
-    CgroupMemory { limit: a.limit.min(b.limit), available: a.available.min(b.available) }
+    CgroupMemory {
+        limit_bytes: a.limit_bytes.min(b.limit_bytes),
+        available_bytes: a.available_bytes.min(b.available_bytes),
+    }
 }
 
 /// Names under which a version of control groups reports memory.
@@ -69,12 +72,13 @@ fn read_group(mount: &Path, path: &str, names: &FileNames) -> Option<CgroupMemor
         let read = |name: &str| fs::read_to_string(folder.join(name)).ok();
         let read_number = |name: &str| read(name)?.trim().parse::<u64>().ok();
         // Version 1 expresses no limit by a number beyond all memory.
-        let limit = read_number(names.limit).filter(|limit| *limit < 1 << 60)?;
+        let limit_bytes = read_number(names.limit).filter(|limit| *limit < 1 << 60)?;
         let stat = read("memory.stat").unwrap_or_default();
         let entry = |line: &str| line.strip_prefix(names.cached)?.trim().parse::<u64>().ok();
         let cached = stat.lines().find_map(entry).unwrap_or(0);
         let used = read_number(names.usage).unwrap_or(0).saturating_sub(cached);
-        Some(CgroupMemory { limit, available: limit.saturating_sub(used) })
+        let available_bytes = limit_bytes.saturating_sub(used);
+        Some(CgroupMemory { limit_bytes, available_bytes })
     });
     limits.reduce(combine_limits)
 }
@@ -87,7 +91,8 @@ mod tests {
     fn the_strictest_control_group_counts() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
-        let memory = |limit, available| Some(CgroupMemory { limit, available });
+        let memory =
+            |limit_bytes, available_bytes| Some(CgroupMemory { limit_bytes, available_bytes });
         let write = |path: &str, text: &str| {
             fs::create_dir_all(root.join(path).parent().unwrap()).unwrap();
             fs::write(root.join(path), text).unwrap();

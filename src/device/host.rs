@@ -7,22 +7,22 @@ use std::fs;
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// Memory of this process that is in use now, bytes.
-pub fn memory_in_use() -> Option<u64> {
+pub fn memory_in_use_bytes() -> Option<u64> {
     read_bytes("/proc/self/status", "VmRSS:")
 }
 
 /// The most memory that this process has used at any time, bytes.
-pub fn peak_memory() -> Option<u64> {
+pub fn peak_memory_bytes() -> Option<u64> {
     read_bytes("/proc/self/status", "VmHWM:")
 }
 
 /// Memory of the machine that programs can still take, bytes.
-pub fn available_memory() -> Option<u64> {
+pub fn available_memory_bytes() -> Option<u64> {
     read_bytes("/proc/meminfo", "MemAvailable:")
 }
 
 /// Memory of the machine, bytes.
-pub fn machine_memory() -> Option<u64> {
+pub fn machine_memory_bytes() -> Option<u64> {
     read_bytes("/proc/meminfo", "MemTotal:")
 }
 

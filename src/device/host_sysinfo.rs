@@ -4,22 +4,22 @@
 use sysinfo::{Process, ProcessRefreshKind, ProcessesToUpdate, System, get_current_pid};
 
 /// Memory of this process that is in use now, bytes.
-pub fn memory_in_use() -> Option<u64> {
+pub fn memory_in_use_bytes() -> Option<u64> {
     read_process(Process::memory)
 }
 
 /// Returns `None`, since these systems do not report it.
-pub fn peak_memory() -> Option<u64> {
+pub fn peak_memory_bytes() -> Option<u64> {
     None
 }
 
 /// Memory of the machine that programs can still take, bytes.
-pub fn available_memory() -> Option<u64> {
+pub fn available_memory_bytes() -> Option<u64> {
     read_memory(System::available_memory)
 }
 
 /// Memory of the machine, bytes.
-pub fn machine_memory() -> Option<u64> {
+pub fn machine_memory_bytes() -> Option<u64> {
     read_memory(System::total_memory)
 }
 

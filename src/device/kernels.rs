@@ -30,11 +30,11 @@ const ADDRESSABLE_BYTES: u64 = u32::MAX as u64;
 /// Maximum size of a buffer of a device that kernels address, bytes; `None` for the CPU, which has no such limit.
 /// Recordings are cut into smaller parts.
 pub fn max_addressable_bytes(device: &Device) -> Option<u64> {
-    buffers::largest_allocation(device).map(|largest| largest.min(ADDRESSABLE_BYTES))
+    buffers::largest_allocation_bytes(device).map(|largest| largest.min(ADDRESSABLE_BYTES))
 }
 
 /// The workgroup memory of a cube on a device, bytes; `None` for the CPU, which runs no cubes.
-pub(super) fn workgroup_memory(device: &Device) -> Option<usize> {
+pub(super) fn workgroup_memory_bytes(device: &Device) -> Option<usize> {
     read_properties(device, |properties| properties.hardware.max_shared_memory_size)
 }
 

@@ -9,7 +9,7 @@ mod cgroup_memory;
 mod graphics;
 #[cfg_attr(not(any(target_os = "linux", target_family = "wasm")), path = "host_sysinfo.rs")]
 mod host;
-#[cfg_attr(not(feature = "kernels"), path = "no_kernels.rs")]
+#[cfg_attr(not(feature = "kernels"), path = "kernels_stub.rs")]
 mod kernels;
 mod limits;
 mod transfers;
@@ -20,13 +20,14 @@ pub use graphics::*;
 #[cfg(feature = "kernels")]
 pub(crate) use kernels::items_per_launch;
 pub use kernels::{has_kernels, has_precision, max_addressable_bytes};
-pub use limits::{buffer_size_reason, workgroup_memory_reason};
+pub use limits::{check_buffer_fits, check_workgroup_memory};
 #[cfg(feature = "kernels")]
 pub(crate) use transfers::read_while;
 pub(crate) use transfers::upload_indices;
-pub use transfers::{TransferCount, Transfers, count_upload, fetch, read, read_async, upload};
+pub use transfers::{TransferCount, Transfers, count_upload, read, read_async, upload};
 pub use usage::{
-    data_budget, measure_memory, measure_utilization, release_freed_memory, total_memory,
+    data_budget_bytes, measure_memory, measure_utilization, release_freed_memory,
+    total_memory_bytes,
 };
 
 use crate::schema::names;
@@ -126,26 +127,25 @@ impl fmt::Display for DeviceInfo {
     }
 }
 
-/// The reason why a device, or the CPU if `None`, does not support matrix products in a precision;
-/// `None` if it does.
-pub fn unsupported_precision_reason(
-    device: Option<&Device>,
-    precision: Precision,
-) -> Option<String> {
+/// Checks that a device, or the CPU if `None`, supports matrix products in a precision.
+///
+/// # Errors
+/// If it does not, with a reason.
+pub fn check_precision(device: Option<&Device>, precision: Precision) -> Result<(), String> {
     if precision == Precision::F32 {
-        return None;
+        return Ok(());
     }
     match device.filter(|device| has_kernels(device)) {
-        None => Some(
-            "the CPU supports f32, and bf16 for built-in networks and language models".to_string(),
-        ),
-        Some(device) => (!has_precision(device, precision))
-            .then(|| format!("the device does not support {precision}")),
+        None => {
+            Err("the CPU supports f32, and bf16 for built-in networks and language models".into())
+        }
+        Some(device) if has_precision(device, precision) => Ok(()),
+        Some(_) => Err(format!("the device does not support {precision}")),
     }
 }
 
-/// A fingerprint of a device's numerics: equal fingerprints give bit-identical results; on the CPU in single precision
-/// only, since products in bf16 also depend on the kernel that the CPU has for them.
+/// A fingerprint of a device's numerics. Devices with equal fingerprints give bit-identical results; CPUs do so in f32
+/// only, since bf16 products also depend on the instructions used.
 pub fn numerics_fingerprint(info: &DeviceInfo) -> String {
     if !info.is_cpu() {
         let driver = info.driver.as_deref().unwrap_or_default();

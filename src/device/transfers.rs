@@ -23,9 +23,9 @@ thread_local! {
     };
 }
 
-/// A count of this thread's transfers from its start until it is stopped. Counts nest: the outer one continues where
-/// the inner one ends, without its transfers, so that counts of a thread must end in the reverse order of their starts.
-/// A pool thread that waits may execute an iteration of another trainer, whose transfers are not the waiting one's.
+/// A count of this thread's transfers from its start until it is stopped. Counts nest: what an inner count sees, the
+/// outer one does not. Counts of a thread must end in the reverse order of their starts. A pool thread that waits may
+/// execute an iteration of another trainer, whose transfers are not the waiting one's.
 #[derive(Debug)]
 pub struct TransferCount {
     /// The transfers that the outer count had seen at the start.
@@ -80,24 +80,16 @@ pub(crate) fn upload_indices(values: &[i32], device: &Device) -> Tensor<1, Int> 
     Tensor::from_data(TensorData::from(values), device)
 }
 
-/// Copies a tensor from the device, blocking until it has been computed. All read-backs of a training
-/// iteration use this function, so that they are counted.
+/// Copies a tensor from the device, blocking until it has been computed. All read-backs of a training iteration use
+/// this function, so that they are counted; the copy of a tensor in host memory is none.
 ///
 /// # Panics
 /// If the device fails.
 pub fn read(tensor: Tensor<1>) -> Vec<f32> {
-    block_on(read_async(tensor))
-}
-
-/// Returns the values of a tensor. A tensor in host memory does not count as a read-back.
-///
-/// # Panics
-/// If the device fails.
-pub fn fetch(tensor: Tensor<1>) -> Vec<f32> {
     if super::has_kernels(&tensor.device()) {
-        return read(tensor);
+        return block_on(read_async(tensor));
     }
-    parameters::floats(tensor)
+    parameters::to_vec(tensor)
 }
 
 /// The asynchronous form of [`read`], for threads that must not block.
@@ -106,7 +98,7 @@ pub fn fetch(tensor: Tensor<1>) -> Vec<f32> {
 /// If the device fails.
 pub async fn read_async(tensor: Tensor<1>) -> Vec<f32> {
     count_read(size_of::<f32>() * tensor.dims()[0]);
-    parameters::read(tensor).await
+    parameters::to_vec_async(tensor).await
 }
 
 /// Copies several tensors from a CubeCL device in one read-back. The copy is enqueued at once; while it

@@ -19,7 +19,7 @@ static USAGES: Mutex<Vec<(Option<Device>, Usage)>> = Mutex::new(Vec::new());
 #[derive(Clone, Copy, Default)]
 struct Usage {
     /// The highest memory in use that was sampled so far, bytes.
-    peak: u64,
+    peak_bytes: u64,
     /// Time of the last measurement of utilization, and the process's CPU seconds at that time.
     last_measurement: Option<(Instant, f64)>,
     /// The last utilization measured.
@@ -44,16 +44,16 @@ pub fn measure_memory<'a>(device: impl Into<Option<&'a Device>>) -> Memory {
         let (in_use, reserved) = (Some(usage.bytes_in_use), Some(usage.bytes_reserved));
         return Memory { in_use, reserved, peak: Some(update_peak(device, usage.bytes_in_use)) };
     }
-    let in_use = host::memory_in_use();
-    let peak = host::peak_memory().or_else(|| Some(update_peak(device, in_use?)));
+    let in_use = host::memory_in_use_bytes();
+    let peak = host::peak_memory_bytes().or_else(|| Some(update_peak(device, in_use?)));
     Memory { in_use, reserved: peak, peak }
 }
 
 /// Returns the maximum of the memory in use now and at earlier calls, bytes.
 fn update_peak(device: Option<&Device>, in_use: u64) -> u64 {
     with_usage(device, |measured| {
-        measured.peak = measured.peak.max(in_use);
-        measured.peak
+        measured.peak_bytes = measured.peak_bytes.max(in_use);
+        measured.peak_bytes
     })
 }
 
@@ -69,16 +69,16 @@ pub fn release_freed_memory() {
 
 /// The default memory budget for resident data, bytes: half of what is available on the machine and in the container.
 /// `None` if the platform does not report it.
-pub fn data_budget() -> Option<u64> {
-    let available = cgroup_memory::read().map(|memory| memory.available);
-    let bytes = host::available_memory().into_iter().chain(available).min()?;
+pub fn data_budget_bytes() -> Option<u64> {
+    let available = cgroup_memory::read().map(|memory| memory.available_bytes);
+    let bytes = host::available_memory_bytes().into_iter().chain(available).min()?;
     Some(bytes / 2)
 }
 
 /// The memory of the machine, or of the container if that has less, bytes.
-pub fn total_memory() -> Option<u64> {
-    let limit = cgroup_memory::read().map(|memory| memory.limit);
-    host::machine_memory().into_iter().chain(limit).min()
+pub fn total_memory_bytes() -> Option<u64> {
+    let limit = cgroup_memory::read().map(|memory| memory.limit_bytes);
+    host::machine_memory_bytes().into_iter().chain(limit).min()
 }
 
 /// Measures the recent utilization of a device, 0 to 1: the driver's counter for a GPU, this process's share of all
@@ -129,7 +129,7 @@ mod tests {
             measure_utilization(&device).filter(|utilization| *utilization > 0.0)
         });
         assert!(utilization.is_some_and(|utilization| utilization <= 1.0), "{utilization:?}");
-        assert!(data_budget().unwrap() > 0);
+        assert!(data_budget_bytes().unwrap() > 0);
     }
 
     #[test]
@@ -137,8 +137,8 @@ mod tests {
         let device = Device::flex();
         let devices = [None, Some(&device)];
         for (device, bytes) in devices.into_iter().zip([7, 3]) {
-            with_usage(device, |usage| usage.peak = usage.peak.max(bytes));
+            with_usage(device, |usage| usage.peak_bytes = usage.peak_bytes.max(bytes));
         }
-        assert_eq!(devices.map(|device| with_usage(device, |usage| usage.peak)), [7, 3]);
+        assert_eq!(devices.map(|device| with_usage(device, |usage| usage.peak_bytes)), [7, 3]);
     }
 }

@@ -15,14 +15,14 @@ struct LayerInputs {
     is_current_row: String,
     /// 0 for memory rows that hold a step, else [`MASKED_SCORE`]: `[batch, 1, 1, context]`.
     mask: String,
-    /// Cosines and sines of the step's position: `[batch, 1, half]`.
+    /// Cosines and sines of the step's position: `[batch, 1, num_pairs]`.
     rotation: [String; 2],
 }
 
 /// Adds the nodes of a step, with the outputs `logits`, `[batch, num_actions]`, and `next_memory`.
 pub(super) fn add_step(graph: &mut Graph, shape: &DecoderShape) {
     let size = shape.hidden_size;
-    let mut x = graph.add_linear("obs", shape.num_features, size);
+    let mut x = graph.add_linear("obs", shape.num_features(), size);
     let count = slice_memory(graph, 0, 1);
     let layer_inputs = add_layer_inputs(graph, shape, &count);
     let one = graph.add_scalar(1.0);
@@ -41,7 +41,7 @@ pub(super) fn add_step(graph: &mut Graph, shape: &DecoderShape) {
         x = graph.apply("Add", &[&x, &output]);
     }
     let hidden = normalize(graph, shape, &x);
-    let logits = multiply(graph, &hidden, size, shape.num_actions);
+    let logits = multiply(graph, &hidden, size, shape.num_outputs);
     let parts: Vec<&str> = memory.iter().map(String::as_str).collect();
     let next_memory = graph.apply_with("Concat", &parts, [int_attribute("axis", 1)]);
     graph.add_node("Identity", &[&logits], "logits");
@@ -106,7 +106,8 @@ fn add_layer_inputs(graph: &mut Graph, shape: &DecoderShape, count: &str) -> Lay
     let high = graph.apply("Mod", &[&high, &high_parts]);
     let mut look_up = |entries: &[[f32; 2]], column: usize, row_index: &str| {
         let values: Vec<f32> = entries.iter().map(|cos_sin| cos_sin[column]).collect();
-        let values = graph.add_constant(&[entries.len() / table.half, table.half], &values);
+        let values =
+            graph.add_constant(&[entries.len() / table.num_pairs, table.num_pairs], &values);
         graph.apply("Gather", &[&values, row_index])
     };
     let [low_cos, low_sin] = [0, 1].map(|column| look_up(&table.low, column, &low));

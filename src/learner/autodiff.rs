@@ -139,7 +139,7 @@ impl AutodiffLearner {
             let per_minibatch = minibatches.iter().map(count).collect();
             return Ok((minibatches, CountedStepTensors { per_minibatch, total }));
         }
-        let lengths = device::fetch(mask.clone().sum_dim(0).reshape([num_envs]));
+        let lengths = device::read(mask.clone().sum_dim(0).reshape([num_envs]));
         let lengths: Vec<usize> = lengths.into_iter().map(|length| length as usize).collect();
         let counted = CountedSteps::count(&self.context, &minibatches, &lengths, steps, iteration)?;
         let tensor = |count: f64| Tensor::from_floats([count as f32], &device);
@@ -267,7 +267,7 @@ impl UpdateSteps for AutodiffUpdate<'_> {
     /// Divides on the host, so that ranks whose devices round differently decide alike.
     fn approx_kl(&self, index: usize, (_, sums): &Self::Gradient) -> f64 {
         let steps = self.counted.per_minibatch[index].clone();
-        let read = device::fetch(Tensor::cat(vec![sums.clone().narrow(0, APPROX_KL, 1), steps], 0));
+        let read = device::read(Tensor::cat(vec![sums.clone().narrow(0, APPROX_KL, 1), steps], 0));
         f64::from(read[0]) / f64::from(read[1]).max(1.0)
     }
 

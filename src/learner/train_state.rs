@@ -76,7 +76,7 @@ impl TrainState {
 /// Returns the parameters of rank 0, `[num_params]`, on every rank.
 pub(super) fn broadcast_params(team: &Team, params: Tensor<1>) -> Result<Tensor<1>, TeamError> {
     let device = params.device();
-    let local = if team.is_root() { device::fetch(params) } else { Vec::new() };
+    let local = if team.is_root() { device::read(params) } else { Vec::new() };
     let bytes = team.broadcast(bytemuck::cast_slice(&local))?;
     Ok(device::upload(bytemuck::pod_collect_to_vec(&bytes), &device))
 }
@@ -86,7 +86,7 @@ pub(super) fn fetch_gradient_and_sums(
     tensor: Tensor<1>,
     num_params: usize,
 ) -> (Vec<f32>, Vec<f64>) {
-    let mut gradient = device::fetch(tensor);
+    let mut gradient = device::read(tensor);
     let sums = gradient.split_off(num_params).into_iter().map(f64::from).collect();
     (gradient, sums)
 }

@@ -1,9 +1,10 @@
 //! Block-wise quantization to 8 bits: numbers in blocks, each with a scale, the largest magnitude of its numbers.
 //!
-//! A number is rounded to three bits of the mantissa and kept as its distance, in such steps, from the largest of its
-//! block. Neighbours are 6 to 12 % apart over the whole range, which ends at the largest number divided by 2^31.75, or
-//! by 2^15.75 where a bit is for the sign. Rounding is at random, in proportion to the distance (stochastic rounding;
-//! Gupta et al. 2015). Numbers that are already rounded stay the same, and so do their bytes.
+//! A number is kept as the upper 11 bits of its f32 (exponent and three bits of mantissa) minus a base, such that the
+//! block's largest number has the largest code. Neighbours are 6 to 12 % apart over the whole range, which ends at the
+//! largest number divided by 2^31.75, or by 2^15.75 where a bit is for the sign. Rounding is at random, in proportion
+//! to the distance (stochastic rounding; Gupta et al. 2015). Numbers that are already rounded stay the same, and so do
+//! their bytes.
 
 /// Length of a block: the numbers that share a scale.
 pub const BLOCK: usize = 128;
@@ -17,7 +18,7 @@ const NAN_BITS: u32 = 0x7fc0_0000;
 pub trait BlockCode: Copy + Default + Send + Sync {
     /// The largest code.
     const MAX_CODE: u32;
-    /// Whether numbers below the range round up to its least number, instead of at random to it or to 0.
+    /// Whether a nonzero number below the range becomes the smallest number; otherwise it becomes that or 0, at random.
     const ROUNDS_UP_TO_LEAST: bool;
 
     /// The code of a magnitude with the sign of `x`.

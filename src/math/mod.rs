@@ -14,6 +14,7 @@ mod elementary;
 pub(crate) mod quads;
 #[cfg(feature = "kernels")]
 pub(crate) mod reduction;
+mod rotation;
 pub mod softmax;
 
 /// Width of a vector in numbers: games that a network processes side by side, or columns of a matrix.
@@ -25,6 +26,9 @@ pub type Lanes = [f32; LANES];
 pub use activation::Activation;
 pub(crate) use elementary::{MAX_EXPONENT, has_nonzero, mul_add};
 pub use elementary::{at_least, at_most, exp, ln, sigmoid, tanh};
+pub(crate) use rotation::rotate_pair;
+#[cfg(text_kernels)]
+pub(crate) use rotation::unrotate_pair;
 
 /// Applies a function to each element, always inlined. The compiler often makes a call of [`array::map`], which costs
 /// more than the function and lacks the vector instructions that its caller is compiled for.

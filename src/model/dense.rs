@@ -47,14 +47,14 @@ pub(crate) const MIN_SPARSE_FEATURES: usize = 64;
 
 /// Activations of one thread.
 #[derive(Clone, Debug)]
-pub struct Scratch {
+pub struct MlpScratch {
     front: Vec<Lanes>,
     back: Vec<Lanes>,
     /// Features of the last observations that were not 0 in some lane; `None` if zeros are not skipped.
     pub(super) active_features: Option<Vec<usize>>,
 }
 
-impl Scratch {
+impl MlpScratch {
     /// Allocates buffers for the results of these layers.
     pub(super) fn new(layers: &[Dense]) -> Self {
         let widest = layers.iter().map(|layer| layer.outputs).max().unwrap_or(0);
@@ -69,9 +69,9 @@ pub(super) fn forward_stack<'a>(
     layers: &[Dense],
     activation: Activation,
     obs: &[Lanes],
-    scratch: &'a mut Scratch,
+    scratch: &'a mut MlpScratch,
 ) -> &'a [Lanes] {
-    let Scratch { front, back, active_features } = scratch;
+    let MlpScratch { front, back, active_features } = scratch;
     let last = layers.len() - 1;
     for (i, layer) in layers.iter().enumerate() {
         let Dense { weight, bias, inputs, outputs } = layer;

@@ -11,7 +11,7 @@ const SEQUENTIAL: Parallelism = Parallelism::Sequential;
 
 /// A linear layer among the parameters of a network, packed for products in both directions.
 #[derive(Clone, Debug)]
-pub(super) struct Layer {
+pub(super) struct PackedLinear {
     pub inputs: usize,
     pub outputs: usize,
     weight: Range<usize>,
@@ -21,9 +21,9 @@ pub(super) struct Layer {
     transpose: PackedWeight,
 }
 
-impl Layer {
+impl PackedLinear {
     /// The layer whose parameters, weights `[inputs, outputs]` and then biases, begin at `offset`, which advances past
-    /// them. [`Layer::repack`] gives it its weight.
+    /// them. [`PackedLinear::repack`] gives it its weight.
     pub fn take(offset: &mut usize, inputs: usize, outputs: usize, arithmetic: Arithmetic) -> Self {
         let weight = *offset..*offset + inputs * outputs;
         let bias = weight.end..weight.end + outputs;
@@ -62,7 +62,7 @@ impl Layer {
 /// Hidden layers: linear ones, with an activation after each.
 #[derive(Clone, Debug)]
 pub(super) struct HiddenLayers {
-    layers: Vec<Layer>,
+    layers: Vec<PackedLinear>,
     activation: Activation,
 }
 
@@ -95,12 +95,12 @@ impl HiddenLayers {
         activation: Activation,
         arithmetic: Arithmetic,
     ) -> Self {
-        let layer = |pair: &[usize]| Layer::take(offset, pair[0], pair[1], arithmetic);
+        let layer = |pair: &[usize]| PackedLinear::take(offset, pair[0], pair[1], arithmetic);
         Self { layers: widths.windows(2).map(layer).collect(), activation }
     }
 
     /// The first layer, if there is one.
-    pub fn first(&self) -> Option<&Layer> {
+    pub fn first(&self) -> Option<&PackedLinear> {
         self.layers.first()
     }
 
@@ -127,7 +127,7 @@ impl HiddenLayers {
     pub fn backward(
         &self,
         x: &[f32],
-        next: &Layer,
+        next: &PackedLinear,
         dy: &[f32],
         tape: &mut HiddenTape,
         gradient: &mut [f32],

@@ -26,7 +26,7 @@ mod tensors;
 pub use actor::Actor;
 pub use categorical::{Categorical, sample};
 pub(crate) use dense::MIN_SPARSE_FEATURES;
-pub use dense::Scratch;
+pub use dense::MlpScratch;
 pub use lanes::{LANES, Lanes};
 pub(crate) use lanes::{argmax_lane, sample_lanes, set_lane, splat};
 pub use memory::Memory;
@@ -49,12 +49,13 @@ pub use registry::{
 pub use sequence_model::new_sequence_model;
 
 pub use crate::nn::arch::LoraConfig;
-pub(crate) use crate::nn::parameters::floats;
-pub use crate::nn::rows::{
-    DynSequenceModel, PolicySizes, Pool, PooledSequenceModel, SequenceModel, Sequences,
+pub use crate::nn::cpu::{
+    DynSequenceModel, PolicySizes, Pool, PooledSequenceModel, Retention, SequenceModel, Sequences,
 };
+pub(crate) use crate::nn::parameters::to_vec;
 pub use crate::nn::{
-    DecoderShape, Parameter, Precision, RopeScaling, flatten, named_parameters, unflatten,
+    DecoderInput, DecoderShape, Parameter, Precision, RopeScaling, flatten, named_parameters,
+    unflatten,
 };
 pub use tensors::TensorActor;
 

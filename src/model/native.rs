@@ -73,7 +73,7 @@ impl NativePolicy {
         if network.kind().is_none() {
             return Self::from_actor(TensorActor::new(network, num_features, num_actions));
         }
-        let params = parameters::read(network.flatten()).await;
+        let params = parameters::to_vec_async(network.flatten()).await;
         Self::from_built_in(network, &params).expect("a built-in network")
     }
 

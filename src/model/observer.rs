@@ -18,11 +18,11 @@ pub trait HostObserver: Copy + Eq + Hash + Debug + Send + Sync + 'static {
     fn num_features(&self) -> usize;
 }
 
-/// The place of a step's words in a buffer: word `w` is at `at + w * stride`.
+/// The place of a step's words in a buffer: word `w` is at `first + w * stride`.
 #[derive(CubeType, Clone, Copy, Debug)]
 pub struct StepWords {
     /// The place of the first word.
-    pub at: usize,
+    pub first: usize,
     /// The distance from one word to the next.
     pub stride: usize,
 }
@@ -66,18 +66,18 @@ pub trait Observer: HostObserver {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StoredFeatures {
     /// Features of an observation.
-    pub features: usize,
+    pub num_features: usize,
 }
 
 impl HostObserver for StoredFeatures {
     const MASKED: bool = false;
 
     fn num_words(&self) -> usize {
-        self.features
+        self.num_features
     }
 
     fn num_features(&self) -> usize {
-        self.features
+        self.num_features
     }
 }
 
@@ -90,8 +90,8 @@ impl Observer for StoredFeatures {
         to: &FeatureSlots,
         #[comptime] observer: Self,
     ) {
-        for i in range_stepped(to.worker, comptime!(observer.features), to.num_workers) {
-            let word = words[i * step.stride + step.at];
+        for i in range_stepped(to.worker, comptime!(observer.num_features), to.num_workers) {
+            let word = words[i * step.stride + step.first];
             x[to.first + i * to.stride] = I::cast_from(f32::reinterpret(word));
         }
     }

@@ -5,8 +5,8 @@
 //! [`networks!`], with its settings struct if it has one.
 
 use super::{Actor, Model, NativePolicy, Network, Parameter, PolicyConfig};
+use crate::nn::cpu::{DynSequenceModel, Retention};
 use crate::nn::ops::linear::Arithmetic;
-use crate::nn::rows::DynSequenceModel;
 use crate::schema::{OutOfRange, SettingValue, Shape, settings};
 use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
@@ -23,10 +23,10 @@ pub use decoder::{Decoder, DecoderConfig, NativeDecoder};
 pub use gru::{Gru, NativeGru};
 pub use mlp::{Mlp, NativeMlp};
 
-/// Creates a sequence model from the parameters of a network, the arithmetic of its products, and whether to save
-/// memory by checkpoints ([`DecoderSequenceModel::new`](crate::nn::rows::DecoderSequenceModel::new)).
+/// Creates a sequence model from the parameters of a network, the arithmetic of its products, and the activations that
+/// a forward pass over layers keeps.
 pub type SequenceModelConstructor<'a> =
-    Box<dyn FnOnce(Vec<f32>, Arithmetic, bool) -> Box<dyn DynSequenceModel> + 'a>;
+    Box<dyn FnOnce(Vec<f32>, Arithmetic, Retention) -> Box<dyn DynSequenceModel> + 'a>;
 
 /// A built-in network: a model with a fast form on the CPU, made from settings.
 pub trait BuiltIn: Model {

@@ -1,7 +1,7 @@
 //! Comparison of the two forward passes of a user-defined model, which acts by one and learns by the other.
 
 use super::{Network, memory};
-use crate::nn::parameters::floats;
+use crate::nn::parameters::to_vec;
 use crate::rng::{draw, uniform};
 use burn::tensor::{Tensor, TensorData};
 
@@ -13,22 +13,25 @@ const GAMES: usize = 8;
 const TOLERANCE: f32 = 1e-3;
 
 impl Network {
-    /// The reason why the network cannot learn from what it does, as a sentence: logits of whole sequences under
-    /// autodiff differ from those of single steps; `None` if they agree. Importance ratios would then compare two
-    /// different policies.
-    pub(crate) fn disagreement_reason(&self, num_features: usize) -> Option<String> {
+    /// Checks that logits of whole sequences under autodiff, by which the network learns, agree with those of single
+    /// steps, by which it acts. Importance ratios would otherwise compare two different policies.
+    ///
+    /// # Errors
+    /// If they differ, with a sentence.
+    pub(crate) fn check_passes_agree(&self, num_features: usize) -> Result<(), String> {
         let (acting, learning) = self.both_logits(num_features);
         let largest = acting.iter().fold(1.0, |largest: f32, x| largest.max(x.abs()));
         let differences = acting.iter().zip(&learning).map(|(a, b)| (a - b).abs());
         let difference = differences.fold(0.0, f32::max);
         // Numbers that are not finite are reported when the first iteration has them.
-        (difference > TOLERANCE * largest && difference.is_finite()).then(|| {
-            format!(
+        if difference > TOLERANCE * largest && difference.is_finite() {
+            return Err(format!(
                 "the model's logits of whole sequences, from which it learns, differ by {difference} from those of the single \
                  steps by which it acts: `Model::sequence` must agree with `Model::step`, and layers that act differently \
                  while they learn, such as dropout and batch normalization, cannot be used"
-            )
-        })
+            ));
+        }
+        Ok(())
     }
 
     /// Logits `[STEPS, GAMES, num_actions]` of random observations, by single steps and by whole sequences under
@@ -55,14 +58,14 @@ impl Network {
             let before = memory.zip(initial.as_ref());
             let before = before.map(|(memory, initial)| memory::reset(memory, initial, starts));
             let (logits, after) = self.step(obs, before);
-            acting.extend(floats(logits));
+            acting.extend(to_vec(logits));
             memory = after;
         }
 
         let learner = self.unflatten(&self.flatten().without_autodiff().autodiff().require_grad());
         let learning =
             learner.sequence(obs.autodiff(), starts.autodiff(), initial.map(Tensor::autodiff));
-        (acting, floats(learning.without_autodiff()))
+        (acting, to_vec(learning.without_autodiff()))
     }
 }
 
@@ -153,9 +156,9 @@ mod tests {
     #[test]
     fn models_that_learn_by_other_logits_than_they_act_by_are_found() {
         let device = Device::flex();
-        let reason = |network: Network| network.disagreement_reason(3);
-        assert_eq!(reason(Plain { head: head() }.into()), None);
-        assert_eq!(reason(Summing { head: head(), resets: true }.into()), None);
+        let check = |network: Network| network.check_passes_agree(3);
+        assert_eq!(check(Plain { head: head() }.into()), Ok(()));
+        assert_eq!(check(Summing { head: head(), resets: true }.into()), Ok(()));
         let dropout = DropoutConfig::new(0.5).init();
         let norm = BatchNormConfig::new(3).init(&device);
         let wrong: [Network; 3] = [
@@ -164,8 +167,8 @@ mod tests {
             Summing { head: head(), resets: false }.into(),
         ];
         for network in wrong {
-            let reason = reason(network.clone());
-            assert!(reason.is_some_and(|reason| reason.contains("Model::step")), "{network:?}");
+            let checked = check(network.clone());
+            assert!(checked.is_err_and(|reason| reason.contains("Model::step")), "{network:?}");
         }
     }
 }

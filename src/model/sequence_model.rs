@@ -1,8 +1,8 @@
 //! Built-in networks with a hand-written backward pass over sequences.
 
 use super::Network;
+use crate::nn::cpu::{DynSequenceModel, Retention};
 use crate::nn::ops::linear::Arithmetic;
-use crate::nn::rows::DynSequenceModel;
 use crate::nn::{Precision, parameters};
 use burn::cubecl::future::block_on;
 
@@ -11,11 +11,11 @@ use burn::cubecl::future::block_on;
 pub fn new_sequence_model(
     network: &Network,
     precision: Precision,
-    checkpointing: bool,
+    retention: Retention,
 ) -> Option<Box<dyn DynSequenceModel>> {
     let construct = network.sequence_model_constructor()?;
-    let params = block_on(parameters::read(network.flatten()));
-    Some(construct(params, Arithmetic::for_precision(precision), checkpointing))
+    let params = block_on(parameters::to_vec_async(network.flatten()));
+    Some(construct(params, Arithmetic::for_precision(precision), retention))
 }
 
 #[cfg(test)]
@@ -23,8 +23,8 @@ pub(super) mod tests {
     use super::*;
     use crate::math::Activation;
     use crate::model::{Actor, DecoderConfig, LANES, NativePolicy, PolicyConfig};
+    use crate::nn::cpu::{Sequences, to_lanes, to_rows};
     use crate::nn::ops::check::{doubles, wave};
-    use crate::nn::rows::{Sequences, to_lanes, to_rows};
     use burn::tensor::{Device, Tensor, TensorData};
 
     const STEPS: usize = 19;
@@ -52,7 +52,7 @@ pub(super) mod tests {
 
     fn wavy_model(network: &Network, precision: Precision) -> Box<dyn DynSequenceModel> {
         let mut sequence_model =
-            new_sequence_model(network, precision, false).expect("a backward pass");
+            new_sequence_model(network, precision, Retention::All).expect("a backward pass");
         sequence_model.change(&mut |params| {
             let waves = wave(params.len(), 0.77);
             params.iter_mut().zip(waves).for_each(|(x, wave)| *x += wave * 0.3);
@@ -101,8 +101,8 @@ pub(super) mod tests {
         let want = doubles(leaf.grad_remove(&mut loss.backward()).expect("a gradient"));
         let want_logits = doubles(logits.without_autodiff());
 
-        let [keeping, recomputing] = [false, true].map(|checkpointing| {
-            new_sequence_model(network, Precision::F32, checkpointing).expect("a backward pass")
+        let [keeping, recomputing] = [Retention::All, Retention::Inputs].map(|retention| {
+            new_sequence_model(network, Precision::F32, retention).expect("a backward pass")
         });
         let logits = keeping.logits(sequences);
         assert_near("logits", &logits, &want_logits, 1e-5 * largest(&want_logits).max(1.0));

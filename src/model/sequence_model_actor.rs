@@ -1,7 +1,7 @@
 //! Acting on the CPU by the forward pass of learning.
 
 use super::{Actor, LANES, Lanes, PolicySizes};
-use crate::nn::rows::{DynSequenceModel, to_lanes, to_rows};
+use crate::nn::cpu::{DynSequenceModel, to_lanes, to_rows};
 
 /// A policy that acts through the forward pass of its learner, since operands rounded to bf16 make the logits of two
 /// different forward passes differ by more than the last bits.

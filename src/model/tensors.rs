@@ -1,8 +1,8 @@
 //! Forward passes of any network in Burn's tensors, for the general engine.
 
 use super::{Actor, LANES, Lanes, Memory, Model, Network, PolicySizes};
-use crate::nn::parameters::floats;
-use crate::nn::rows::{to_lanes, to_rows};
+use crate::nn::cpu::{to_lanes, to_rows};
+use crate::nn::parameters::to_vec;
 use burn::tensor::{Device, Tensor, TensorData};
 
 /// The forward passes of a [`Model`], with its memory as rows `[batch, memory_size]`.
@@ -66,7 +66,7 @@ impl TensorActor {
         #[cfg(not(feature = "flex"))]
         let device = network.device().without_autodiff();
         let network = network.forward_passes().to_device(&device);
-        let initial_memory = network.initial_memory(1, &device).map_or_else(Vec::new, floats);
+        let initial_memory = network.initial_memory(1, &device).map_or_else(Vec::new, to_vec);
         let sizes = PolicySizes { num_features, num_actions, memory_size: initial_memory.len() };
         Self { network, sizes, initial_memory, device }
     }
@@ -100,9 +100,9 @@ impl Actor for TensorActor {
         let memory_before = (!memory.is_empty()).then(|| to_tensor(memory));
         let (logits, memory_after) = self.network.step(to_tensor(obs), memory_before);
         assert_eq!(logits.dims(), [LANES, self.sizes.num_actions], "logits: [batch, num_actions]");
-        to_lanes(&floats(logits), scratch);
+        to_lanes(&to_vec(logits), scratch);
         if let Some(rows) = memory_after {
-            to_lanes(&floats(rows), memory);
+            to_lanes(&to_vec(rows), memory);
         }
         scratch
     }

@@ -33,7 +33,7 @@ pub(crate) fn read_properties<T>(
 }
 
 /// The size of the largest buffer of a device, bytes; `None` if no kernels run there.
-pub(crate) fn largest_allocation(device: &Device) -> Option<u64> {
+pub(crate) fn largest_allocation_bytes(device: &Device) -> Option<u64> {
     // Memory is given out in multiples of the alignment.
     read_properties(device, |properties| {
         let memory = &properties.memory;

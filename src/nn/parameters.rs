@@ -58,17 +58,17 @@ pub fn flatten<M: Module>(module: &M) -> Tensor<1> {
 ///
 /// # Panics
 /// If the device fails.
-pub(crate) async fn read(vector: Tensor<1>) -> Vec<f32> {
+pub(crate) async fn to_vec_async(vector: Tensor<1>) -> Vec<f32> {
     let data = vector.without_autodiff().into_data_async().await;
     let data = data.unwrap_or_else(|error| panic!("the device failed: {error}"));
     data.try_into_vec().expect("all tensors are f32")
 }
 
-/// Copies the elements of a tensor to host memory: [`read`] for threads that may block, and any shape.
+/// Copies the elements of a tensor to host memory: [`to_vec_async`] for threads that may block, and any shape.
 ///
 /// # Panics
 /// If the device fails.
-pub(crate) fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+pub(crate) fn to_vec<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().try_into_vec().expect("all tensors are f32")
 }
 

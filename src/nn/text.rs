@@ -9,11 +9,11 @@ pub struct PromptWithCompletions<'a> {
     pub completions: Vec<&'a [u32]>,
 }
 
-/// The indices of a completion among some texts.
+/// The indices of a completion among those of some prompts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompletionIndex {
-    /// Index of the text.
-    pub text: usize,
-    /// Index among the completions of the text.
+    /// Index of the prompt.
+    pub prompt: usize,
+    /// Index among the completions of the prompt.
     pub completion: usize,
 }

@@ -10,7 +10,7 @@ use crate::model::Network;
 use crate::parallel::{DEFAULT_TIMEOUT, Hardware, NcclGroup, Team, TeamError, mpi, thread_teams};
 use crate::run::{Panic, RunError};
 use crate::settings::TrainConfig;
-use crate::text::Kernel;
+use crate::text::Bf16Instructions;
 use crate::trainer::text::LanguageTrainError;
 use crate::trainer::{Demonstrations, GameTrainer, TrainError, Trainer};
 use anyhow::{Context, Error, Result, anyhow, bail};
@@ -64,7 +64,7 @@ impl Rank {
             let texts = self.team.all_gather(text.as_bytes())?;
             Ok(texts.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect())
         };
-        let matrix_kernel = Kernel::best().name();
+        let matrix_kernel = Bf16Instructions::best().name();
         let numerics =
             gather(&format!("{} {matrix_kernel}", device::numerics_fingerprint(&chosen.info)))?;
         let names = gather(&chosen.info.name)?;

@@ -13,7 +13,7 @@ use super::{EnvStatesError, RolloutKeys, action_key, action_uniform};
 use crate::data::{EpisodeStatus, HostTrajectory, Trajectory};
 use crate::device;
 use crate::env::Rules;
-use crate::model::{LANES, Network, floats, sample};
+use crate::model::{LANES, Network, sample, to_vec};
 use crate::settings::RolloutConfig;
 use burn::tensor::{Device, Tensor, TensorData};
 
@@ -167,7 +167,7 @@ impl<G: Rules> StepwiseRollout<G> {
             }
             let obs = TensorData::new(obs, [num_envs, features]);
             let logits =
-                floats(memory.compute_logits(policy, Tensor::from_data(obs, &self.device)));
+                to_vec(memory.compute_logits(policy, Tensor::from_data(obs, &self.device)));
             let ends = self.act_and_record(t, &logits, keys, &mut envs, &mut trajectory);
             memory.finish_step(t, || {
                 Tensor::from_data(TensorData::new(ends, [num_envs]), &self.device)

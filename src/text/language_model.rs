@@ -2,8 +2,8 @@
 
 use super::characters::{Characters, END_TOKEN, END_TOKEN_NAME};
 use super::error::LanguageError;
-use super::prompt_cache::PromptCache;
 use super::template::ChatTemplate;
+use super::tokenization_cache::TokenizationCache;
 use super::tokenizer::Tokenizer;
 use super::{Adapters, DecoderParams, TokenDecoder};
 use crate::model::{DecoderShape, Parameter};
@@ -32,15 +32,15 @@ pub struct LanguageModel {
     pub files: BTreeMap<String, Vec<u8>>,
     /// Folder or file of the weights without adapters; empty for a new model.
     pub base: PathBuf,
-    pub(super) prompt_cache: PromptCache,
+    pub(super) tokenization_cache: TokenizationCache,
 }
 
 impl LanguageModel {
     /// Creates a model with new weights. Its tokens are the characters of `alphabet`, whatever the vocabulary size in
     /// `sizes`; `key` determines the weights.
-    pub fn tiny(sizes: &DecoderShape, alphabet: &str, key: u32) -> Self {
+    pub fn with_fresh_weights(sizes: &DecoderShape, alphabet: &str, key: u32) -> Self {
         let characters = Characters::from_text(alphabet);
-        let shape = DecoderShape { num_actions: characters.num_tokens(), ..sizes.clone() };
+        let shape = DecoderShape { num_outputs: characters.num_tokens(), ..sizes.clone() };
         Self {
             params: shape.normal_weights(key).into(),
             adapters: None,
@@ -50,7 +50,7 @@ impl LanguageModel {
             template: None,
             stop_tokens: vec![END_TOKEN],
             base: PathBuf::new(),
-            prompt_cache: PromptCache::default(),
+            tokenization_cache: TokenizationCache::default(),
         }
     }
 
@@ -66,7 +66,7 @@ impl LanguageModel {
             intermediate_size: 8,
             ..DecoderShape::default()
         };
-        Self::tiny(&sizes, alphabet, 0)
+        Self::with_fresh_weights(&sizes, alphabet, 0)
     }
 
     /// Whether the model was created with new weights rather than read from files.
@@ -125,7 +125,7 @@ impl LanguageModel {
         #[cfg(on_disk)]
         if let Some(template) = self.template_for(messages) {
             let key = conversation_key(&(messages, values))?;
-            return self.prompt_cache.get_or_tokenize(key, || {
+            return self.tokenization_cache.get_or_tokenize(key, || {
                 // The template inserts all special tokens.
                 let rendered = template.render_with(messages, values, None)?;
                 let tokens = self.tokenizer.encode(&rendered)?;
@@ -141,9 +141,11 @@ impl LanguageModel {
             return Err(LanguageError::NoTemplate);
         }
         let key = (text.to_string(), String::new());
-        self.prompt_cache.get_or_tokenize(key, || match self.tokenizer.encode_whole(text)? {
-            tokens if tokens.is_empty() => Err(LanguageError::EmptyPrompt),
-            tokens => Ok(tokens),
+        self.tokenization_cache.get_or_tokenize(key, || {
+            match self.tokenizer.encode_whole(text)? {
+                tokens if tokens.is_empty() => Err(LanguageError::EmptyPrompt),
+                tokens => Ok(tokens),
+            }
         })
     }
 
@@ -163,7 +165,7 @@ impl LanguageModel {
         #[cfg(on_disk)]
         if let Some(template) = self.template_for(messages) {
             let key = conversation_key(&(messages, values, answer))?;
-            return self.prompt_cache.get_or_tokenize(key, || {
+            return self.tokenization_cache.get_or_tokenize(key, || {
                 let prompt = template.render_with(messages, values, None)?;
                 let with_answer = template.render_with(messages, values, Some(answer))?;
                 let added = with_answer.strip_prefix(&prompt[..]).filter(|added| !added.is_empty());
@@ -201,7 +203,7 @@ impl LanguageModel {
             None => {
                 let key = (text.to_string(), answer.to_string());
                 let tokenize = || self.tokenize_continuation(text, answer);
-                self.prompt_cache.get_or_tokenize(key, tokenize)?
+                self.tokenization_cache.get_or_tokenize(key, tokenize)?
             }
         };
         tokens.extend(self.end_of_answer(messages));

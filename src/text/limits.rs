@@ -1,7 +1,7 @@
 //! Limits of devices on the sizes of a language model.
 
 use super::{TokenDecoder, packed};
-use crate::device::{buffer_size_reason, max_addressable_bytes, workgroup_memory_reason};
+use crate::device::{check_buffer_fits, check_workgroup_memory, max_addressable_bytes};
 use crate::nn::Precision;
 use crate::nn::arch::{DecoderShape, Parameter};
 use crate::nn::tensors::products::ProductPrecision;
@@ -18,7 +18,7 @@ pub(super) fn max_items(item_bytes: u64, max_bytes: Option<u64>) -> usize {
 /// layer, which have type `dtype`, or logits.
 pub(super) fn completion_bytes(shape: &DecoderShape, tokens: usize, dtype: DType) -> u64 {
     let cache = [tokens, shape.kv_size(), dtype.size()];
-    let logits = [shape.num_actions, size_of::<f32>()];
+    let logits = [shape.vocab_size(), size_of::<f32>()];
     let product = |sizes: &[usize]| sizes.iter().map(|size| *size as u64).product::<u64>();
     product(&cache).max(product(&logits))
 }
@@ -33,31 +33,32 @@ pub(crate) fn max_pass_tokens(shape: &DecoderShape, device: &Device) -> usize {
     max_items(packed::backward_bytes(shape), max_addressable_bytes(device))
 }
 
-/// The reason why a decoder does not fit on a device if its prompts with completions have at most `tokens` tokens, and
-/// what to change; `None` if it fits.
-pub(crate) fn size_reason(
+/// Checks that a decoder fits on a device if its prompts with completions have at most `tokens` tokens.
+///
+/// # Errors
+/// If it does not fit, with the reason and what to change.
+pub(crate) fn check_fits_device(
     decoder: &TokenDecoder,
     precision: Precision,
     tokens: usize,
     device: &Device,
-) -> Option<String> {
+) -> Result<(), String> {
     let (shape, adapters) = (decoder.shape(), decoder.adapters());
     let mut parameters = shape.parameters();
     parameters.extend(adapters.into_iter().flat_map(|adapters| adapters.parameters().to_vec()));
     let largest = parameters.iter().max_by_key(|parameter| parameter.num_elements());
-    let parameter_reason = |parameter: &Parameter| {
+    let check_parameter = |parameter: &Parameter| {
         let bytes = (parameter.num_elements() * size_of::<f32>()) as u64;
-        buffer_size_reason(device, &parameter.name, bytes)
+        check_buffer_fits(device, &parameter.name, bytes)
     };
-    let model_reason = largest.and_then(parameter_reason).or_else(|| {
-        workgroup_memory_reason(device, "the model's attention", packed::attention_bytes(shape))
-    });
-    if let Some(reason) = model_reason {
-        return Some(format!("{reason}: use another device, such as the CPU"));
-    }
+    let attention_bytes = packed::attention_bytes(shape);
+    largest
+        .map_or(Ok(()), check_parameter)
+        .and_then(|()| check_workgroup_memory(device, "the model's attention", attention_bytes))
+        .map_err(|reason| format!("{reason}: use another device, such as the CPU"))?;
     let bytes = completion_bytes(shape, tokens, ProductPrecision::new(precision).dtype());
-    let reason = buffer_size_reason(device, "the KV cache of a completion", bytes)?;
-    Some(format!("{reason}: lower generation.max_new_tokens, or use the CPU"))
+    check_buffer_fits(device, "the KV cache of a completion", bytes)
+        .map_err(|reason| format!("{reason}: lower generation.max_new_tokens, or use the CPU"))
 }
 
 #[cfg(test)]
@@ -67,7 +68,7 @@ mod tests {
     #[test]
     fn buffers_hold_as_many_items_as_fit() {
         let shape = DecoderShape {
-            num_actions: 40,
+            num_outputs: 40,
             num_heads: 4,
             num_kv_heads: 2,
             head_dim: 8,

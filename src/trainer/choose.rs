@@ -74,15 +74,18 @@ impl<G: Rules> AnyEngine<G> {
         Ok((Self::Native(Box::new(engine)), part))
     }
 
-    /// The reason why a user-defined model cannot learn from what it does; `None` if it can.
-    pub fn model_reason(&self, num_features: usize) -> Option<String> {
+    /// Checks that a user-defined model can learn from what it does.
+    ///
+    /// # Errors
+    /// If it cannot, with a reason.
+    pub fn check_model(&self, num_features: usize) -> Result<(), String> {
         match self {
             #[cfg(feature = "general")]
-            Self::General(engine) => {
-                let model = engine.model();
-                model.kind().is_none().then(|| model.disagreement_reason(num_features)).flatten()
-            }
-            _ => None,
+            Self::General(engine) => match engine.model() {
+                model if model.kind().is_none() => model.check_passes_agree(num_features),
+                _ => Ok(()),
+            },
+            _ => Ok(()),
         }
     }
 
@@ -110,7 +113,7 @@ pub(super) fn fallback_precision_reason(
         return Some(fallback.to_string());
     }
     if model.with_precision(config.precision).is_some() {
-        return device::unsupported_precision_reason(Some(device), config.precision);
+        return device::check_precision(Some(device), config.precision).err();
     }
     Some(match model.get::<Mlp>() {
         Some(_) => fallback.to_string(),
@@ -158,7 +161,8 @@ pub(super) fn fallback_reason(
             return Some("on the CPU this build has the precision f32 alone".to_string());
         }
         let takes_bf16 = takes_bf16_on_cpu(model, config, device);
-        return device::unsupported_precision_reason(Some(device), config.precision)
+        return device::check_precision(Some(device), config.precision)
+            .err()
             .filter(|_| !takes_bf16);
     }
     if host.is_some() {
@@ -173,7 +177,7 @@ pub(super) fn fallback_reason(
         let limits = "the fused kernels take one or two hidden layers of up to 256 units";
         return Some(limits.to_string());
     }
-    device::unsupported_precision_reason(Some(device), config.precision)
+    device::check_precision(Some(device), config.precision).err()
 }
 
 #[cfg(all(test, feature = "flex"))]

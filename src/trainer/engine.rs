@@ -123,9 +123,12 @@ pub(super) trait PolicyEngine: Grpo<Totals = GameTotals, Error = TrainError> {
     /// Human-readable description of the engine.
     fn describe(&self) -> String;
 
-    /// The reason why a rollout does not fit on the device, and which settings reduce its size; `None` if it fits.
-    fn size_reason(&self) -> Option<String> {
-        None
+    /// Checks that a rollout fits on the device.
+    ///
+    /// # Errors
+    /// If it does not fit, with the reason and the settings that reduce its size.
+    fn check_size(&self) -> Result<(), String> {
+        Ok(())
     }
 
     /// The current model.

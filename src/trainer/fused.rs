@@ -116,7 +116,7 @@ impl<G: Rules> Grpo for FusedEngine<G> {
             let observer = games.observer();
             return Ok(self.learner.update(recording, advantages, observer, iteration)?);
         }
-        let observer = StoredFeatures { features: self.learner.policy().shape.features };
+        let observer = StoredFeatures { num_features: self.learner.policy().shape.num_features };
         Ok(self.learner.update(recording, advantages, observer, iteration)?)
     }
 
@@ -166,11 +166,10 @@ impl<G: Rules> PolicyEngine for FusedEngine<G> {
         format!("{}, fused updates", self.source.description().unwrap_or("fused rollouts"))
     }
 
-    fn size_reason(&self) -> Option<String> {
-        let Source::Games(games) = &self.source else { return None };
-        let what = "a group's rollout";
-        let reason = device::buffer_size_reason(&self.device, what, games.group_bytes())?;
-        Some(format!("{reason}: lower rollout.group_size or rollout.num_steps"))
+    fn check_size(&self) -> Result<(), String> {
+        let Source::Games(games) = &self.source else { return Ok(()) };
+        device::check_buffer_fits(&self.device, "a group's rollout", games.group_bytes())
+            .map_err(|reason| format!("{reason}: lower rollout.group_size or rollout.num_steps"))
     }
 
     fn model(&self) -> Network {

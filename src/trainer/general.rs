@@ -171,12 +171,11 @@ impl<G: Rules> PolicyEngine for GeneralEngine<G> {
         format!("{}, updates by autodiff", self.source.description().unwrap_or(rollouts))
     }
 
-    fn size_reason(&self) -> Option<String> {
-        let Source::Games(games) = &self.source else { return None };
-        let reason =
-            device::buffer_size_reason(&self.device, "a rollout", games.largest_buffer_bytes())?;
+    fn check_size(&self) -> Result<(), String> {
+        let Source::Games(games) = &self.source else { return Ok(()) };
         let settings = "rollout.num_groups, rollout.group_size or rollout.num_steps";
-        Some(format!("{reason}: lower {settings}"))
+        device::check_buffer_fits(&self.device, "a rollout", games.largest_buffer_bytes())
+            .map_err(|reason| format!("{reason}: lower {settings}"))
     }
 
     fn model(&self) -> Network {

@@ -109,7 +109,7 @@ impl<R, T: Clone, A: Clone> Source<R, Box<(T, A)>> {
 /// `data.resident_mb`, or, if that is 0, half of the free memory.
 fn is_resident(window_set: &WindowSet, part: &RankPart) -> bool {
     let max_bytes = match part.config.data.resident_mb {
-        0 => device::data_budget(),
+        0 => device::data_budget_bytes(),
         megabytes => Some(megabytes << 20),
     };
     // The set has the windows of this rank.

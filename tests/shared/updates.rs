@@ -214,7 +214,7 @@ pub async fn fused_in_parts(
     device: &Device,
 ) -> Updated {
     let (recording, advantages) = played.recorded(ends, device);
-    let observer = StoredFeatures { features: played.sizes.features };
+    let observer = StoredFeatures { num_features: played.sizes.features };
     let policy = mlp(played.sizes, Some(&played.params), device);
     learn_fused(policy, config, reference, &recording, &advantages, observer).await
 }

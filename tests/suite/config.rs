@@ -5,7 +5,7 @@ use grove::schema::Settings;
 use grove::settings::{
     LanguageConfig, LossConfig, LossType, OptimizerConfig, Precision, TINY, TrainConfig, overlay,
 };
-use grove::text::{Kernel, fastest_precision};
+use grove::text::{Bf16Instructions, fastest_precision};
 use grove::trainer::text::join_language_settings;
 use grove::trainer::{config_to_toml, new_settings};
 use toml::Table;
@@ -73,7 +73,7 @@ fn large_pretrained_models_have_the_fastest_precision_and_small_ones_f32() {
     assert_eq!(LanguageConfig::for_task("tiny", 0).precision, Precision::F32);
     // Other devices than the CPU keep f32.
     assert_eq!(fastest_precision("cuda:0"), Precision::F32);
-    let has_tiles = Kernel::best() == Kernel::Amx;
+    let has_tiles = Bf16Instructions::best() == Bf16Instructions::Amx;
     assert_eq!(fastest_precision("cpu") == Precision::Bf16, has_tiles);
 }
 

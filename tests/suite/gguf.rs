@@ -50,7 +50,7 @@ fn shapes() -> Vec<DecoderShape> {
 
 /// A model whose weights matter, as those of fresh models hardly do.
 fn sharpened_model(shape: &DecoderShape) -> LanguageModel {
-    let mut model = LanguageModel::tiny(shape, ALPHABET, 7);
+    let mut model = LanguageModel::with_fresh_weights(shape, ALPHABET, 7);
     let params =
         model.params.values().iter().enumerate().map(|(i, x)| x * 20.0 + (i as f32).sin() * 0.1);
     model.params = params.collect::<Vec<_>>().into();
@@ -86,7 +86,7 @@ fn models_are_read_as_they_were_written() {
         let tokens =
             |model: &LanguageModel| model.tokenize_prompt("3 + 4=\nab", &[] as &[()]).unwrap();
         assert_eq!(tokens(&again), tokens(&model));
-        let text: Vec<u32> = (1..model.shape.num_actions as u32).collect();
+        let text: Vec<u32> = (1..model.shape.vocab_size() as u32).collect();
         assert_eq!(again.decode_completion(&text), model.decode_completion(&text));
         let first = greedy(&model, 64);
         assert!(first.len() == 64 || first.ends_with(&model.stop_tokens), "{context}: {first:?}");

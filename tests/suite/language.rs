@@ -7,8 +7,8 @@ use grove::nn::arch::{FAMILIES, Family};
 use grove::settings::Precision;
 use grove::text::generate::{Completion, CompletionRequest, Generator, Sampling};
 use grove::text::{
-    Adapters, Cache, CompletionIndex, LanguageModel, LoraConfig, Pass, PromptWithCompletions,
-    Retention, Row, TextPass, TokenDecoder, normalize,
+    Adapters, CompletionIndex, KvCache, LanguageModel, LoraConfig, Pass, PromptWithCompletions,
+    Retention, Row, TextPass, TokenDecoder, find_normalizer,
 };
 use serde::Deserialize;
 use serde_json::json;
@@ -64,13 +64,13 @@ fn logits(decoder: &TokenDecoder, tokens: &[u32]) -> Vec<Vec<f32>> {
     let rows =
         tokens.iter().enumerate().map(|(index, token)| Row { token: *token, cache: 0, index });
     let rows: Vec<Row> = rows.collect();
-    let mut caches = [Cache::default()];
+    let mut caches = [KvCache::default()];
     decoder.begin_cache(&mut caches[0], tokens.len(), None);
     let mut pass = Pass::default();
     decoder.forward(&rows, &mut caches, Retention::Nothing, &mut pass);
     let mut logits = Vec::new();
     decoder.compute_logits(pass.hidden(), &mut logits);
-    logits.chunks_exact(decoder.shape().num_actions).map(<[f32]>::to_vec).collect()
+    logits.chunks_exact(decoder.shape().vocab_size()).map(<[f32]>::to_vec).collect()
 }
 
 /// Completes prompts in so many slots.
@@ -139,8 +139,8 @@ fn saved_checkpoints_load_again() {
 #[test]
 fn new_models_are_saved_and_loaded() {
     let shape = load("qwen2").0.shape;
-    let tiny = LanguageModel::tiny(&shape, "0123456789,=\n", 3);
-    assert_eq!(tiny.shape.num_actions, 14);
+    let tiny = LanguageModel::with_fresh_weights(&shape, "0123456789,=\n", 3);
+    assert_eq!(tiny.shape.vocab_size(), 14);
     let copy = Scratch::new();
     tiny.save(&copy).unwrap();
     let again = LanguageModel::load(&copy).unwrap();
@@ -185,7 +185,7 @@ fn completions_depend_on_prompt_key_and_weights_alone() {
         assert!(lengths.contains(&20) && lengths.iter().any(|length| *length < 20), "{lengths:?}");
         for one in all.iter().flatten() {
             let stops = one.tokens.last().is_some_and(|token| [5, 9].contains(token));
-            assert_eq!(one.has_ended, stops);
+            assert_eq!(one.has_stopped, stops);
             assert!(stops || one.tokens.len() == 20);
         }
         for (prompt, completions) in prompts.iter().zip(&all) {
@@ -222,14 +222,14 @@ fn texts_that_are_learnt_from_have_the_very_probabilities_of_their_generation() 
             decoder.forward_texts(&texts, retention, &mut forward);
             let mut logits = Vec::new();
             decoder.compute_logits(forward.hidden(), &mut logits);
-            let places = all.iter().enumerate().flat_map(|(text, group)| {
-                let index = move |completion| CompletionIndex { text, completion };
+            let places = all.iter().enumerate().flat_map(|(prompt, group)| {
+                let index = move |completion| CompletionIndex { prompt, completion };
                 group.iter().enumerate().map(move |(number, one)| (index(number), one))
             });
             for (place, completion) in places {
                 for (at, token) in completion.tokens.iter().enumerate() {
                     let row = &logits[forward.prediction(place, at) * 64..][..64];
-                    let by = normalize(row);
+                    let by = find_normalizer(row);
                     let logprob = row[*token as usize] - by.max - by.log_sum;
                     assert_eq!(logprob, completion.logprobs[at], "{name} {place:?} {at}");
                 }

@@ -9,7 +9,7 @@ use grove::model::DecoderShape;
 use grove::settings::Precision;
 use grove::text::generate::{Completion, CompletionRequest, Sampling};
 use grove::text::{
-    Arithmetic, Cache, CompletionIndex, Kernel, LanguageModel, Pass, PrefixCache,
+    Arithmetic, Bf16Instructions, CompletionIndex, KvCache, LanguageModel, Pass, PrefixCache,
     PromptWithCompletions, Retention, Row, TextPass, TokenDecoder,
 };
 use grove::trainer::text::LanguageConfig;
@@ -51,7 +51,7 @@ fn a_resumed_run_equals_an_uninterrupted_one_with_any_threads() {
 /// A decoder whose products use all threads.
 fn large() -> TokenDecoder {
     let shape = DecoderShape {
-        num_actions: 300,
+        num_outputs: 300,
         hidden_size: 256,
         num_layers: 5,
         num_heads: 4,
@@ -60,8 +60,9 @@ fn large() -> TokenDecoder {
         intermediate_size: 1024,
         ..LanguageConfig::for_model("tiny").tiny_shape()
     };
-    let decoder = LanguageModel::tiny(&shape, "0123456789+-= abcdefghij", 5).new_decoder();
-    assert!(!decoder.is_small());
+    let decoder =
+        LanguageModel::with_fresh_weights(&shape, "0123456789+-= abcdefghij", 5).new_decoder();
+    assert!(!decoder.is_sequential());
     decoder
 }
 
@@ -75,24 +76,25 @@ fn completions_are_nearly_those_of_single_precision_alone_and_in_a_batch() {
     };
     let prompts: Vec<CompletionRequest> = (0..5).map(prompt).collect();
     let single = large();
-    for kernel in Kernel::available() {
-        let decoder = single.clone().with_arithmetic(Arithmetic::Bf16(*kernel));
+    for instructions in Bf16Instructions::available() {
+        let decoder = single.clone().with_arithmetic(Arithmetic::Bf16(*instructions));
         let batch = complete(&decoder, &prompts, &sampling, 7);
         for (prompt, want) in prompts.iter().zip(&batch) {
             let alone = complete(&decoder, std::slice::from_ref(prompt), &sampling, 1);
-            assert!(alone[0] == *want, "{}: alone and in a batch", kernel.name());
+            assert!(alone[0] == *want, "{}: alone and in a batch", instructions.name());
         }
         let first = |all: &[Vec<Completion>]| all[4][0].logprobs[0];
         let off = (first(&batch) - first(&complete(&single, &prompts, &sampling, 7))).abs();
-        assert!(off > 0.0 && off < 0.05, "{}: off by {off}", kernel.name());
+        assert!(off > 0.0 && off < 0.05, "{}: off by {off}", instructions.name());
     }
 }
 
 /// A decoder whose whole passes run side by side.
 fn small() -> TokenDecoder {
-    let model = LanguageModel::tiny(&config().tiny_shape(), "0123456789+-= abcdefghij", 5);
+    let model =
+        LanguageModel::with_fresh_weights(&config().tiny_shape(), "0123456789+-= abcdefghij", 5);
     let decoder = model.new_decoder();
-    assert!(decoder.is_small());
+    assert!(decoder.is_sequential());
     decoder
 }
 
@@ -109,13 +111,14 @@ fn learning_reuses_the_keys_and_values_of_generation() {
     // Neither is a multiple of the tokens that a cache keeps side by side, or even.
     let (prompt, completions) = (tokens(37, 7), [tokens(23, 3), tokens(9, 11)]);
     let texts = [text(&prompt, &completions)];
-    let arithmetics = Kernel::available().iter().map(|kernel| Arithmetic::Bf16(*kernel));
+    let arithmetics =
+        Bf16Instructions::available().iter().map(|instructions| Arithmetic::Bf16(*instructions));
     for arithmetic in arithmetics.chain([Arithmetic::F32]) {
         for decoder in [small(), large()].map(|decoder| decoder.with_arithmetic(arithmetic)) {
             let size = decoder.shape().hidden_size;
             let mut whole = TextPass::default();
             decoder.forward_texts(&texts, Retention::Inputs, &mut whole);
-            let mut caches = vec![Cache::default(); 3];
+            let mut caches = vec![KvCache::default(); 3];
             decoder.begin_cache(&mut caches[2], prompt.len(), None);
             let before = PrefixCache { index: 2, num_tokens: prompt.len() };
             for (cache, tokens) in caches.iter_mut().zip(&completions) {
@@ -134,7 +137,7 @@ fn learning_reuses_the_keys_and_values_of_generation() {
                     next.map(|(cache, tokens)| row(cache, at, &tokens[at])).collect();
                 decoder.forward(&rows, &mut caches, Retention::Nothing, &mut pass);
                 for (row, hidden) in rows.iter().zip(pass.hidden().chunks_exact(size)) {
-                    let completion = CompletionIndex { text: 0, completion: row.cache };
+                    let completion = CompletionIndex { prompt: 0, completion: row.cache };
                     let learnt = whole.prediction(completion, at + 1);
                     let learnt = &whole.hidden()[learnt * size..][..size];
                     assert!(hidden == learnt, "{arithmetic:?}: token {at} of {}", row.cache);
@@ -159,9 +162,9 @@ fn gradients_are_nearly_those_of_single_precision() {
         gradient
     };
     let want = gradient(Arithmetic::F32);
-    for kernel in Kernel::available() {
-        let got = gradient(Arithmetic::Bf16(*kernel));
+    for instructions in Bf16Instructions::available() {
+        let got = gradient(Arithmetic::Bf16(*instructions));
         let off = distance(&got, &want);
-        assert!(off > 0.0 && off < 0.02, "{}: off by {off}", kernel.name());
+        assert!(off > 0.0 && off < 0.02, "{}: off by {off}", instructions.name());
     }
 }

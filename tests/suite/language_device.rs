@@ -36,7 +36,7 @@ pub fn decoder(shape: DecoderShape, scale: f32) -> TokenDecoder {
 /// Decoders of every switch over 40 tokens, with adapters and without.
 pub fn decoders() -> Vec<TokenDecoder> {
     let plain = DecoderShape {
-        num_actions: 40,
+        num_outputs: 40,
         hidden_size: 16,
         num_layers: 2,
         num_heads: 4,
@@ -142,12 +142,15 @@ fn devices_choose_the_tokens_that_the_cpu_does() {
             let there = decoder.clone().with_device(Some(device.clone()), Precision::F32);
             for sampling in &ways {
                 let want = generate(&decoder, sampling, 64);
-                let ended = want.iter().flatten().filter(|one| one.has_ended).count();
+                let ended = want.iter().flatten().filter(|one| one.has_stopped).count();
                 assert!(sampling.temperature == 0.0 || (1..14).contains(&ended), "{ended}");
                 for slots in if all { vec![64, 5, 3] } else { vec![64] } {
                     let got = generate(&there, sampling, slots);
                     for (got, want) in got.iter().flatten().zip(want.iter().flatten()) {
-                        assert_eq!((&got.tokens, got.has_ended), (&want.tokens, want.has_ended));
+                        assert_eq!(
+                            (&got.tokens, got.has_stopped),
+                            (&want.tokens, want.has_stopped)
+                        );
                         assert!(are_alike(got, want, 1e-4), "{got:?} {want:?}");
                     }
                     assert_eq!(got.iter().map(Vec::len).collect::<Vec<_>>(), [4, 4, 4, 2]);
@@ -382,7 +385,7 @@ fn half_precision_policies_learn_and_act_alike() {
 /// A decoder whose heads, texts and vocabulary are larger than a cube of the kernels.
 pub fn wide(num_layers: usize) -> TokenDecoder {
     let shape = DecoderShape {
-        num_actions: 1000,
+        num_outputs: 1000,
         hidden_size: 96,
         num_layers,
         num_heads: 2,

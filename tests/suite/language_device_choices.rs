@@ -14,7 +14,7 @@ use std::sync::Mutex;
 /// A decoder in whose head each token is as likely as its neighbour.
 fn twin_token_decoder() -> TokenDecoder {
     let mut decoder = wide(1);
-    let vocabulary = decoder.shape().num_actions;
+    let vocabulary = decoder.shape().vocab_size();
     let head = vocabulary * decoder.shape().hidden_size;
     decoder.update(|params| {
         let first = params.len() - head;
@@ -86,11 +86,11 @@ fn the_completions_of_a_prompt_are_the_same_if_they_are_more_than_the_slots() {
         let generate = |slots| {
             let heard = Mutex::new(BTreeMap::new());
             let listener = |index: CompletionIndex, one: &Completion| {
-                if one.is_over(&sampling) {
+                if one.is_finished(&sampling) {
                     let before = heard
                         .lock()
                         .unwrap()
-                        .insert([index.text, index.completion], one.tokens.clone());
+                        .insert([index.prompt, index.completion], one.tokens.clone());
                     assert_eq!(before, None, "it is over once");
                 }
             };

@@ -17,7 +17,7 @@ use grove::text::{
 /// A small decoder over 13 tokens.
 fn shape() -> DecoderShape {
     DecoderShape {
-        num_actions: 13,
+        num_outputs: 13,
         hidden_size: 8,
         num_layers: 2,
         num_heads: 4,
@@ -152,8 +152,8 @@ fn by_hand(decoder: &TokenDecoder, retention: Retention) -> (Vec<f32>, Vec<f32>)
     let mut logits = Vec::new();
     decoder.compute_logits(&hidden, &mut logits);
     let (mut all, mut of_logits) = (Vec::new(), vec![0.0; logits.len()]);
-    let places = texts.iter().enumerate().flat_map(|(text, all)| {
-        let index = move |completion| CompletionIndex { text, completion };
+    let places = texts.iter().enumerate().flat_map(|(prompt, all)| {
+        let index = move |completion| CompletionIndex { prompt, completion };
         all.completions.iter().enumerate().map(move |(i, tokens)| (index(i), tokens))
     });
     for (number, (place, completion)) in places.enumerate() {

@@ -63,7 +63,7 @@ fn observe_tile<O: Observer>(
         let slots = FeatureSlots { first: sample, stride: stride.runtime(), worker, num_workers };
         O::observe::<f32>(&experience.words, &step.words, x, &slots, comptime!(variant.observer));
     } else {
-        for i in range_stepped(worker, comptime!(variant.mlp.features), num_workers) {
+        for i in range_stepped(worker, comptime!(variant.mlp.num_features), num_workers) {
             x[i * stride + sample] = 0.0f32;
         }
     }
@@ -107,7 +107,7 @@ fn differentiate<O: Observer>(
 ) {
     let unit = UNIT_POS as usize;
     let Tiling { tile_samples, stride, .. } = comptime!(variant.tiling);
-    let actions = comptime!(variant.mlp.actions);
+    let actions = comptime!(variant.mlp.num_actions);
     let [_, _, last] = comptime!(layers(&variant.mlp));
     let first = comptime!(last.neuron_row * stride) + unit;
     let mut is_counted = false;
@@ -197,7 +197,8 @@ fn differentiate<O: Observer>(
 fn layers(shape: &MlpShape) -> [Layer; 3] {
     let (first, second) = shape.hidden_layers();
     let (weight, bias) = (shape.last_weight(), shape.last_bias());
-    let last = DenseLayout { weight, bias, inputs: shape.last_inputs(), outputs: shape.actions };
+    let last =
+        DenseLayout { weight, bias, inputs: shape.last_inputs(), outputs: shape.num_actions };
     let first_row = first.inputs;
     let second_row = first_row + first.outputs;
     let last_row = second_row + second.outputs;
@@ -242,7 +243,7 @@ pub(super) fn gradient_kernel<O: Observer, I: Float>(
     let (tiling, shape) = comptime!((variant.tiling, variant.mlp));
     let (tile_samples, stride) = comptime!((tiling.tile_samples, tiling.stride));
     let [first, second, last] = comptime!(layers(&shape));
-    let is_deep = comptime!(shape.second > 0);
+    let is_deep = comptime!(shape.second_width > 0);
     let activation = comptime!(shape.activation);
     let cube = CUBE_POS;
     // The grid may have excess cubes, which have neither samples nor a row.
@@ -251,11 +252,14 @@ pub(super) fn gradient_kernel<O: Observer, I: Float>(
     let sums_at = row + comptime!(shape.num_params());
 
     let mut activations = Shared::<[f32]>::new_aligned_slice(
-        comptime!((last.neuron_row + shape.actions) * stride),
+        comptime!((last.neuron_row + shape.num_actions) * stride),
         ALIGNMENT,
     );
-    let derivative_len =
-        comptime!(if tiling.keeps_derivatives { (shape.first + shape.second) * stride } else { 1 });
+    let derivative_len = comptime!(if tiling.keeps_derivatives {
+        (shape.first_width + shape.second_width) * stride
+    } else {
+        1
+    });
     let mut derivatives = Shared::<[f32]>::new_aligned_slice(derivative_len, ALIGNMENT);
     let mut sums =
         Shared::<[f32]>::new_aligned_slice(comptime!(NUM_SUMS * tile_samples), ALIGNMENT);

@@ -40,11 +40,16 @@ pub(super) struct Tiling {
 impl Tiling {
     /// Tiling for a perceptron; `None` if it is too wide for a cube.
     pub fn new(shape: &MlpShape) -> Option<Self> {
-        let widest = shape.first.max(shape.second).max(shape.actions);
+        let widest = shape.first_width.max(shape.second_width).max(shape.num_actions);
         let num_units = (widest / 2).max(MIN_UNITS).next_multiple_of(32);
         let keeps_derivatives = !shape.activation.has_derivative_from_value();
-        let derivatives = if keeps_derivatives { shape.first + shape.second } else { 0 };
-        let rows = shape.features + shape.first + shape.second + shape.actions + derivatives;
+        let derivatives =
+            if keeps_derivatives { shape.first_width + shape.second_width } else { 0 };
+        let rows = shape.num_features
+            + shape.first_width
+            + shape.second_width
+            + shape.num_actions
+            + derivatives;
         let fits = |tile_samples: usize, stride: usize| {
             (rows * stride + NUM_SUMS * tile_samples + ALIGNMENT_FLOATS) * size_of::<f32>()
                 <= WORKGROUP_BYTES
@@ -96,8 +101,16 @@ mod tests {
     #[test]
     fn partial_gradients_of_all_parts_fit_in_a_buffer() {
         let activation = Activation::Relu;
-        for (features, first, second) in [(100, 256, 256), (16, 32, 10), (8, 16, 0)] {
-            let shape = MlpShape { features, first, second, actions: 3, activation, block: 1 };
+        for (num_features, first_width, second_width) in [(100, 256, 256), (16, 32, 10), (8, 16, 0)]
+        {
+            let shape = MlpShape {
+                num_features,
+                first_width,
+                second_width,
+                num_actions: 3,
+                activation,
+                neurons_per_block: 1,
+            };
             let tiling = Tiling::new(&shape).unwrap();
             for parts in [1, 3, 4, 16, 64] {
                 let num_cubes = Spread::new(&shape, &tiling, 1 << 20, parts).num_cubes;
@@ -109,8 +122,15 @@ mod tests {
 
     #[test]
     fn tiles_are_as_large_as_workgroup_memory_allows() {
-        let tiling = |features, first, second, activation| {
-            let shape = MlpShape { features, first, second, actions: 3, activation, block: 1 };
+        let tiling = |num_features, first_width, second_width, activation| {
+            let shape = MlpShape {
+                num_features,
+                first_width,
+                second_width,
+                num_actions: 3,
+                activation,
+                neurons_per_block: 1,
+            };
             let Tiling { num_units, tile_samples, stride, .. } = Tiling::new(&shape)?;
             Some((num_units, tile_samples, stride))
         };

@@ -85,7 +85,7 @@ fn check_inputs<O: Observer>(
 ) {
     assert_eq!(recording.parts.len(), advantages.parts.len(), "advantages of each part");
     assert!(advantages.learn_steps <= recording.num_steps, "advantages of the recording");
-    assert_eq!(observer.num_features(), learner.mlp.features, "the observer's features");
+    assert_eq!(observer.num_features(), learner.mlp.num_features, "the observer's features");
     let words = recording.parts[0].num_words();
     assert_eq!(observer.num_words() + 1, words, "the observer's words, and the action's");
 }

@@ -56,7 +56,7 @@ impl PartSizes {
     /// Index of step `t` of the part's game `env`.
     fn step_index(&self, env: usize, t: usize) -> StepIndex {
         let stride = self.num_steps * self.num_envs;
-        StepIndex { env, t, words: StepWords { at: t * self.num_envs + env, stride } }
+        StepIndex { env, t, words: StepWords { first: t * self.num_envs + env, stride } }
     }
 
     /// Index of a game's number of counted steps among the advantages.
@@ -138,7 +138,7 @@ impl ExperienceBuffers {
         portion: &MinibatchPortion,
         #[comptime] variant: UpdateVariant<O>,
     ) -> Sample {
-        let at = step.words.at;
+        let at = step.words.first;
         let reference = if comptime!(variant.loss.kl.is_some()) {
             self.advantages[self.sizes.reference_index(at)]
         } else {
@@ -193,7 +193,8 @@ fn read_action<O: Observer>(
     step: &StepIndex,
     #[comptime] variant: UpdateVariant<O>,
 ) -> u32 {
-    words[comptime!(variant.observer.num_words()) * step.words.stride + step.words.at] & ACTION_BITS
+    words[comptime!(variant.observer.num_words()) * step.words.stride + step.words.first]
+        & ACTION_BITS
 }
 
 /// A sample without its observation.
@@ -263,7 +264,7 @@ pub(super) fn mask_logits<O: Observer>(
 ) {
     if comptime!(O::MASKED) {
         #[unroll]
-        for a in 0..comptime!(variant.mlp.actions) {
+        for a in 0..comptime!(variant.mlp.num_actions) {
             let at = first + comptime!(a * stride);
             let is_legal = O::legal(words, &step.words, a, comptime!(variant.observer));
             logits[at] = select(is_legal, logits[at], comptime!(MASKED_LOGIT));
@@ -343,7 +344,7 @@ pub(super) fn reference_kernel<O: Observer, I: Float>(
             let step = sizes.step_index(env, t);
             let action = read_action::<O>(words, &step, variant);
             let distribution = forward::<O, I>(params, words, &step, action, &mut scratch, variant);
-            extended[sizes.reference_index(step.words.at)] = distribution.logprob;
+            extended[sizes.reference_index(step.words.first)] = distribution.logprob;
         }
     }
 }
@@ -361,8 +362,8 @@ struct Scratch {
 impl Scratch {
     fn new(#[comptime] mlp: MlpShape) -> Scratch {
         Scratch {
-            x: Array::<f32>::new(comptime!(mlp.features)),
-            logits: Array::<f32>::new(comptime!(mlp.actions)),
+            x: Array::<f32>::new(comptime!(mlp.num_features)),
+            logits: Array::<f32>::new(comptime!(mlp.num_actions)),
         }
     }
 }
@@ -386,12 +387,12 @@ fn forward<O: Observer, I: Float>(
     let x = scratch.x.as_mut_slice();
     O::observe::<f32>(words, &step.words, x, &slots, comptime!(variant.observer));
     #[unroll]
-    for i in 0..comptime!(variant.mlp.features) {
+    for i in 0..comptime!(variant.mlp.num_features) {
         scratch.x[i] = round_to::<I>(scratch.x[i]);
     }
     mlp_logits::<f32, I>(params, &scratch.x, &mut scratch.logits, comptime!(variant.mlp));
     mask_logits::<O>(scratch.logits.as_mut_slice(), 0usize, 1usize, words, step, variant);
-    softmax(scratch.logits.as_slice(), 0usize, action, 1usize, comptime!(variant.mlp.actions))
+    softmax(scratch.logits.as_slice(), 0usize, action, 1usize, comptime!(variant.mlp.num_actions))
 }
 
 /// Computes the ratios of games `first..end` of a minibatch, one per unit, and the loss's derivative with

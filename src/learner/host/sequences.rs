@@ -7,7 +7,9 @@ use super::{HostExperience, HostLearner, HostPolicy, LearnerContext, take_optimi
 use crate::learner::means::NUM_SUMS;
 use crate::learner::optimizer::Moments;
 use crate::learner::order::{Minibatch, split_evenly};
-use crate::model::{DynSequenceModel, NativePolicy, Network, Pool, Sequences, new_sequence_model};
+use crate::model::{
+    DynSequenceModel, NativePolicy, Network, Pool, Retention, Sequences, new_sequence_model,
+};
 use crate::objective::SequenceRatio;
 use crate::objective::weights::{StepDenominators, weight};
 use crate::parallel::{PartialSum, PartialSumLen, TeamError};
@@ -236,8 +238,9 @@ impl SequenceLearner {
     /// Trains a copy of `network`; `None` if it has no hand-written backward pass. If `kl_coef` is not 0, the initial
     /// policy becomes the reference policy.
     pub fn new(network: &Network, config: &TrainConfig) -> Option<Self> {
-        let policy =
-            new_sequence_model(network, config.precision, config.update.gradient_checkpointing)?;
+        let recomputes = config.update.gradient_checkpointing;
+        let retention = if recomputes { Retention::Inputs } else { Retention::All };
+        let policy = new_sequence_model(network, config.precision, retention)?;
         Some(Self {
             network: network.clone(),
             reference: (config.loss.kl_coef > 0.0).then(|| policy.clone()),

@@ -4,7 +4,7 @@ use super::{HostExperience, HostLearner, HostPolicy, PerceptronLearner, Sequence
 use crate::data::host::upload_time_major;
 use crate::data::{EpisodeStatus, HostTrajectory, Trajectory};
 use crate::learner::{AutodiffLearner, TrainState, UpdateMeans};
-use crate::model::{Actor, LANES, Mlp, NativeMlp, Network, flatten, floats, splat, unflatten};
+use crate::model::{Actor, LANES, Mlp, NativeMlp, Network, flatten, splat, to_vec, unflatten};
 use crate::rng::{draw, uniform};
 use crate::settings::{
     Activation, DecoderConfig, KlEstimator, LossType, ModelKind, PolicyConfig, TrainConfig,
@@ -191,20 +191,20 @@ impl Case {
         tolerance: f64,
     ) -> (TrainState, [UpdateMeans; 2], f64) {
         let (trajectory, advantages, mask) = experience.tensors();
-        let start = floats(network.flatten());
+        let start = to_vec(network.flatten());
         let mut general = AutodiffLearner::new(network, &self.config);
         let means = [0, 1].map(|iteration| {
             let want = general.update(&trajectory, &advantages, &mask, iteration).expect("alone");
             let means = experience.update(native, iteration);
             for (got, want) in
-                means.values().into_iter().zip(floats(want).into_iter().map(f64::from))
+                means.values().into_iter().zip(to_vec(want).into_iter().map(f64::from))
             {
                 let near = (got - want).abs() < 1e-4 * want.abs() + tolerance;
                 assert!(near, "{got}, not {want}: {self:?}");
             }
             means
         });
-        let want = floats(general.state.params().clone());
+        let want = to_vec(general.state.params().clone());
         let off = distance(&native.params(), &want) / distance(&want, &start);
         (general.state, means, off)
     }
@@ -238,7 +238,7 @@ impl Case {
     fn compare(&self) {
         let policy = self.policy();
         let mut native = PerceptronLearner::new(&policy, &self.config);
-        assert_eq!(native.params(), floats(flatten(&policy)));
+        assert_eq!(native.params(), to_vec(flatten(&policy)));
         let (general, means, off) =
             self.update_both(policy.clone().into(), &mut native, &self.experience(), 1e-6);
         assert!(off < 1e-5, "{off}: {self:?}");
@@ -259,7 +259,7 @@ impl Case {
         for (want, got) in
             [(&want.first_moment, got.first_moment), (&want.second_moment, got.second_moment)]
         {
-            let want = floats(want.clone());
+            let want = to_vec(want.clone());
             let size = distance(&want, &vec![0.0; want.len()]);
             assert!(distance(&want, &got) <= 1e-4 * size, "moments: {self:?}");
         }
@@ -281,12 +281,12 @@ fn an_update_ends_at_its_divergence_as_by_autodiff() {
         let means = experience.update(&mut native, 0);
         let mut general = AutodiffLearner::new(policy.clone(), &case.config);
         let update = general.update(&trajectory, &advantages, &mask, 0).expect("alone");
-        let want = floats(general.state.params().clone());
+        let want = to_vec(general.state.params().clone());
         let off = distance(&native.params(), &want);
-        assert!(off <= 1e-5 * distance(&want, &floats(flatten(&policy))), "{off}");
+        assert!(off <= 1e-5 * distance(&want, &to_vec(flatten(&policy))), "{off}");
         let steps = native.moments().steps;
         assert_eq!(steps, general.state.optimizer().steps);
-        let theirs = floats(update);
+        let theirs = to_vec(update);
         assert!((means.approx_kl - f64::from(theirs[0])).abs() < 1e-5, "{means:?} {theirs:?}");
         assert!((means.grad_norm - f64::from(theirs[5])).abs() < 1e-4, "{means:?} {theirs:?}");
         (means, steps)
@@ -306,7 +306,7 @@ fn an_update_ends_at_its_divergence_as_by_autodiff() {
     let nothing = UpdateMeans { approx_kl, ..UpdateMeans::default() };
     assert_eq!((means, native.moments().steps), (nothing, 0));
     let mut general = AutodiffLearner::new(policy, &case.config);
-    let means = floats(general.update(&trajectory, &advantages, &mask, 0).expect("alone"));
+    let means = to_vec(general.update(&trajectory, &advantages, &mask, 0).expect("alone"));
     assert_eq!(means[1..], [0.0; 5]);
     // The log-ratio of each step is 1.
     let want = std::f64::consts::E - 2.0;

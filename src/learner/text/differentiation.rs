@@ -255,7 +255,8 @@ mod tests {
             max_new_tokens: 2,
             loss,
         };
-        let decoder = LanguageModel::tiny(&DecoderShape::default(), "ab", 1).new_decoder();
+        let decoder =
+            LanguageModel::with_fresh_weights(&DecoderShape::default(), "ab", 1).new_decoder();
         let sample = Sample {
             tokens: vec![0, 1],
             logprobs: vec![-120.0, -0.5],

@@ -23,7 +23,7 @@ impl Gradient {
         match self {
             Self::Host(vector) => vector,
             #[cfg(text_kernels)]
-            Self::Device(gradient) => gradient.fetch(num_trainable),
+            Self::Device(gradient) => gradient.read(num_trainable),
         }
     }
 }
@@ -47,7 +47,7 @@ impl Differentiation<'_> {
     fn host_gradient(&self, chosen: &[usize]) -> Result<(Vec<f32>, TokenSums), TeamError> {
         let (ranks, shards) = (self.team.size(), self.shards.count());
         let can_pipeline = (2..=shards).contains(&ranks) && !self.team.has_devices();
-        if can_pipeline && !self.decoder.is_small() {
+        if can_pipeline && !self.decoder.is_sequential() {
             return self.pipelined_gradient(chosen);
         }
         let mut max_ratio_distance = 0.0f64;

@@ -112,10 +112,10 @@ pub(super) fn deduplicate_texts<'a>(
     groups: &[&'a Group],
 ) -> (Vec<PromptWithCompletions<'a>>, Vec<CompletionIndex>) {
     let (mut texts, mut indices) = (Vec::new(), Vec::new());
-    for (text_index, group) in groups.iter().enumerate() {
+    for (prompt_index, group) in groups.iter().enumerate() {
         let (text, completions) = group.deduplicate_text();
         texts.push(text);
-        let index = |completion| CompletionIndex { text: text_index, completion };
+        let index = |completion| CompletionIndex { prompt: prompt_index, completion };
         indices.extend(completions.into_iter().map(index));
     }
     (texts, indices)

@@ -8,8 +8,8 @@ use crate::model::LANES;
 use crate::objective::d_logit;
 use crate::parallel::{LeafThreads, PartialSum, TeamError, left_siblings, sum_leaves};
 use crate::text::{
-    CompletionIndex, Retention, TextPass, TokenDecoder, inverse_temperature, normalize, restrict,
-    run_in_region,
+    CompletionIndex, Retention, TextPass, TokenDecoder, exclude_all_but, find_normalizer,
+    inverse_temperature, run_in_region,
 };
 use multiversion::multiversion;
 use std::ops::Range;
@@ -71,7 +71,7 @@ impl<'a> HostTargets<'a> {
         let mut sample_logprobs: Vec<Vec<f32>> =
             self.samples.iter().map(|sample| vec![0.0; sample.tokens.len()]).collect();
         let row_logprobs = |logits: &mut [f32], targets: &[TokenIndex]| -> Vec<f32> {
-            let normalizer = normalize(logits);
+            let normalizer = find_normalizer(logits);
             let token =
                 |index: &TokenIndex| self.samples[index.sample].tokens[index.token] as usize;
             targets.iter().map(|target| logprob(logits[token(target)], &normalizer)).collect()
@@ -99,13 +99,13 @@ impl<'a> HostTargets<'a> {
         process_row: impl Fn(&mut [f32], &[TokenIndex]) -> T + Sync,
         mut process_part: impl FnMut(usize, Vec<T>, &[f32]),
     ) {
-        let (size, vocabulary) = (decoder.shape().hidden_size, decoder.shape().num_actions);
-        let max_rows = if decoder.is_small() { HEAD_ROWS } else { LARGE_HEAD_ROWS };
+        let (size, vocabulary) = (decoder.shape().hidden_size, decoder.shape().vocab_size());
+        let max_rows = if decoder.is_sequential() { HEAD_ROWS } else { LARGE_HEAD_ROWS };
         let restrict_and_process = |logits: &mut [f32], targets: &[TokenIndex]| {
             divide_by_temperature(logits, temperature);
             // Tokens that one row predicts come from one distribution.
             if let Some(first) = targets.first() {
-                restrict(logits, self.samples[first.sample].candidates(first.token));
+                exclude_all_but(logits, self.samples[first.sample].candidates(first.token));
             }
             process_row(logits, targets)
         };
@@ -213,7 +213,8 @@ impl Differentiation<'_> {
     pub(super) fn partial_sum(&self, chosen: &[usize], shards: Range<usize>) -> ShardSums {
         let shard_sum = |at: usize| self.shard_sum(chosen, shards.start + at, |_, _| {});
         // A large decoder's products take all threads, and its gradients much memory.
-        let threads = if self.decoder.is_small() { LeafThreads::All } else { LeafThreads::One };
+        let threads =
+            if self.decoder.is_sequential() { LeafThreads::All } else { LeafThreads::One };
         sum_leaves(shards.len(), threads, &shard_sum, &ShardSums::add_next)
     }
 
@@ -233,7 +234,7 @@ impl Differentiation<'_> {
         let mut sums = TokenSums::default();
         let mut forward = self.buffers.passes.take();
         let max_tokens =
-            if self.decoder.is_small() { MAX_PASS_TOKENS } else { LARGE_MAX_PASS_TOKENS };
+            if self.decoder.is_sequential() { MAX_PASS_TOKENS } else { LARGE_MAX_PASS_TOKENS };
         let parts = split_into_parts(self.groups, chosen, max_tokens);
         run_in_region(parallelism, || {
             for (i, part) in parts.iter().enumerate() {
@@ -299,7 +300,7 @@ fn differentiate_row(
     samples: &[&Sample],
     grads: &[TokenGrads],
 ) -> RowEntropy {
-    let normalizer = normalize(logits);
+    let normalizer = find_normalizer(logits);
     let (mut d_logprob, mut entropy_weight, mut counted) = (0.0, 0.0, 0.0);
     for TokenIndex { sample, token } in targets {
         if samples[*sample].mask[*token] {

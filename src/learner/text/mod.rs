@@ -249,7 +249,7 @@ pub fn logprobs(decoder: &TokenDecoder, groups: &[Group], temperature: f32) -> V
         return logprobs;
     }
     let evaluate_group = |group: &Group| host::logprobs(decoder, group, temperature);
-    if decoder.is_small() {
+    if decoder.is_sequential() {
         groups.par_iter().map(evaluate_group).collect()
     } else {
         groups.iter().map(evaluate_group).collect()

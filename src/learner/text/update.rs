@@ -3,7 +3,7 @@
 use super::differentiation::{Differentiation, MinibatchLoss, PassBuffers, TokenSums};
 use super::gradient::Gradient;
 use super::{Group, LanguageLearner, LanguageMeans, LanguageUpdateSettings};
-use crate::device::{fetch, release_freed_memory};
+use crate::device::{read, release_freed_memory};
 use crate::learner::means::UpdateSums;
 use crate::learner::update::{StepsTaken, UpdateSteps};
 use crate::objective::Coefficients;
@@ -48,7 +48,7 @@ impl LanguageUpdate<'_> {
         let skipped = self.sum_skipped(&minibatches[..taken.count]);
         let Self { learner, mut totals, tokens, first_ratio_distance, norms, .. } = self;
         if !norms.is_empty() {
-            totals.add_norms(&fetch(Tensor::cat(norms, 0)));
+            totals.add_norms(&read(Tensor::cat(norms, 0)));
         }
         if self.settings.update.gradient_checkpointing {
             learner.buffers = PassBuffers::default();

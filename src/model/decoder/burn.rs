@@ -1,14 +1,15 @@
 //! The decoder as a model: its shape by settings, initial weights, and steps with a memory.
 
 use crate::model::{Model, PolicyConfig, Precision};
-use crate::nn::DecoderShape;
 use crate::nn::tensors::Decoder;
+use crate::nn::{DecoderInput, DecoderShape};
 use burn::tensor::{Device, Int, Tensor};
 
 impl DecoderShape {
     /// The shape of a decoder with these settings.
     pub fn new(num_features: usize, num_actions: usize, config: &PolicyConfig) -> Self {
-        let base = Self { num_features, num_actions, ..Self::default() };
+        let input = DecoderInput::Observations { num_features };
+        let base = Self { input, num_outputs: num_actions, ..Self::default() };
         config.kind_settings.decoder.to_shape(base)
     }
 }

@@ -1,6 +1,6 @@
 //! The decoder on the CPU's vector units, for acting. Keys and values are written into the games' memory in place.
 
-use crate::math::{at_least, exp, map_array, mul_add, sigmoid};
+use crate::math::{at_least, exp, map_array, mul_add, rotate_pair, sigmoid};
 use crate::model::dense::Dense;
 use crate::model::{Actor, LANES, Lanes, PolicySizes};
 use crate::nn::DecoderShape;
@@ -36,7 +36,7 @@ struct Layer {
 
 /// Scratch buffers of one thread.
 #[derive(Clone, Debug)]
-pub struct Scratch {
+pub struct DecoderScratch {
     /// The residual stream, the stream after a norm, and the result of a block: `[hidden_size]` each.
     stream: Vec<Lanes>,
     normed: Vec<Lanes>,
@@ -89,7 +89,8 @@ impl NativeDecoder {
             }
         });
         let layers = layers.collect();
-        let input = dense(layout.input.as_ref().expect("observations enter"));
+        let input =
+            dense(layout.input.as_ref().expect("this decoder takes observations, not tokens"));
         let (norm, head) = (copy(&layout.norm), dense(&layout.head));
         let rope = shape.rope_tables().swap_remove(0);
         Self { input, layers, norm, head, rope, shape: Box::new(shape) }
@@ -97,7 +98,13 @@ impl NativeDecoder {
 
     /// Computes a layer's attention from `scratch.normed` to `scratch.block`, after appending the step's keys and
     /// values to the layer's cache in `memory`.
-    fn attend(&self, index: usize, layer: &Layer, memory: &mut [Lanes], scratch: &mut Scratch) {
+    fn attend(
+        &self,
+        index: usize,
+        layer: &Layer,
+        memory: &mut [Lanes],
+        scratch: &mut DecoderScratch,
+    ) {
         let (shape, s) = (&self.shape, scratch);
         let (kv, head_dim) = (shape.kv_size(), shape.head_dim);
         let past_steps = memory[0];
@@ -112,9 +119,9 @@ impl NativeDecoder {
         write_step(keys, &s.keys, &past_steps, shape.context);
         write_step(values, &s.values, &past_steps, shape.context);
         let rows = past_steps.iter().map(|n| *n as usize + 1).max().unwrap_or(0).min(shape.context);
-        let group = shape.head_shape().group_size();
+        let heads_per_kv_head = shape.head_shape().heads_per_kv_head();
         for (head, query) in s.queries.chunks_exact(head_dim).enumerate() {
-            let start = head / group * head_dim;
+            let start = head / heads_per_kv_head * head_dim;
             let output = &mut s.normed[head * head_dim..][..head_dim];
             let cache = Cache { keys: &keys[start..], values: &values[start..], stride: kv };
             attend_head(query, &cache, &past_steps, &mut s.scores[..rows], output);
@@ -124,21 +131,21 @@ impl NativeDecoder {
 }
 
 impl Actor for NativeDecoder {
-    type Scratch = Scratch;
+    type Scratch = DecoderScratch;
 
     fn sizes(&self) -> PolicySizes {
         PolicySizes {
-            num_features: self.shape.num_features,
-            num_actions: self.shape.num_actions,
+            num_features: self.shape.num_features(),
+            num_actions: self.shape.num_outputs,
             memory_size: self.shape.memory_size(),
         }
     }
 
-    fn new_scratch(&self) -> Scratch {
+    fn new_scratch(&self) -> DecoderScratch {
         let shape = &self.shape;
         let (size, inner) = (shape.hidden_size, shape.intermediate_size);
         let zeros = |count: usize| vec![[0.0; LANES]; count];
-        Scratch {
+        DecoderScratch {
             stream: zeros(size),
             normed: zeros(size),
             block: zeros(size),
@@ -149,7 +156,7 @@ impl Actor for NativeDecoder {
             up: zeros(inner),
             scores: zeros(shape.context),
             rotations: [zeros(shape.head_dim / 2), zeros(shape.head_dim / 2)],
-            logits: zeros(shape.num_actions),
+            logits: zeros(shape.num_outputs),
         }
     }
 
@@ -158,7 +165,7 @@ impl Actor for NativeDecoder {
         &self,
         obs: &[Lanes],
         memory: &mut [Lanes],
-        scratch: &'a mut Scratch,
+        scratch: &'a mut DecoderScratch,
     ) -> &'a [Lanes] {
         assert_eq!(obs.len(), self.num_features(), "obs: [num_features][LANES]");
         assert_eq!(memory.len(), self.memory_size(), "memory: [memory_size][LANES]");
@@ -229,9 +236,8 @@ fn rotate(head: &mut [Lanes], rotations: &[Vec<Lanes>; 2], scale: f32) {
     let (left, right) = head.split_at_mut(cosines.len());
     for ((a, b), (cos, sin)) in left.iter_mut().zip(right).zip(cosines.iter().zip(sines)) {
         for lane in 0..LANES {
-            let (x, y) = (a[lane], b[lane]);
-            a[lane] = (x * cos[lane] - y * sin[lane]) * scale;
-            b[lane] = (y * cos[lane] + x * sin[lane]) * scale;
+            let (x, y) = rotate_pair(a[lane], b[lane], cos[lane], sin[lane]);
+            (a[lane], b[lane]) = (x * scale, y * scale);
         }
     }
 }

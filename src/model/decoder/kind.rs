@@ -6,7 +6,7 @@ use crate::model::{
     BuiltIn, KindSettings, ModelKind, Parameter, PolicyConfig, SequenceModelConstructor,
 };
 use crate::nn::DecoderShape;
-use crate::nn::rows::{DecoderSequenceModel, PooledSequenceModel};
+use crate::nn::cpu::{DecoderSequenceModel, PooledSequenceModel};
 
 impl PolicyConfig {
     /// A transformer of these sizes.
@@ -40,8 +40,8 @@ impl BuiltIn for Decoder {
     }
 
     fn sequence_model_constructor(&self) -> Option<SequenceModelConstructor<'_>> {
-        Some(Box::new(|params, arithmetic, checkpointing| {
-            let model = DecoderSequenceModel::new(self.shape(), params, arithmetic, checkpointing);
+        Some(Box::new(|params, arithmetic, retention| {
+            let model = DecoderSequenceModel::new(self.shape(), params, arithmetic, retention);
             Box::new(PooledSequenceModel::new(model))
         }))
     }

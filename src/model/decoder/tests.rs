@@ -2,10 +2,10 @@
 
 use super::{Decoder, DecoderConfig};
 use crate::model::sequence_model::tests::assert_agrees_with_autodiff;
-use crate::model::{Model, PolicyConfig, floats, reset};
+use crate::model::{Model, PolicyConfig, reset, to_vec};
+use crate::nn::cpu::Sequences;
 use crate::nn::ops::check::{doubles, wave};
-use crate::nn::rows::Sequences;
-use crate::nn::{DecoderShape, flatten, named_parameters, unflatten};
+use crate::nn::{DecoderInput, DecoderShape, flatten, named_parameters, unflatten};
 use burn::tensor::{Device, Tensor, TensorData};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -13,8 +13,8 @@ use std::ops::Range;
 /// A small decoder for 3 features and 4 actions.
 fn shape(num_layers: usize, heads: [usize; 2], context: usize, qkv_bias: bool) -> DecoderShape {
     DecoderShape {
-        num_features: 3,
-        num_actions: 4,
+        input: DecoderInput::Observations { num_features: 3 },
+        num_outputs: 4,
         hidden_size: 8,
         num_layers,
         num_heads: heads[0],
@@ -130,7 +130,7 @@ impl<'a> Reference<'a> {
             let near = &steps[steps.len().saturating_sub(shape.context)..];
             let mut attended = Vec::new();
             for (head, query) in query.chunks(dim).enumerate() {
-                let own = head / shape.head_shape().group_size() * dim;
+                let own = head / shape.head_shape().heads_per_kv_head() * dim;
                 let weights: Vec<f64> = near
                     .iter()
                     .map(|[key, _]| {
@@ -303,7 +303,7 @@ fn sequences_by_hand_are_those_of_autodiff() {
             num_games: GAMES,
             obs: games.obs[before * GAMES * 3..].to_vec(),
             starts: games.starts[before * GAMES..].to_vec(),
-            memory: floats(memory),
+            memory: to_vec(memory),
         };
         // The order of long sums is that of the processor's vectors.
         assert_agrees_with_autodiff(&decoder.into(), &sequences, &[16], 5e-5);

@@ -18,8 +18,8 @@ pub struct NativeGru {
 
 /// Activations of one thread.
 #[derive(Clone, Debug)]
-pub struct Scratch {
-    layers: dense::Scratch,
+pub struct GruScratch {
+    layers: dense::MlpScratch,
     /// The products of memory and the gates' weights, then the logits.
     memory_products: Vec<Lanes>,
 }
@@ -50,7 +50,7 @@ impl NativeGru {
 }
 
 impl Actor for NativeGru {
-    type Scratch = Scratch;
+    type Scratch = GruScratch;
 
     fn sizes(&self) -> PolicySizes {
         PolicySizes {
@@ -60,10 +60,10 @@ impl Actor for NativeGru {
         }
     }
 
-    fn new_scratch(&self) -> Scratch {
+    fn new_scratch(&self) -> GruScratch {
         let widest = self.memory_gates.outputs.max(self.head.outputs);
-        Scratch {
-            layers: dense::Scratch::new(&self.layers),
+        GruScratch {
+            layers: dense::MlpScratch::new(&self.layers),
             memory_products: vec![[0.0; LANES]; widest],
         }
     }
@@ -72,11 +72,11 @@ impl Actor for NativeGru {
         &self,
         obs: &[Lanes],
         memory: &mut [Lanes],
-        scratch: &'a mut Scratch,
+        scratch: &'a mut GruScratch,
     ) -> &'a [Lanes] {
         assert_eq!(obs.len(), self.num_features(), "obs: [num_features][LANES]");
         assert_eq!(memory.len(), self.memory_size(), "memory: [memory_size][LANES]");
-        let Scratch { layers, memory_products } = scratch;
+        let GruScratch { layers, memory_products } = scratch;
         let inputs = forward_stack(&self.layers, self.activation, obs, layers);
         let gates = &mut memory_products[..self.memory_gates.outputs];
         self.memory_gates.apply(memory, gates);

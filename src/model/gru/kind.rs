@@ -5,7 +5,7 @@ use super::{Gru, NativeGru};
 use crate::math::Activation;
 use crate::model::policy::HiddenShape;
 use crate::model::{BuiltIn, ModelKind, Parameter, PolicyConfig, SequenceModelConstructor};
-use crate::nn::rows::PooledSequenceModel;
+use crate::nn::cpu::PooledSequenceModel;
 
 impl PolicyConfig {
     /// A gated recurrent network with these hidden layers, the last one recurrent.

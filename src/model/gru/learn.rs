@@ -4,10 +4,10 @@
 //! all gradients of weights process the rows of all steps at once.
 
 use crate::math::{Activation, LANES, Lanes, sigmoid, tanh};
-use crate::model::layers::{HiddenLayers, HiddenTape, Layer};
+use crate::model::layers::{HiddenLayers, HiddenTape, PackedLinear};
+use crate::nn::cpu::{PolicySizes, SequenceModel, Sequences, to_lanes, to_rows};
 use crate::nn::ops::WriteMode;
 use crate::nn::ops::linear::Arithmetic;
-use crate::nn::rows::{PolicySizes, SequenceModel, Sequences, to_lanes, to_rows};
 use multiversion::multiversion;
 use std::ops::Range;
 
@@ -16,14 +16,14 @@ use std::ops::Range;
 pub struct GruSequenceModel {
     params: Vec<f32>,
     encoder: HiddenLayers,
-    input_gates: Layer,
-    memory_gates: Layer,
-    head: Layer,
+    input_gates: PackedLinear,
+    memory_gates: PackedLinear,
+    head: PackedLinear,
 }
 
 /// Activations of some games, `[num_steps, games, width]` each, which the backward pass overwrites with gradients.
 #[derive(Debug, Default)]
-pub struct Tape {
+pub struct GruTape {
     num_games: usize,
     obs: Vec<f32>,
     /// 1 where an episode starts: `[num_steps, games]`.
@@ -58,7 +58,8 @@ impl GruSequenceModel {
         };
         let (mut offset, encoder) = (0, &widths[..widths.len() - 2]);
         let encoder = HiddenLayers::take(&mut offset, encoder, activation, arithmetic);
-        let mut layer = |inputs, outputs| Layer::take(&mut offset, inputs, outputs, arithmetic);
+        let mut layer =
+            |inputs, outputs| PackedLinear::take(&mut offset, inputs, outputs, arithmetic);
         let mut network = Self {
             params,
             encoder,
@@ -72,9 +73,9 @@ impl GruSequenceModel {
     }
 
     /// Computes the hidden layers and the gates' products with the input for all steps.
-    fn encode(&self, tape: &mut Tape) {
+    fn encode(&self, tape: &mut GruTape) {
         let (params, size) = (&self.params[..], self.head.inputs);
-        let Tape { obs, starts, hidden, gates, memory_products, before, after, .. } = tape;
+        let GruTape { obs, starts, hidden, gates, memory_products, before, after, .. } = tape;
         let rows = starts.len();
         self.encoder.forward(params, obs, hidden);
         for (buffer, width) in
@@ -86,8 +87,8 @@ impl GruSequenceModel {
     }
 
     /// Runs step `t`; `memory`, `[games, size]` or empty for zeros, is the memory before the first step.
-    fn step(&self, t: usize, memory: &[f32], tape: &mut Tape) {
-        let Tape { num_games, starts, gates, memory_products, before, after, .. } = tape;
+    fn step(&self, t: usize, memory: &[f32], tape: &mut GruTape) {
+        let GruTape { num_games, starts, gates, memory_products, before, after, .. } = tape;
         let (size, games) = (self.head.inputs, *num_games);
         let (step, wide) = (games * size, 3 * games * size);
         let (earlier, after) = after.split_at_mut(t * step);
@@ -115,7 +116,7 @@ fn clear_starting_rows(rows: &mut [f32], starts: &[f32], size: usize) {
 }
 
 impl SequenceModel for GruSequenceModel {
-    type Tape = Tape;
+    type Tape = GruTape;
 
     fn sizes(&self) -> PolicySizes {
         let num_features = self.encoder.first().unwrap_or(&self.input_gates).inputs;
@@ -142,7 +143,7 @@ impl SequenceModel for GruSequenceModel {
         &self,
         obs: &[f32],
         memory: &mut [Lanes],
-        tape: &mut Tape,
+        tape: &mut GruTape,
         logits: &mut [f32],
     ) {
         let starts = vec![0.0; LANES];
@@ -156,13 +157,13 @@ impl SequenceModel for GruSequenceModel {
         &self,
         sequences: &Sequences,
         games: Range<usize>,
-        tape: &mut Tape,
+        tape: &mut GruTape,
         logits: &mut [f32],
     ) {
         let size = self.head.inputs;
         assert!(
             sequences.memory.is_empty() || sequences.memory.len() == sequences.num_games * size,
-            "memory"
+            "memory: [games, memory_size], or nothing"
         );
         tape.num_games = games.len();
         sequences.copy_rows(&sequences.obs, games.clone(), &mut tape.obs);
@@ -173,10 +174,11 @@ impl SequenceModel for GruSequenceModel {
         self.head.forward(&self.params, &tape.after, logits);
     }
 
-    fn backward(&self, tape: &mut Tape, d_logits: &[f32], gradient: &mut [f32]) {
+    fn backward(&self, tape: &mut GruTape, d_logits: &[f32], gradient: &mut [f32]) {
         let size = self.head.inputs;
-        let Tape { num_games, obs, starts, hidden, gates, memory_products, before, after, .. } =
-            tape;
+        let GruTape {
+            num_games, obs, starts, hidden, gates, memory_products, before, after, ..
+        } = tape;
         let (d_after, d_before) = (&mut tape.d_after, &mut tape.d_before);
         d_after.resize(after.len(), 0.0);
         self.head.compute_input_grad(d_logits, d_after, WriteMode::Overwrite);

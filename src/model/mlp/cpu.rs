@@ -2,9 +2,9 @@
 
 use super::Mlp;
 use crate::math::Activation;
-use crate::model::dense::{Dense, Scratch, forward_stack};
+use crate::model::dense::{Dense, MlpScratch, forward_stack};
 use crate::model::{Actor, Lanes, PolicySizes};
-use crate::nn::parameters::{flatten, read};
+use crate::nn::parameters::{flatten, to_vec_async};
 use burn::cubecl::future::block_on;
 
 /// A copy of an [`Mlp`]'s weights for evaluation on the CPU.
@@ -17,7 +17,7 @@ pub struct NativeMlp {
 impl NativeMlp {
     /// Copies the weights. On a device this reads them back and waits for them.
     pub fn new(mlp: &Mlp) -> Self {
-        let params = block_on(read(flatten(mlp)));
+        let params = block_on(to_vec_async(flatten(mlp)));
         Self::from_params(&mlp.widths(), mlp.activation(), &params)
     }
 
@@ -36,7 +36,7 @@ impl NativeMlp {
 }
 
 impl Actor for NativeMlp {
-    type Scratch = Scratch;
+    type Scratch = MlpScratch;
 
     fn sizes(&self) -> PolicySizes {
         PolicySizes {
@@ -46,11 +46,11 @@ impl Actor for NativeMlp {
         }
     }
 
-    fn new_scratch(&self) -> Scratch {
-        Scratch::new(&self.layers)
+    fn new_scratch(&self) -> MlpScratch {
+        MlpScratch::new(&self.layers)
     }
 
-    fn active_features<'a>(&self, scratch: &'a Scratch) -> Option<&'a [usize]> {
+    fn active_features<'a>(&self, scratch: &'a MlpScratch) -> Option<&'a [usize]> {
         scratch.active_features.as_deref()
     }
 
@@ -58,7 +58,7 @@ impl Actor for NativeMlp {
         &self,
         obs: &[Lanes],
         _memory: &mut [Lanes],
-        scratch: &'a mut Scratch,
+        scratch: &'a mut MlpScratch,
     ) -> &'a [Lanes] {
         assert_eq!(obs.len(), self.num_features(), "obs: [num_features][LANES]");
         forward_stack(&self.layers, self.activation, obs, scratch)

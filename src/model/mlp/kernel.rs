@@ -14,17 +14,17 @@ use burn::tensor::Tensor;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct MlpShape {
     /// Features of an observation.
-    pub features: usize,
+    pub num_features: usize,
     /// Neurons of the first hidden layer.
-    pub first: usize,
+    pub first_width: usize,
     /// Neurons of the second hidden layer; 0 without one.
-    pub second: usize,
+    pub second_width: usize,
     /// Actions.
-    pub actions: usize,
+    pub num_actions: usize,
     /// The activation of the hidden layers.
     pub activation: Activation,
     /// Neurons of the first hidden layer that [`mlp_logits`] computes side by side.
-    pub block: usize,
+    pub neurons_per_block: usize,
 }
 
 /// The place of a hidden layer in the parameter vector.
@@ -59,64 +59,82 @@ impl FlatMlp {
 impl MlpShape {
     /// The shape of a perceptron; `None` unless it has one or two hidden layers.
     pub fn from_mlp(mlp: &Mlp) -> Option<Self> {
-        let (features, first, second, actions) = match mlp.widths()[..] {
+        let (num_features, first_width, second_width, num_actions) = match mlp.widths()[..] {
             [features, first, actions] => (features, first, 0, actions),
             [features, first, second, actions] => (features, first, second, actions),
             _ => return None,
         };
         let wide = max_plane_units(&mlp.layers()[0].weight.device()) >= MIN_WIDE_PLANE;
-        let block = if wide { neuron_block(first) } else { 1 };
-        Some(Self { features, first, second, actions, activation: mlp.activation(), block })
+        let neurons_per_block = if wide { neuron_block(first_width) } else { 1 };
+        let activation = mlp.activation();
+        Some(Self {
+            num_features,
+            first_width,
+            second_width,
+            num_actions,
+            activation,
+            neurons_per_block,
+        })
     }
 
     /// The hidden layers; without a second one, its number of outputs is 0.
     pub fn hidden_layers(&self) -> (DenseLayout, DenseLayout) {
-        let Self { features, first, second, .. } = *self;
+        let Self { num_features, first_width, second_width, .. } = *self;
         let (weight, bias) = (self.second_weight(), self.second_bias());
         (
-            DenseLayout { weight: 0, bias: self.first_bias(), inputs: features, outputs: first },
-            DenseLayout { weight, bias, inputs: first, outputs: second },
+            DenseLayout {
+                weight: 0,
+                bias: self.first_bias(),
+                inputs: num_features,
+                outputs: first_width,
+            },
+            DenseLayout { weight, bias, inputs: first_width, outputs: second_width },
         )
     }
 
     /// Iterations of loops in a call of [`mlp_logits`].
     pub fn loop_iterations(&self) -> usize {
-        self.first / self.block + self.second / neuron_block(self.second) * (1 + self.first)
+        self.first_width / self.neurons_per_block
+            + self.second_width / neuron_block(self.second_width) * (1 + self.first_width)
     }
 
     /// The offset of the first layer's biases; its weights `[features, first]` start at 0.
     pub fn first_bias(&self) -> usize {
-        self.features * self.first
+        self.num_features * self.first_width
     }
 
     /// The offset of the second layer's weights `[first, second]`.
     pub fn second_weight(&self) -> usize {
-        self.first_bias() + self.first
+        self.first_bias() + self.first_width
     }
 
     /// The offset of the second layer's biases.
     pub fn second_bias(&self) -> usize {
-        self.second_weight() + self.first * self.second
+        self.second_weight() + self.first_width * self.second_width
     }
 
     /// Inputs of the last layer.
     pub fn last_inputs(&self) -> usize {
-        if self.second == 0 { self.first } else { self.second }
+        if self.second_width == 0 { self.first_width } else { self.second_width }
     }
 
     /// The offset of the last layer's weights `[last_inputs, actions]`.
     pub fn last_weight(&self) -> usize {
-        if self.second == 0 { self.second_weight() } else { self.second_bias() + self.second }
+        if self.second_width == 0 {
+            self.second_weight()
+        } else {
+            self.second_bias() + self.second_width
+        }
     }
 
     /// The offset of the last layer's biases.
     pub fn last_bias(&self) -> usize {
-        self.last_weight() + self.last_inputs() * self.actions
+        self.last_weight() + self.last_inputs() * self.num_actions
     }
 
     /// The number of parameters.
     pub fn num_params(&self) -> usize {
-        self.last_bias() + self.actions
+        self.last_bias() + self.num_actions
     }
 
     /// FLOP of a forward pass: a multiplication and an addition per weight.
@@ -167,10 +185,11 @@ fn compute_first_neurons<W: Float, I: Float>(
         sums[c] = load_rounded::<W, I>(weights, comptime!(shape.first_bias() + c) + j);
     }
     #[unroll]
-    for i in 0..comptime!(shape.features) {
+    for i in 0..comptime!(shape.num_features) {
         #[unroll]
         for c in 0..block {
-            sums[c] += x[i] * load_rounded::<W, I>(weights, comptime!(i * shape.first + c) + j);
+            sums[c] +=
+                x[i] * load_rounded::<W, I>(weights, comptime!(i * shape.first_width + c) + j);
         }
     }
     #[unroll]
@@ -188,7 +207,7 @@ pub(crate) fn set_logits_to_biases<W: Float, I: Float>(
     #[comptime] shape: MlpShape,
 ) {
     #[unroll]
-    for a in 0..comptime!(shape.actions) {
+    for a in 0..comptime!(shape.num_actions) {
         logits[a] = load_rounded::<W, I>(weights, comptime!(shape.last_bias() + a));
     }
 }
@@ -203,12 +222,12 @@ pub(crate) fn add_to_logits<W: Float, I: Float>(
     #[comptime] block: usize,
     #[comptime] shape: MlpShape,
 ) {
-    let row = comptime!(shape.last_weight()) + j * comptime!(shape.actions);
+    let row = comptime!(shape.last_weight()) + j * comptime!(shape.num_actions);
     #[unroll]
     for c in 0..block {
         #[unroll]
-        for a in 0..comptime!(shape.actions) {
-            let w = load_rounded::<W, I>(weights, row + comptime!(c * shape.actions + a));
+        for a in 0..comptime!(shape.num_actions) {
+            let w = load_rounded::<W, I>(weights, row + comptime!(c * shape.num_actions + a));
             logits[a] += h[c] * w;
         }
     }
@@ -226,7 +245,7 @@ fn add_to_second_layer<W: Float, I: Float>(
     #[comptime] block: usize,
     #[comptime] shape: MlpShape,
 ) {
-    let row = comptime!(shape.second_weight()) + j * comptime!(shape.second) + k;
+    let row = comptime!(shape.second_weight()) + j * comptime!(shape.second_width) + k;
     #[unroll]
     for c in 0..block {
         sums[c] += h * load_rounded::<W, I>(weights, row + c);
@@ -249,13 +268,13 @@ fn add_second_neurons<W: Float, I: Float>(
     for c in 0..block {
         sums[c] = load_rounded::<W, I>(weights, comptime!(shape.second_bias() + c) + k);
     }
-    if comptime!(shape.first <= MAX_REGISTER_NEURONS) {
-        for j in 0..comptime!(shape.first) {
+    if comptime!(shape.first_width <= MAX_REGISTER_NEURONS) {
+        for j in 0..comptime!(shape.first_width) {
             add_to_second_layer::<W, I>(weights, &mut sums, front[j], j, k, block, shape);
         }
     } else {
         let mut j = 0usize;
-        while j < comptime!(shape.first) {
+        while j < comptime!(shape.first_width) {
             add_to_second_layer::<W, I>(weights, &mut sums, front[j], j, k, block, shape);
             j += 1;
         }
@@ -284,9 +303,9 @@ pub(crate) fn mlp_logits<W: Float, I: Float>(
     #[comptime] shape: MlpShape,
 ) {
     set_logits_to_biases::<W, I>(weights, logits, shape);
-    let first = comptime!(shape.first);
-    let block = comptime!(shape.block);
-    if comptime!(shape.second == 0) {
+    let first = comptime!(shape.first_width);
+    let block = comptime!(shape.neurons_per_block);
+    if comptime!(shape.second_width == 0) {
         let mut j = 0usize;
         while j < first {
             let h = compute_first_neurons::<W, I>(weights, x, j, block, shape);
@@ -314,14 +333,14 @@ pub(crate) fn mlp_logits<W: Float, I: Float>(
                 j += block;
             }
         }
-        let block = comptime!(neuron_block(shape.second));
+        let block = comptime!(neuron_block(shape.second_width));
         if comptime!(first <= MAX_UNROLLED_NEURONS) {
-            for b in 0..comptime!(shape.second / block) {
+            for b in 0..comptime!(shape.second_width / block) {
                 add_second_neurons::<W, I>(weights, &front, logits, b * block, block, shape);
             }
         } else {
             let mut k = 0usize;
-            while k < comptime!(shape.second) {
+            while k < comptime!(shape.second_width) {
                 add_second_neurons::<W, I>(weights, &front, logits, k, block, shape);
                 k += block;
             }

@@ -5,7 +5,7 @@ use super::{Mlp, NativeMlp};
 use crate::math::Activation;
 use crate::model::policy::HiddenShape;
 use crate::model::{BuiltIn, ModelKind, Parameter, PolicyConfig, SequenceModelConstructor};
-use crate::nn::rows::PooledSequenceModel;
+use crate::nn::cpu::PooledSequenceModel;
 
 impl PolicyConfig {
     /// A multi-layer perceptron with these hidden layers.

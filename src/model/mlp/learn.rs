@@ -4,9 +4,9 @@
 //! in bf16 are of packed rows, and pay where layers are wide.
 
 use crate::math::{Activation, Lanes};
-use crate::model::layers::{HiddenLayers, HiddenTape, Layer};
+use crate::model::layers::{HiddenLayers, HiddenTape, PackedLinear};
+use crate::nn::cpu::{PolicySizes, SequenceModel, Sequences};
 use crate::nn::ops::linear::Arithmetic;
-use crate::nn::rows::{PolicySizes, SequenceModel, Sequences};
 use std::ops::Range;
 
 /// The weights of an [`Mlp`](super::Mlp), packed for products in both directions.
@@ -14,12 +14,12 @@ use std::ops::Range;
 pub struct MlpSequenceModel {
     params: Vec<f32>,
     hidden: HiddenLayers,
-    head: Layer,
+    head: PackedLinear,
 }
 
 /// Observations of some steps, `[steps, num_features]`, and the activations of the hidden layers.
 #[derive(Debug, Default)]
-pub struct Tape {
+pub struct MlpTape {
     obs: Vec<f32>,
     hidden: HiddenTape,
 }
@@ -38,7 +38,7 @@ impl MlpSequenceModel {
         let [.., inputs, actions] = widths else { panic!("widths: of features and actions") };
         let (mut offset, hidden) = (0, &widths[..widths.len() - 1]);
         let hidden = HiddenLayers::take(&mut offset, hidden, activation, arithmetic);
-        let head = Layer::take(&mut offset, *inputs, *actions, arithmetic);
+        let head = PackedLinear::take(&mut offset, *inputs, *actions, arithmetic);
         assert_eq!(params.len(), offset, "params: [num_params]");
         let mut network = Self { params, hidden, head };
         network.repack();
@@ -46,14 +46,14 @@ impl MlpSequenceModel {
     }
 
     /// Computes the logits of the steps in `tape`.
-    fn run_layers(&self, Tape { obs, hidden }: &mut Tape, logits: &mut [f32]) {
+    fn run_layers(&self, MlpTape { obs, hidden }: &mut MlpTape, logits: &mut [f32]) {
         self.hidden.forward(&self.params, obs, hidden);
         self.head.forward(&self.params, hidden.results(obs), logits);
     }
 }
 
 impl SequenceModel for MlpSequenceModel {
-    type Tape = Tape;
+    type Tape = MlpTape;
 
     fn sizes(&self) -> PolicySizes {
         let num_features = self.hidden.first().unwrap_or(&self.head).inputs;
@@ -77,7 +77,7 @@ impl SequenceModel for MlpSequenceModel {
         &self,
         obs: &[f32],
         _memory: &mut [Lanes],
-        tape: &mut Tape,
+        tape: &mut MlpTape,
         logits: &mut [f32],
     ) {
         obs.clone_into(&mut tape.obs);
@@ -88,15 +88,15 @@ impl SequenceModel for MlpSequenceModel {
         &self,
         sequences: &Sequences,
         games: Range<usize>,
-        tape: &mut Tape,
+        tape: &mut MlpTape,
         logits: &mut [f32],
     ) {
         sequences.copy_rows(&sequences.obs, games, &mut tape.obs);
         self.run_layers(tape, logits);
     }
 
-    fn backward(&self, tape: &mut Tape, d_logits: &[f32], gradient: &mut [f32]) {
-        let Tape { obs, hidden } = tape;
+    fn backward(&self, tape: &mut MlpTape, d_logits: &[f32], gradient: &mut [f32]) {
+        let MlpTape { obs, hidden } = tape;
         self.head.add_param_grads(hidden.results(obs), d_logits, gradient);
         self.hidden.backward(obs, &self.head, d_logits, hidden, gradient);
     }

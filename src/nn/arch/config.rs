@@ -36,7 +36,7 @@ impl DecoderShape {
         let has_bias = is_on(config, "attention_bias")?;
         let mut shape = Self {
             family,
-            num_actions: size("vocab_size")?,
+            num_outputs: size("vocab_size")?,
             hidden_size,
             num_layers: size("num_hidden_layers")?,
             num_heads,
@@ -98,7 +98,7 @@ impl DecoderShape {
         let mut config = json!({
             "architectures": [self.family.class],
             "model_type": self.family.model_type,
-            "vocab_size": self.num_actions,
+            "vocab_size": self.vocab_size(),
             "hidden_size": self.hidden_size,
             "num_hidden_layers": self.num_layers,
             "num_attention_heads": self.num_heads,
@@ -148,7 +148,7 @@ pub(super) fn activation_name(activation: Activation) -> &'static str {
 fn check_sizes(shape: &DecoderShape) -> Result<(), ConfigError> {
     let DecoderShape { num_heads, num_kv_heads, head_dim, .. } = *shape;
     let sizes = [
-        ("vocab_size", shape.num_actions, MAX_SIZE),
+        ("vocab_size", shape.vocab_size(), MAX_SIZE),
         ("hidden_size", shape.hidden_size, MAX_SIZE),
         ("num_hidden_layers", shape.num_layers, MAX_LAYERS),
         ("num_attention_heads", num_heads, MAX_SIZE),

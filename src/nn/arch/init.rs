@@ -34,7 +34,7 @@ impl DecoderShape {
                 fill(&input.weight, input.inputs, stream_norm, draw(key, 0));
                 fill(&input.bias, 1, INPUT_BIAS_NORM * stream_norm, draw(key, 1));
             }
-            None => fill(&layout.embed_tokens, self.num_actions, EMBEDDING_NORM, draw(key, 0)),
+            None => fill(&layout.embed_tokens, self.num_outputs, EMBEDDING_NORM, draw(key, 0)),
         }
         for (index, layer) in layout.layers.iter().enumerate() {
             let key = draw(key, 3 + index as u32);

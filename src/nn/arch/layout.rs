@@ -178,9 +178,9 @@ impl DecoderShape {
         let size = self.hidden_size;
         let weight = |name: &str, shape: &[usize]| Parameter::new(format!("{name}.weight"), shape);
         let mut parameters = if self.takes_tokens() {
-            vec![weight("embed_tokens", &[self.num_actions, size])]
+            vec![weight("embed_tokens", &[self.num_outputs, size])]
         } else {
-            Parameter::linear("input", self.num_features, size).to_vec()
+            Parameter::linear("input", self.num_features(), size).to_vec()
         };
         for i in 0..self.num_layers {
             let push_norm = |parameters: &mut Vec<Parameter>, name: Option<&str>, size: usize| {
@@ -209,7 +209,7 @@ impl DecoderShape {
         }
         parameters.push(weight("norm", &[size]));
         if !self.tie_word_embeddings {
-            parameters.push(weight("lm_head", &[size, self.num_actions]));
+            parameters.push(weight("lm_head", &[size, self.num_outputs]));
         }
         parameters
     }
@@ -313,14 +313,15 @@ impl Layout {
         });
         let layers: Vec<LayerLayout> = layers.collect();
         let embed_tokens = place("embed_tokens.weight".into());
-        let sizes = [shape.hidden_size, shape.num_actions];
+        let sizes = [shape.hidden_size, shape.num_outputs];
         let mut head = linear("lm_head", count * shape.num_layers, sizes);
         if shape.tie_word_embeddings {
             (head.weight, head.is_transposed) = (embed_tokens.clone(), true);
         }
-        let sizes = [shape.num_features, shape.hidden_size];
-        let input =
-            (!shape.takes_tokens()).then(|| linear("input", count * shape.num_layers + 1, sizes));
+        let input = (!shape.takes_tokens()).then(|| {
+            let sizes = [shape.num_features(), shape.hidden_size];
+            linear("input", count * shape.num_layers + 1, sizes)
+        });
         Self { embed_tokens, input, layers, norm: place("norm.weight".into()), head }
     }
 

@@ -91,10 +91,10 @@ impl PartialEq for Family {
 pub struct DecoderShape {
     /// The architecture that it belongs to; ignored by decoders over observations.
     pub family: &'static Family,
-    /// Features of an observation; 0 for a decoder over tokens.
-    pub num_features: usize,
-    /// Actions, or tokens in the vocabulary.
-    pub num_actions: usize,
+    /// The kind of rows that enter.
+    pub input: DecoderInput,
+    /// Logits of a row: actions, or tokens in the vocabulary.
+    pub num_outputs: usize,
     /// Width of the residual stream.
     pub hidden_size: usize,
     /// Number of layers.
@@ -143,6 +143,19 @@ pub struct DecoderShape {
     pub sliding: Option<SlidingWindow>,
 }
 
+/// The kind of rows that enter a decoder.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DecoderInput {
+    /// Tokens of a vocabulary.
+    #[default]
+    Tokens,
+    /// Observations of a game.
+    Observations {
+        /// Features of an observation.
+        num_features: usize,
+    },
+}
+
 /// The window of a layer that sees all earlier tokens: more than any text has, and still an `i32` on devices.
 pub const UNLIMITED_WINDOW: usize = 1 << 30;
 
@@ -159,7 +172,7 @@ pub enum NormPlacement {
 }
 
 /// The norm of queries and keys.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum QkNorm {
     /// Queries and keys are not normalized.
     #[default]
@@ -186,8 +199,8 @@ impl Default for DecoderShape {
     fn default() -> Self {
         Self {
             family: &llama::LLAMA,
-            num_features: 0,
-            num_actions: 0,
+            input: DecoderInput::Tokens,
+            num_outputs: 0,
             hidden_size: 0,
             num_layers: 0,
             num_heads: 0,
@@ -223,7 +236,23 @@ impl DecoderShape {
 
     /// Whether tokens enter, instead of observations.
     pub fn takes_tokens(&self) -> bool {
-        self.num_features == 0
+        self.input == DecoderInput::Tokens
+    }
+
+    /// Features of an observation.
+    ///
+    /// # Panics
+    /// If tokens enter.
+    pub fn num_features(&self) -> usize {
+        match self.input {
+            DecoderInput::Observations { num_features } => num_features,
+            DecoderInput::Tokens => panic!("this decoder takes tokens, not observations"),
+        }
+    }
+
+    /// Tokens in the vocabulary of a decoder over tokens.
+    pub fn vocab_size(&self) -> usize {
+        self.num_outputs
     }
 
     /// Width of a row's queries in a layer.

@@ -3,7 +3,7 @@
 //! Each number of a result is the same sum in the same order for any number of threads; [`weight_grads`],
 //! [`backward_stored`] and [`multiply_unpacked`] add up the inner dimension in blocks of fixed length.
 
-use super::bf16::{self, Kernel, Side, TiledMatrix};
+use super::bf16::{self, Bf16Instructions, Side, TiledMatrix};
 use super::matmul::{self, PackedMatrix, View, multiply_block};
 use super::stored::StoredMatrix;
 use super::{Parallelism, WriteMode};
@@ -26,7 +26,7 @@ pub enum Arithmetic {
     #[default]
     F32,
     /// Operands rounded to bf16.
-    Bf16(Kernel),
+    Bf16(Bf16Instructions),
 }
 
 impl Arithmetic {
@@ -35,7 +35,7 @@ impl Arithmetic {
     pub fn for_precision(precision: Precision) -> Self {
         match precision {
             Precision::F32 | Precision::Tf32 | Precision::F16 => Self::F32,
-            Precision::Bf16 => Self::Bf16(Kernel::best()),
+            Precision::Bf16 => Self::Bf16(Bf16Instructions::best()),
         }
     }
 }
@@ -48,7 +48,7 @@ pub enum PackedWeight {
     /// In the number format of its file, for products in f32.
     Stored(StoredMatrix),
     /// In bf16, with the instructions of its products.
-    Bf16(Kernel, TiledMatrix),
+    Bf16(Bf16Instructions, TiledMatrix),
 }
 
 impl PackedWeight {
@@ -56,7 +56,7 @@ impl PackedWeight {
     pub fn empty(arithmetic: Arithmetic) -> Self {
         match arithmetic {
             Arithmetic::F32 => Self::F32(PackedMatrix::default()),
-            Arithmetic::Bf16(kernel) => Self::Bf16(kernel, TiledMatrix::default()),
+            Arithmetic::Bf16(instructions) => Self::Bf16(instructions, TiledMatrix::default()),
         }
     }
 
@@ -106,19 +106,19 @@ pub fn forward_all(
     products: &mut [(&PackedWeight, &mut [f32])],
     mode: WriteMode,
 ) {
-    let (mut kernel, mut bf16_products) = (None, Vec::new());
+    let (mut found, mut bf16_products) = (None, Vec::new());
     for (w, y) in products {
         match w {
             PackedWeight::F32(w) => matmul::forward(parallelism, x, w.strips(), y, mode),
             PackedWeight::Stored(w) => matmul::forward(parallelism, x, w.strips(), y, mode),
             PackedWeight::Bf16(instructions, w) => {
-                kernel = Some(*instructions);
+                found = Some(*instructions);
                 bf16_products.push((w, &mut **y));
             }
         }
     }
-    if let Some(kernel) = kernel {
-        bf16::forward(kernel, parallelism, x, &mut bf16_products, mode);
+    if let Some(instructions) = found {
+        bf16::forward(instructions, parallelism, x, &mut bf16_products, mode);
     }
 }
 
@@ -179,7 +179,9 @@ pub fn weight_grads<const N: usize>(
                 matmul::weight_grad(parallelism, [x, dy], inputs, gradient);
             }
         }
-        Arithmetic::Bf16(kernel) => bf16::weight_grads(kernel, parallelism, x, inputs, results),
+        Arithmetic::Bf16(instructions) => {
+            bf16::weight_grads(instructions, parallelism, x, inputs, results)
+        }
     }
 }
 
@@ -263,7 +265,7 @@ mod tests {
             multiply_unpacked(&[], view, [2, 3], 2, &mut [], mode);
             backward_stored(&[], &stored, &mut [], mode);
         }
-        for arithmetic in [Arithmetic::F32, Arithmetic::Bf16(Kernel::best())] {
+        for arithmetic in [Arithmetic::F32, Arithmetic::Bf16(Bf16Instructions::best())] {
             for parallelism in BOTH {
                 let packed = pack(arithmetic, parallelism, view, [2, 3]);
                 forward(parallelism, &[], &packed, &mut [], WriteMode::Overwrite);

@@ -23,7 +23,7 @@ pub struct NormActivations {
     /// The input: `[rows, size]`.
     pub input: Vec<f32>,
     /// The reciprocal root of each row's mean square: `[rows]`; empty where there is no norm.
-    pub scale: Vec<f32>,
+    pub inverse_rms: Vec<f32>,
 }
 
 impl NormActivations {
@@ -36,33 +36,44 @@ impl NormActivations {
         output: &mut Vec<f32>,
     ) {
         let rows = x.len() / norm.weight.len();
-        let Self { input, scale } = self;
+        let Self { input, inverse_rms } = self;
         input.resize(x.len(), 0.0);
         output.resize(x.len(), 0.0);
-        scale.resize(rows, 0.0);
-        for_rows(parallelism, rows, [x], [input, scale, output], &|[x], [input, scale, output]| {
+        inverse_rms.resize(rows, 0.0);
+        for_rows(parallelism, rows, [x], [input, inverse_rms, output], &|[x],
+                                                                         [
+            input,
+            inverse_rms,
+            output,
+        ]| {
             input.copy_from_slice(x);
-            forward(x, norm, scale, output);
+            forward(x, norm, inverse_rms, output);
         });
     }
 
     /// Copies the rows to `output` and keeps them, where an architecture has no norm.
     pub fn forward_identity(&mut self, x: &[f32], output: &mut Vec<f32>) {
-        self.scale.clear();
+        self.inverse_rms.clear();
         x.clone_into(&mut self.input);
         x.clone_into(output);
     }
 
     /// Recomputes the output from the kept input.
     pub fn recompute(&self, parallelism: Parallelism, norm: RmsNorm, output: &mut Vec<f32>) {
-        let Self { input, scale } = self;
+        let Self { input, inverse_rms } = self;
         output.resize(input.len(), 0.0);
-        if scale.is_empty() {
+        if inverse_rms.is_empty() {
             return output.copy_from_slice(input);
         }
-        for_rows(parallelism, scale.len(), [input, scale], [output], &|[x, scale], [output]| {
-            apply(x, norm, scale, output);
-        });
+        for_rows(
+            parallelism,
+            inverse_rms.len(),
+            [input, inverse_rms],
+            [output],
+            &|[x, inverse_rms], [output]| {
+                apply(x, norm, inverse_rms, output);
+            },
+        );
     }
 
     /// Adds to the gradients of the input, `dx`, and of the weights, if they are learnt, from that of the result, `dy`,
@@ -75,44 +86,50 @@ impl NormActivations {
         dx: &mut [f32],
         d_weight: Option<&mut [f32]>,
     ) {
-        let Self { input, scale } = self;
+        let Self { input, inverse_rms } = self;
         if let Some(d_weight) = d_weight {
             parallelism.each_chunk([(d_weight, PART_COLUMNS)], |i, [part]| {
-                weight_grad(input, scale, dy, i * PART_COLUMNS, norm, part);
+                weight_grad(input, inverse_rms, dy, i * PART_COLUMNS, norm, part);
             });
         }
-        for_rows(parallelism, scale.len(), [input, scale], [dy, dx], &|[x, scale], [dy, dx]| {
-            backward(x, norm, scale, dy, dx);
-        });
+        for_rows(
+            parallelism,
+            inverse_rms.len(),
+            [input, inverse_rms],
+            [dy, dx],
+            &|[x, inverse_rms], [dy, dx]| {
+                backward(x, norm, inverse_rms, dy, dx);
+            },
+        );
     }
 }
 
-/// Norms the rows of `x`; `scale` becomes the factor of each row.
+/// Norms the rows of `x`; `inverse_rms` becomes the factor of each row.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn forward(x: &[f32], norm: RmsNorm, scale: &mut [f32], y: &mut [f32]) {
+fn forward(x: &[f32], norm: RmsNorm, inverse_rms: &mut [f32], y: &mut [f32]) {
     let size = norm.weight.len();
     let rows = x.chunks_exact(size).zip(y.chunks_exact_mut(size));
-    for ((x, y), scale) in rows.zip(scale) {
-        *scale = 1.0 / (dot(x, x) / size as f32 + norm.eps).sqrt();
-        apply_row(x, norm, *scale, y);
+    for ((x, y), inverse_rms) in rows.zip(inverse_rms) {
+        *inverse_rms = 1.0 / (dot(x, x) / size as f32 + norm.eps).sqrt();
+        apply_row(x, norm, *inverse_rms, y);
     }
 }
 
 /// Norms the rows of `x`, each of which has its factor already.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn apply(x: &[f32], norm: RmsNorm, scale: &[f32], y: &mut [f32]) {
+fn apply(x: &[f32], norm: RmsNorm, inverse_rms: &[f32], y: &mut [f32]) {
     let size = norm.weight.len();
     let rows = x.chunks_exact(size).zip(y.chunks_exact_mut(size));
-    for ((x, y), scale) in rows.zip(scale) {
-        apply_row(x, norm, *scale, y);
+    for ((x, y), inverse_rms) in rows.zip(inverse_rms) {
+        apply_row(x, norm, *inverse_rms, y);
     }
 }
 
 /// Norms a row by its factor.
 #[inline(always)]
-fn apply_row(x: &[f32], RmsNorm { weight, offset, .. }: RmsNorm, scale: f32, y: &mut [f32]) {
+fn apply_row(x: &[f32], RmsNorm { weight, offset, .. }: RmsNorm, inverse_rms: f32, y: &mut [f32]) {
     for ((y, x), weight) in y.iter_mut().zip(x).zip(weight) {
-        *y = x * scale * (offset + weight);
+        *y = x * inverse_rms * (offset + weight);
     }
 }
 
@@ -120,34 +137,34 @@ fn apply_row(x: &[f32], RmsNorm { weight, offset, .. }: RmsNorm, scale: f32, y: 
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn weight_grad(
     x: &[f32],
-    scale: &[f32],
+    inverse_rms: &[f32],
     dy: &[f32],
     first: usize,
     norm: RmsNorm,
     d_weight: &mut [f32],
 ) {
     let size = norm.weight.len();
-    for ((x, d), scale) in x.chunks_exact(size).zip(dy.chunks_exact(size)).zip(scale) {
+    for ((x, d), inverse_rms) in x.chunks_exact(size).zip(dy.chunks_exact(size)).zip(inverse_rms) {
         let part = first..first + d_weight.len();
         for ((sum, d), x) in d_weight.iter_mut().zip(&d[part.clone()]).zip(&x[part]) {
-            *sum += d * x * scale;
+            *sum += d * x * inverse_rms;
         }
     }
 }
 
 /// Adds to the gradients of the rows, from the gradient of the result, `dy`, which is overwritten.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn backward(x: &[f32], norm: RmsNorm, scale: &[f32], dy: &mut [f32], dx: &mut [f32]) {
+fn backward(x: &[f32], norm: RmsNorm, inverse_rms: &[f32], dy: &mut [f32], dx: &mut [f32]) {
     let RmsNorm { weight, offset, .. } = norm;
     let size = weight.len();
     let rows = x.chunks_exact(size).zip(dy.chunks_exact_mut(size));
-    for (((x, d), dx), scale) in rows.zip(dx.chunks_exact_mut(size)).zip(scale) {
+    for (((x, d), dx), inverse_rms) in rows.zip(dx.chunks_exact_mut(size)).zip(inverse_rms) {
         for i in 0..size {
             d[i] *= offset + weight[i];
         }
-        let along = dot(d, x) / size as f32 * scale * scale;
+        let along = dot(d, x) / size as f32 * inverse_rms * inverse_rms;
         for i in 0..size {
-            dx[i] += (d[i] - x[i] * along) * scale;
+            dx[i] += (d[i] - x[i] * along) * inverse_rms;
         }
     }
 }

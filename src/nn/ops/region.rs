@@ -114,7 +114,7 @@ impl<T> ChunkedSlice<T> {
     /// The slice outlives the chunk, no other reference to this chunk exists, and there are more than `index` chunks.
     unsafe fn chunk<'a>(&self, index: usize) -> &'a mut [T] {
         let start = index * self.chunk_len;
-        // SAFETY: as this function demands.
+        // SAFETY: the caller guarantees it (`# Safety`).
         unsafe {
             slice::from_raw_parts_mut(self.first.add(start), self.chunk_len.min(self.len - start))
         }

@@ -7,6 +7,7 @@
 //! table for all positions instead.
 
 use super::{Parallelism, for_rows};
+use crate::math::rotate_pair;
 use multiversion::multiversion;
 
 /// Number of low parts, and minimum number of high ones.
@@ -18,14 +19,14 @@ pub type Rotation = [f32; 2];
 /// The rotations of all positions.
 #[derive(Clone, Debug)]
 pub struct RopeTable {
-    /// Rotations of the low parts: `[low_parts, half]`.
+    /// Rotations of the low parts: `[low_parts, num_pairs]`.
     pub low: Vec<Rotation>,
-    /// Rotations of the high parts, times the attention factor of the scaling: `[high_parts, half]`.
+    /// Rotations of the high parts, times the attention factor of the scaling: `[high_parts, num_pairs]`.
     pub high: Vec<Rotation>,
     /// The number of low parts, and of high ones.
     pub parts: [usize; 2],
     /// Pairs of a head that rotate.
-    pub half: usize,
+    pub num_pairs: usize,
 }
 
 impl RopeTable {
@@ -38,22 +39,22 @@ impl RopeTable {
         };
         let high_parts = positions.div_ceil(LOW_PARTS).max(LOW_PARTS);
         let (low, high) = (table(LOW_PARTS, 1, 1.0), table(high_parts, LOW_PARTS, factor));
-        Self { low, high, parts: [LOW_PARTS, high_parts], half: frequencies.len() }
+        Self { low, high, parts: [LOW_PARTS, high_parts], num_pairs: frequencies.len() }
     }
 
     /// The table of `positions` positions, each with frequencies of its own; further positions repeat them.
     pub fn from_fn(positions: usize, frequencies: impl Fn(usize) -> Vec<f64>) -> Self {
         let row = |position| rotations_at(position, &frequencies(position), 1.0);
         let low: Vec<Rotation> = (0..positions).flat_map(row).collect();
-        let half = low.len() / positions;
-        Self { low, high: vec![[1.0, 0.0]; half], parts: [positions, 1], half }
+        let num_pairs = low.len() / positions;
+        Self { low, high: vec![[1.0, 0.0]; num_pairs], parts: [positions, 1], num_pairs }
     }
 
     /// The rotation of each pair of a head at a position.
     pub fn at(&self, position: usize) -> impl Iterator<Item = Rotation> {
         let [low, high] = self.parts;
-        let low_row = &self.low[position % low * self.half..][..self.half];
-        let high_row = &self.high[position / low % high * self.half..][..self.half];
+        let low_row = &self.low[position % low * self.num_pairs..][..self.num_pairs];
+        let high_row = &self.high[position / low % high * self.num_pairs..][..self.num_pairs];
         low_row
             .iter()
             .zip(high_row)
@@ -79,31 +80,35 @@ pub enum Direction {
     Backward,
 }
 
-/// Rotates the heads of every row by the row's rotations, `[rows, half]`.
+/// Rotates the heads of every row by the row's rotations, `[rows, num_pairs]`.
 pub fn rotate(
     parallelism: Parallelism,
     rows: &mut [f32],
-    [head_dim, half]: [usize; 2],
+    [head_dim, num_pairs]: [usize; 2],
     rotations: &[Rotation],
     direction: Direction,
 ) {
     let sign = if direction == Direction::Forward { 1.0 } else { -1.0 };
-    let count = rotations.len() / half.max(1);
+    let count = rotations.len() / num_pairs.max(1);
     for_rows(parallelism, count, [rotations.as_flattened()], [rows], &|[rotations], [rows]| {
-        rotate_rows(rows, head_dim, half, rotations.as_chunks::<2>().0, sign);
+        rotate_rows(rows, head_dim, num_pairs, rotations.as_chunks::<2>().0, sign);
     });
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn rotate_rows(rows: &mut [f32], head_dim: usize, half: usize, rotations: &[Rotation], sign: f32) {
-    let width = rows.len() / (rotations.len() / half);
-    for (row, rotations) in rows.chunks_exact_mut(width).zip(rotations.chunks_exact(half)) {
+fn rotate_rows(
+    rows: &mut [f32],
+    head_dim: usize,
+    num_pairs: usize,
+    rotations: &[Rotation],
+    sign: f32,
+) {
+    let width = rows.len() / (rotations.len() / num_pairs);
+    for (row, rotations) in rows.chunks_exact_mut(width).zip(rotations.chunks_exact(num_pairs)) {
         for head in row.chunks_exact_mut(head_dim) {
-            let (left, right) = head[..2 * half].split_at_mut(half);
+            let (left, right) = head[..2 * num_pairs].split_at_mut(num_pairs);
             for ((a, b), [cos, sin]) in left.iter_mut().zip(right).zip(rotations) {
-                let (x, y, sin) = (*a, *b, sin * sign);
-                *a = x * cos - y * sin;
-                *b = y * cos + x * sin;
+                (*a, *b) = rotate_pair(*a, *b, *cos, sin * sign);
             }
         }
     }
@@ -118,15 +123,16 @@ mod tests {
     fn gradients_are_finite_differences() {
         let mut draws = Draws::new(9);
         for _ in 0..8 {
-            let (rows, heads, half) = (draws.next_size(4), draws.next_size(3), draws.next_size(5));
-            let head_dim = 2 * half + 2 * (draws.next_size(3) - 1);
-            let table = RopeTable::new(&vec![0.3; half], 1.25, 0);
+            let (rows, heads, num_pairs) =
+                (draws.next_size(4), draws.next_size(3), draws.next_size(5));
+            let head_dim = 2 * num_pairs + 2 * (draws.next_size(3) - 1);
+            let table = RopeTable::new(&vec![0.3; num_pairs], 1.25, 0);
             let rotations: Vec<Rotation> = (0..rows).flat_map(|row| table.at(row * 700)).collect();
             let x = draws.next_numbers(rows * heads * head_dim);
             let dy = draws.next_numbers(x.len());
             let rotated = |x: &[f32], parallelism, direction| {
                 let mut y = x.to_vec();
-                rotate(parallelism, &mut y, [head_dim, half], &rotations, direction);
+                rotate(parallelism, &mut y, [head_dim, num_pairs], &rotations, direction);
                 y
             };
             let dx = rotated(&dy, Parallelism::Parallel, Direction::Backward);

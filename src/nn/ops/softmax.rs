@@ -16,7 +16,7 @@ pub const EXCLUSION_OFFSET: f32 = 1e4;
 
 /// Excludes all tokens but the `candidates` from the distribution by lowering their logits; an empty list excludes no
 /// token.
-pub fn restrict(logits: &mut [f32], candidates: &[u32]) {
+pub fn exclude_all_but(logits: &mut [f32], candidates: &[u32]) {
     if candidates.is_empty() {
         return;
     }
@@ -32,7 +32,7 @@ const PART: usize = 64 * LANES;
 
 /// The normalizer that turns a row of logits into probabilities.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-pub fn normalize(logits: &[f32]) -> Normalizer {
+pub fn find_normalizer(logits: &[f32]) -> Normalizer {
     let max = maximum(logits);
     let mut total = 0.0f64;
     for part in logits.chunks(PART) {
@@ -45,10 +45,18 @@ pub fn normalize(logits: &[f32]) -> Normalizer {
     compute_normalizer(max, total as f32)
 }
 
-/// Fills `weights` with the unnormalized probabilities of a row of logits, the largest of which is 1; returns their
-/// normalizer, that of [`normalize`], and the entropy, nats.
+/// What [`fill_weights`] finds of a row of logits.
+#[derive(Clone, Copy, Debug)]
+pub struct WeightSums {
+    /// The normalizer, that of [`find_normalizer`].
+    pub normalizer: Normalizer,
+    /// The entropy, nats.
+    pub entropy: f32,
+}
+
+/// Fills `weights` with the unnormalized probabilities of a row of logits, the largest of which is 1.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-pub fn softmax(logits: &[f32], weights: &mut [f32]) -> (Normalizer, f32) {
+pub fn fill_weights(logits: &[f32], weights: &mut [f32]) -> WeightSums {
     let max = maximum(logits);
     let (mut total, mut mean) = (0.0f64, 0.0f64);
     for (logits, weights) in logits.chunks(PART).zip(weights.chunks_mut(PART)) {
@@ -65,7 +73,8 @@ pub fn softmax(logits: &[f32], weights: &mut [f32]) -> (Normalizer, f32) {
         mean += f64::from(means.iter().sum::<f32>());
     }
     let normalizer = compute_normalizer(max, total as f32);
-    (normalizer, normalizer.log_sum - mean as f32 * normalizer.inverse_sum)
+    let entropy = normalizer.log_sum - mean as f32 * normalizer.inverse_sum;
+    WeightSums { normalizer, entropy }
 }
 
 #[cfg(test)]
@@ -79,8 +88,8 @@ mod tests {
         let mut draws = Draws::new(7);
         let mut logits: Vec<f32> = draws.next_numbers(3001).iter().map(|x| 8.0 * x).collect();
         let (all, candidates) = (logits.clone(), [7, 2999, 1234]);
-        restrict(&mut logits, &candidates);
-        let normalizer = normalize(&logits);
+        exclude_all_but(&mut logits, &candidates);
+        let normalizer = find_normalizer(&logits);
         let total: f64 = candidates.iter().map(|i| f64::from(all[*i as usize]).exp()).sum();
         for i in candidates {
             let want = f64::from(all[i as usize]).exp() / total;
@@ -88,7 +97,7 @@ mod tests {
         }
         let rest = (0..3001).filter(|i| !candidates.contains(i));
         assert!(rest.map(|i| prob(logits[i as usize], &normalizer)).sum::<f32>() < 1e-30);
-        restrict(&mut logits.clone(), &[]);
+        exclude_all_but(&mut logits.clone(), &[]);
     }
 
     #[test]
@@ -97,8 +106,8 @@ mod tests {
         for count in [1, 15, 1024, 3001] {
             let logits: Vec<f32> = draws.next_numbers(count).iter().map(|x| 4.0 * x).collect();
             let mut weights = vec![0.0; count];
-            let (normalizer, entropy) = softmax(&logits, &mut weights);
-            let want = normalize(&logits);
+            let WeightSums { normalizer, entropy } = fill_weights(&logits, &mut weights);
+            let want = find_normalizer(&logits);
             assert_eq!(
                 [normalizer.max, normalizer.log_sum, normalizer.inverse_sum],
                 [want.max, want.log_sum, want.inverse_sum]

@@ -2,7 +2,7 @@
 //! launch per buffer instead of one per tensor.
 
 use crate::nn::arch::Parameter;
-use crate::nn::buffers::{ALIGNMENT, cube_tensor, has_kernels, largest_allocation, view};
+use crate::nn::buffers::{ALIGNMENT, cube_tensor, has_kernels, largest_allocation_bytes, view};
 use burn::backend::Cube;
 use burn::tensor::{Device, Tensor};
 use std::ops::Range;
@@ -38,7 +38,7 @@ struct ArenaLayout {
 impl Packing {
     /// The places of parameters on a device: each has its own arena where no kernels run.
     pub fn new(parameters: &[Parameter], device: &Device) -> Self {
-        let max_len = largest_allocation(device).map_or(0, |largest| {
+        let max_len = largest_allocation_bytes(device).map_or(0, |largest| {
             MAX_LEN.min(usize::try_from(largest).unwrap_or(usize::MAX) / size_of::<f32>())
         });
         Self::with_max_len(parameters, max_len)
@@ -245,7 +245,7 @@ fn view_range(arena: &Tensor<1>, range: Range<usize>) -> Tensor<1> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nn::parameters::floats;
+    use crate::nn::parameters::to_vec;
 
     /// Matrices and vectors of odd sizes, of which some have more elements than an arena of a thousand.
     fn some() -> Vec<Parameter> {
@@ -291,9 +291,9 @@ mod tests {
         let device = Device::flex();
         for max_len in [0, 1300, 1 << 20] {
             let arenas = Arenas::zeros(Arc::new(Packing::with_max_len(&all, max_len)), &device);
-            assert!(arenas.download(floats).iter().all(|x| *x == 0.0));
+            assert!(arenas.download(to_vec).iter().all(|x| *x == 0.0));
             let arenas = arenas.upload(&values, |x| Tensor::from_floats(&x[..], &device));
-            assert_eq!(arenas.download(floats), values);
+            assert_eq!(arenas.download(to_vec), values);
         }
     }
 }

@@ -10,11 +10,11 @@ pub(super) const MASKED_SCORE: f32 = -1e9;
 /// Keys and values: `[batch, columns, num_kv_heads, head_dim]` each.
 pub(crate) type KeysValues = [Tensor<4>; 2];
 
-/// The keys and values of the prefixes that groups of rows share.
+/// The keys and values of prompts, each of which is the prefix of some rows.
 pub(super) struct Prefix<'a> {
-    /// `[groups, longest, num_kv_heads, head_dim]` each; `rows / groups` rows follow each of them.
+    /// `[num_prompts, longest, num_kv_heads, head_dim]` each; `rows / num_prompts` rows follow each of them.
     pub keys_values: &'a KeysValues,
-    /// 0 or [`MASKED_SCORE`]: `[groups, steps or 1, longest]`.
+    /// 0 or [`MASKED_SCORE`]: `[num_prompts, steps or 1, longest]`.
     pub mask: &'a Tensor<3>,
 }
 
@@ -33,26 +33,26 @@ pub(super) fn attend(
 ) -> Tensor<3> {
     let [rows, steps, heads, head_dim] = queries.dims();
     let [_, columns, kv_heads, _] = own[0].dims();
-    let group = heads / kv_heads;
+    let heads_per_kv_head = heads / kv_heads;
     let queries = (queries * scale)
-        .reshape([rows, steps, kv_heads, group, head_dim])
+        .reshape([rows, steps, kv_heads, heads_per_kv_head, head_dim])
         .permute([0, 2, 3, 1, 4])
-        .reshape([rows, kv_heads, group * steps, head_dim]);
+        .reshape([rows, kv_heads, heads_per_kv_head * steps, head_dim]);
     let scores = products.matmul(queries.clone(), move_heads_first(&own[0]).swap_dims(2, 3));
     let mask_rows = mask.dims()[0];
-    let scores = scores.reshape([rows, kv_heads, group, steps, columns])
+    let scores = scores.reshape([rows, kv_heads, heads_per_kv_head, steps, columns])
         + mask.reshape([mask_rows, 1, 1, steps, columns]);
     let attended = match prefix {
         None => {
             let weights = activation::softmax(scores, 4);
-            let weights = weights.reshape([rows, kv_heads, group * steps, columns]);
+            let weights = weights.reshape([rows, kv_heads, heads_per_kv_head * steps, columns]);
             products.matmul(weights, move_heads_first(&own[1]))
         }
         Some(prefix) => {
             attend_with_prefix(products, queries, scores, move_heads_first(&own[1]), prefix)
         }
     };
-    let attended = attended.reshape([rows, kv_heads, group, steps, head_dim]);
+    let attended = attended.reshape([rows, kv_heads, heads_per_kv_head, steps, head_dim]);
     attended.permute([0, 3, 1, 2, 4]).reshape([rows, steps, heads * head_dim])
 }
 
@@ -61,8 +61,9 @@ fn move_heads_first(x: &Tensor<4>) -> Tensor<4> {
     x.clone().swap_dims(1, 2)
 }
 
-/// The result of attention for `queries`, `[rows, kv_heads, group * steps, head_dim]`, over a prefix and over keys and
-/// values of their own, whose masked scores, `[rows, kv_heads, group, steps, columns]`, and values by head are given.
+/// The result of attention for `queries`, `[rows, kv_heads, heads_per_kv_head * steps, head_dim]`, over a prefix and
+/// over keys and values of their own, whose masked scores, `[rows, kv_heads, heads_per_kv_head, steps, columns]`, and
+/// values by head are given.
 fn attend_with_prefix(
     products: ProductPrecision,
     queries: Tensor<4>,
@@ -70,27 +71,38 @@ fn attend_with_prefix(
     own_values: Tensor<4>,
     Prefix { keys_values: [keys, values], mask }: Prefix,
 ) -> Tensor<4> {
-    let ([rows, kv_heads, group, steps, columns], [.., head_dim]) = (scores.dims(), queries.dims());
-    let [groups, mask_steps, longest] = mask.dims();
-    let rows_per_group = rows / groups;
-    // The rows of a group are compared with its prefix in one product.
+    let ([rows, kv_heads, heads_per_kv_head, steps, columns], [.., head_dim]) =
+        (scores.dims(), queries.dims());
+    let [num_prompts, mask_steps, longest] = mask.dims();
+    let rows_per_prompt = rows / num_prompts;
+    // The rows of a prompt are compared with its keys in one product.
     let merge_rows = |x: Tensor<4>, width: usize| {
-        let x = x.reshape([groups, rows_per_group, kv_heads, group * steps, width]);
-        x.swap_dims(1, 2).reshape([groups, kv_heads, rows_per_group * group * steps, width])
+        let x =
+            x.reshape([num_prompts, rows_per_prompt, kv_heads, heads_per_kv_head * steps, width]);
+        x.swap_dims(1, 2).reshape([
+            num_prompts,
+            kv_heads,
+            rows_per_prompt * heads_per_kv_head * steps,
+            width,
+        ])
     };
     let split_rows = |x: Tensor<4>, width: usize| {
-        let x = x.reshape([groups, kv_heads, rows_per_group, group * steps, width]);
-        x.swap_dims(1, 2).reshape([rows, kv_heads, group * steps, width])
+        let x =
+            x.reshape([num_prompts, kv_heads, rows_per_prompt, heads_per_kv_head * steps, width]);
+        x.swap_dims(1, 2).reshape([rows, kv_heads, heads_per_kv_head * steps, width])
     };
     let prefix_scores =
         products.matmul(merge_rows(queries, head_dim), move_heads_first(keys).swap_dims(2, 3));
-    let prefix_scores =
-        prefix_scores.reshape([groups, kv_heads * rows_per_group * group, steps, longest])
-            + mask.clone().reshape([groups, 1, mask_steps, longest]);
+    let prefix_scores = prefix_scores.reshape([
+        num_prompts,
+        kv_heads * rows_per_prompt * heads_per_kv_head,
+        steps,
+        longest,
+    ]) + mask.clone().reshape([num_prompts, 1, mask_steps, longest]);
     let prefix_scores = split_rows(prefix_scores, longest);
-    let prefix_scores = prefix_scores.reshape([rows, kv_heads, group, steps, longest]);
+    let prefix_scores = prefix_scores.reshape([rows, kv_heads, heads_per_kv_head, steps, longest]);
     let weights = activation::softmax(Tensor::cat(vec![prefix_scores, scores], 4), 4);
-    let weights = weights.reshape([rows, kv_heads, group * steps, longest + columns]);
+    let weights = weights.reshape([rows, kv_heads, heads_per_kv_head * steps, longest + columns]);
     let prefix_weights = merge_rows(weights.clone().narrow(3, 0, longest), longest);
     let prefix_output =
         split_rows(products.matmul(prefix_weights, move_heads_first(values)), head_dim);

@@ -195,14 +195,14 @@ impl Decoder {
         });
         let layers = layers.collect();
         let tokens = shape.takes_tokens();
-        let table = any.clone().expand([shape.num_actions, size]);
+        let table = any.clone().expand([shape.num_outputs, size]);
         let rope = shape.rope_tables().iter().map(|table| Rope::new(table, device)).collect();
         Self {
-            input: (!tokens).then(|| linear(shape.num_features, size, true)),
+            input: (!tokens).then(|| linear(shape.num_features(), size, true)),
             embed_tokens: tokens.then(|| Embedding { weight: Param::from_tensor(table) }),
             layers,
             norm: norm(size),
-            lm_head: (!shape.tie_word_embeddings).then(|| linear(size, shape.num_actions, false)),
+            lm_head: (!shape.tie_word_embeddings).then(|| linear(size, shape.num_outputs, false)),
             rope,
             shape,
             products: ProductPrecision::default(),
@@ -349,7 +349,7 @@ impl Decoder {
         starts: Tensor<2>,
         memory: &Tensor<2>,
     ) -> (Tensor<3>, Vec<KeysValues>) {
-        let input = self.input.as_ref().expect("observations enter, not tokens");
+        let input = self.input.as_ref().expect("this decoder takes observations, not tokens");
         let input = self.products.apply_linear(input, obs);
         let steps = Steps::new(&self.shape, starts, memory, self.products);
         let rotations = self.rotations(steps.positions.clone().int());
@@ -412,8 +412,8 @@ impl Decoder {
         let [batch, count] = tokens.dims();
         let x = self.table().select(0, tokens.reshape([batch * count]));
         // Rounded as the operands of products are: generation keeps the table in their precision.
-        let x = match self.products.half {
-            Some(half) => to_f32(x.cast(half)),
+        let x = match self.products.operand_dtype {
+            Some(dtype) => to_f32(x.cast(dtype)),
             None => x,
         };
         let x = x.reshape([batch, count, self.shape.hidden_size]);
@@ -430,7 +430,11 @@ impl Decoder {
     /// # Panics
     /// If observations enter the decoder, not tokens.
     pub(crate) fn table(&self) -> Tensor<2> {
-        self.embed_tokens.as_ref().expect("tokens enter, not observations").weight.val()
+        self.embed_tokens
+            .as_ref()
+            .expect("this decoder takes tokens, not observations")
+            .weight
+            .val()
     }
 
     /// Logits of normed vectors.

@@ -3,7 +3,7 @@
 
 use super::texts::{DeviceAdapters, DeviceDecoder};
 use crate::nn::arch::{Adapters, DecoderShape};
-use crate::nn::parameters::floats;
+use crate::nn::parameters::to_vec;
 use crate::nn::{DecoderParams, Precision};
 use burn::tensor::Device;
 use std::sync::{Arc, OnceLock};
@@ -99,7 +99,7 @@ impl DeviceCopy {
     pub(crate) fn params<'a>(&'a self, host: &'a DecoderParams) -> &'a DecoderParams {
         match (&self.newer, self.weights.get()) {
             (Some(NewerParameters::Weights(newer)), Some(decoder)) => {
-                newer.get_or_init(|| decoder.weights.download(floats).into())
+                newer.get_or_init(|| decoder.weights.download(to_vec).into())
             }
             _ => host,
         }
@@ -109,7 +109,7 @@ impl DeviceCopy {
     pub(crate) fn adapters<'a>(&'a self, host: &'a Adapters) -> &'a Adapters {
         match (&self.newer, self.adapters.get()) {
             (Some(NewerParameters::Adapters(newer)), Some(adapters)) => {
-                newer.get_or_init(|| host.clone().with_params(adapters.arenas.download(floats)))
+                newer.get_or_init(|| host.clone().with_params(adapters.arenas.download(to_vec)))
             }
             _ => host,
         }

@@ -18,14 +18,14 @@ use burn_cubecl::tensor::CubeTensor;
 pub(super) fn uses_kernel<const D: usize>(
     a: &Tensor<D>,
     b: &Tensor<D>,
-    half: Option<FloatDType>,
+    operand_dtype: Option<FloatDType>,
     allows_tf32: bool,
 ) -> bool {
     let device = a.device();
     has_kernels(&device)
         && (is_narrow(a, b)
-            || match half {
-                Some(half) => has_matrix_units(&device, half),
+            || match operand_dtype {
+                Some(dtype) => has_matrix_units(&device, dtype),
                 None => !(allows_tf32 && has_tf32(&device)),
             })
 }
@@ -37,16 +37,16 @@ fn has_tf32(device: &Device) -> bool {
 }
 
 /// Whether a device has matrix units that Grove's products of operands in half precision use.
-fn has_matrix_units(device: &Device, half: FloatDType) -> bool {
+fn has_matrix_units(device: &Device, dtype: FloatDType) -> bool {
     let plane_units = |properties: &DeviceProperties| {
-        product::matrix_plane_units(properties, operand_type(Some(half)))
+        product::matrix_plane_units(properties, operand_type(Some(dtype)))
     };
     read_properties(device, plane_units).flatten().is_some()
 }
 
 /// The type that operands of products are rounded to.
-fn operand_type(half: Option<FloatDType>) -> ElemType {
-    float_element_type(half.map_or(DType::F32, DType::from))
+fn operand_type(operand_dtype: Option<FloatDType>) -> ElemType {
+    float_element_type(operand_dtype.map_or(DType::F32, DType::from))
 }
 
 /// The product `a b` of matrices, or of batches of them, on a device that runs kernels, by multiplications and
@@ -58,19 +58,20 @@ pub(crate) fn matmul<const D: usize>(a: Tensor<D>, b: Tensor<D>) -> Tensor<D> {
 }
 
 /// The products `a b + bias` with several matrices, at most three, in one launch, without autodiff, of operands that
-/// are rounded to half precision if `half` is given. The results are in single precision, in `into` if it is given
-/// ([`product::matmul_all`]).
+/// are rounded to half precision if `operand_dtype` is given. The results are in single precision, in `into` if it is
+/// given ([`product::matmul_all`]).
 pub(crate) fn matmul_all<const D: usize, const N: usize>(
     a: Tensor<D>,
     matrices: [Tensor<D>; N],
     biases: Option<[Tensor<1>; N]>,
-    half: Option<FloatDType>,
+    operand_dtype: Option<FloatDType>,
     into: Option<Tensor<1>>,
 ) -> [Tensor<D>; N] {
     let tensor = |x: Tensor<D>| x.try_into_primitive::<Cube>().expect("a device that runs kernels");
     let biases = biases.map(|biases| biases.map(cube_tensor));
     let (a, matrices, into) = (tensor(a), matrices.map(tensor), into.map(cube_tensor));
-    let products = product::matmul_all(a, matrices, biases.as_ref(), operand_type(half), into);
+    let products =
+        product::matmul_all(a, matrices, biases.as_ref(), operand_type(operand_dtype), into);
     products.map(Tensor::from_primitive::<Cube>)
 }
 
@@ -157,7 +158,7 @@ mod tests {
     use super::*;
     use crate::device::{adapters, has_precision};
     use crate::nn::Precision;
-    use crate::nn::parameters::floats;
+    use crate::nn::parameters::to_vec;
     use crate::rng::{draw, uniform};
     use burn::tensor::TensorData;
 
@@ -187,8 +188,8 @@ mod tests {
         let b = numbers(2, shapes[1], &device).require_grad();
         let y = product(a.clone(), b.clone());
         let gradients = (y.clone() * numbers(3, y.dims(), &device)).sum().backward();
-        let gradient = |x: &Tensor<3>| floats(x.grad(&gradients).expect("tracked"));
-        [floats(y.inner()), gradient(&a), gradient(&b)]
+        let gradient = |x: &Tensor<3>| to_vec(x.grad(&gradients).expect("tracked"));
+        [to_vec(y.inner()), gradient(&a), gradient(&b)]
     }
 
     #[test]
@@ -220,10 +221,10 @@ mod tests {
     fn transposed_operands_are_read_by_their_strides() {
         for device in adapters() {
             let [a, b] = [numbers(4, [31, 11], &device), numbers(5, [23, 31], &device)];
-            let got = floats(matmul(a.transpose(), b.transpose()));
+            let got = to_vec(matmul(a.transpose(), b.transpose()));
             let cpu = Device::flex();
             let [a, b] = [numbers(4, [31, 11], &cpu), numbers(5, [23, 31], &cpu)];
-            let want = floats(a.transpose().matmul(b.transpose()));
+            let want = to_vec(a.transpose().matmul(b.transpose()));
             assert_near("transposed", &got, &want);
         }
     }
@@ -246,9 +247,9 @@ mod tests {
                 let (a, b, a_swapped, b_swapped) = of(&device);
                 let (c, d, c_swapped, d_swapped) = of(&Device::flex());
                 let what = format!("{left:?} {right:?}");
-                assert_near(&what, &floats(matmul(a, b)), &floats(c.matmul(d)));
+                assert_near(&what, &to_vec(matmul(a, b)), &to_vec(c.matmul(d)));
                 let [got, want] = [matmul(a_swapped, b_swapped), c_swapped.matmul(d_swapped)];
-                assert_near(&what, &floats(got), &floats(want));
+                assert_near(&what, &to_vec(got), &to_vec(want));
             }
         }
     }
@@ -259,18 +260,18 @@ mod tests {
             let [a, b] = [numbers(6, [40, 90], &device), numbers(7, [90, 20], &device)];
             let cpu = Device::flex();
             let halves = [(FloatDType::BF16, Precision::Bf16), (FloatDType::F16, Precision::F16)];
-            for (half, precision) in halves {
+            for (dtype, precision) in halves {
                 if !has_precision(&device, precision) {
                     continue;
                 }
                 let bias = numbers(8, [20], &device);
-                let [got] = matmul_all(a.clone(), [b.clone()], Some([bias]), Some(half), None);
-                let got = floats(got);
+                let [got] = matmul_all(a.clone(), [b.clone()], Some([bias]), Some(dtype), None);
+                let got = to_vec(got);
                 let [a, b] = [numbers(6, [40, 90], &cpu), numbers(7, [90, 20], &cpu)];
-                let rounded = |x: Tensor<2>| x.cast(half).cast(FloatDType::F32);
+                let rounded = |x: Tensor<2>| x.cast(dtype).cast(FloatDType::F32);
                 let want =
-                    floats(rounded(a).matmul(rounded(b)) + numbers(8, [20], &cpu).unsqueeze());
-                assert_near(&format!("{half:?}"), &got, &want);
+                    to_vec(rounded(a).matmul(rounded(b)) + numbers(8, [20], &cpu).unsqueeze());
+                assert_near(&format!("{dtype:?}"), &got, &want);
             }
         }
     }
@@ -293,14 +294,14 @@ mod tests {
                     let want = y.clone().matmul(on_host[index].clone())
                         + host_biases[index].clone().unsqueeze();
                     let what = format!("{rows} rows, {inner}, matrix {index}");
-                    assert_near(&what, &floats(got), &floats(want));
+                    assert_near(&what, &to_vec(got), &to_vec(want));
                 }
                 let [_, second, third] = matrices;
                 for (got, matrix) in
                     matmul_all(x, [second, third], None, None, None).into_iter().zip(1..)
                 {
-                    let want = floats(y.clone().matmul(on_host[matrix].clone()));
-                    assert_near(&format!("{rows} rows, {inner}, pair"), &floats(got), &want);
+                    let want = to_vec(y.clone().matmul(on_host[matrix].clone()));
+                    assert_near(&format!("{rows} rows, {inner}, pair"), &to_vec(got), &want);
                 }
             }
         }

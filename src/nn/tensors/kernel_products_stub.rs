@@ -11,7 +11,7 @@ pub(super) fn has_kernels(_device: &Device) -> bool {
 pub(super) fn uses_kernel<const D: usize>(
     _a: &Tensor<D>,
     _b: &Tensor<D>,
-    _half: Option<FloatDType>,
+    _operand_dtype: Option<FloatDType>,
     _allows_tf32: bool,
 ) -> bool {
     false
@@ -28,7 +28,7 @@ pub(crate) fn matmul_all<const D: usize, const N: usize>(
     _a: Tensor<D>,
     _matrices: [Tensor<D>; N],
     _biases: Option<[Tensor<1>; N]>,
-    _half: Option<FloatDType>,
+    _operand_dtype: Option<FloatDType>,
     _into: Option<Tensor<1>>,
 ) -> [Tensor<D>; N] {
     unreachable!("no device of this build runs the kernel of products")

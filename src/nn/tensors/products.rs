@@ -12,44 +12,44 @@ use burn::tensor::{FloatDType, Tensor};
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ProductPrecision {
     /// The type of the operands, if it is not f32.
-    pub half: Option<FloatDType>,
+    pub operand_dtype: Option<FloatDType>,
     /// Whether operands in f32 may be rounded to TF32.
     allows_tf32: bool,
 }
 
 impl ProductPrecision {
     pub fn new(precision: Precision) -> Self {
-        let half = match precision {
+        let operand_dtype = match precision {
             Precision::F32 | Precision::Tf32 => None,
             Precision::F16 => Some(FloatDType::F16),
             Precision::Bf16 => Some(FloatDType::BF16),
         };
-        Self { half, allows_tf32: precision == Precision::Tf32 }
+        Self { operand_dtype, allows_tf32: precision == Precision::Tf32 }
     }
 
     /// The type of the operands, and of keys and values.
     pub fn dtype(self) -> DType {
-        self.half.map_or(DType::F32, DType::from)
+        self.operand_dtype.map_or(DType::F32, DType::from)
     }
 
     /// Whether Grove's kernels compute a product: in single precision on every device that runs kernels; in half
     /// precision if no autodiff is needed and the product is too narrow for Burn's kernels or runs on matrix units.
     fn uses_kernel<const D: usize>(self, a: &Tensor<D>, b: &Tensor<D>) -> bool {
-        kernel_products::uses_kernel(a, b, self.half, self.allows_tf32)
-            && !(self.half.is_some() && has_autodiff(a, b))
+        kernel_products::uses_kernel(a, b, self.operand_dtype, self.allows_tf32)
+            && !(self.operand_dtype.is_some() && has_autodiff(a, b))
     }
 
     /// The product `a b`.
     pub fn matmul<const D: usize>(self, a: Tensor<D>, b: Tensor<D>) -> Tensor<D> {
         let uses_kernel = self.uses_kernel(&a, &b);
-        match self.half {
+        match self.operand_dtype {
             None if uses_kernel => kernel_products::matmul(a, b),
             None => a.matmul(b),
             Some(_) if uses_kernel => {
-                let [product] = kernel_products::matmul_all(a, [b], None, self.half, None);
+                let [product] = kernel_products::matmul_all(a, [b], None, self.operand_dtype, None);
                 product
             }
-            Some(half) => to_f32(a.cast(half).matmul(b.cast(half))),
+            Some(dtype) => to_f32(a.cast(dtype).matmul(b.cast(dtype))),
         }
     }
 
@@ -63,7 +63,7 @@ impl ProductPrecision {
         into: &mut Option<Tensor<1>>,
     ) -> [Tensor<D>; N] {
         if matrices.iter().all(|matrix| self.can_share_launch(&a, matrix)) {
-            return kernel_products::matmul_all(a, matrices, None, self.half, into.take());
+            return kernel_products::matmul_all(a, matrices, None, self.operand_dtype, into.take());
         }
         matrices.map(|matrix| self.matmul(a.clone(), matrix))
     }
@@ -80,7 +80,7 @@ impl ProductPrecision {
         linears: [&Linear; N],
         x: Tensor<D>,
     ) -> [Tensor<D>; N] {
-        if self.half.is_none() && !kernel_products::has_kernels(&x.device()) {
+        if self.operand_dtype.is_none() && !kernel_products::has_kernels(&x.device()) {
             return linears.map(|linear| linear.forward(x.clone()));
         }
         let weights = linears.map(|linear| linear.weight.val().unsqueeze());
@@ -88,7 +88,7 @@ impl ProductPrecision {
         let all_have_bias = biases.iter().all(Option::is_some);
         if all_have_bias && weights.iter().all(|weight| self.can_share_launch(&x, weight)) {
             let biases = biases.map(|bias| bias.expect("all have one"));
-            return kernel_products::matmul_all(x, weights, Some(biases), self.half, None);
+            return kernel_products::matmul_all(x, weights, Some(biases), self.operand_dtype, None);
         }
         let mut biases = biases.into_iter();
         self.matmul_all(x, weights, &mut None).map(|y| match biases.next().flatten() {
@@ -104,14 +104,14 @@ impl ProductPrecision {
 
     /// Whether gradients leave the range of the operands unless they are scaled.
     pub(super) fn needs_scale(self) -> bool {
-        matches!(self.half, Some(FloatDType::F16))
+        matches!(self.operand_dtype, Some(FloatDType::F16))
     }
 
     /// Casts a tensor that only products read.
     pub(crate) fn cast_operand<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
-        match self.half {
+        match self.operand_dtype {
             None => x,
-            Some(half) => x.cast(half),
+            Some(dtype) => x.cast(dtype),
         }
     }
 }

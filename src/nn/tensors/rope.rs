@@ -17,16 +17,16 @@ pub(crate) struct Rope {
 impl Rope {
     /// Uploads a table.
     pub(super) fn new(table: &RopeTable, device: &Device) -> Self {
-        let RopeTable { low, high, parts, half } = table;
+        let RopeTable { low, high, parts, num_pairs } = table;
         let numbers = [&low[..], &high[..]].concat().into_flattened();
-        let sizes = [parts[0] + parts[1], *half, 2];
+        let sizes = [parts[0] + parts[1], *num_pairs, 2];
         let rotations = Tensor::from_data(TensorData::new(numbers, sizes), device);
         Self { rotations, parts: *parts }
     }
 
     /// Cosines and sines of `positions`, `[batch, num_steps]`: `[batch, num_steps, 1, rotary_dim / 2]`.
     pub(super) fn at(&self, positions: Tensor<2, Int>) -> [Tensor<4>; 2] {
-        let ([batch, steps], [_, half, _]) = (positions.dims(), self.rotations.dims());
+        let ([batch, steps], [_, num_pairs, _]) = (positions.dims(), self.rotations.dims());
         let positions = positions.reshape([batch * steps]);
         let [low_parts, high_parts] = self.parts.map(|count| count as i32);
         let low = positions.clone().remainder_scalar(low_parts);
@@ -38,19 +38,19 @@ impl Rope {
         let ([cl, sl], [ch, sh]) = (select(low), select(high));
         let cos = ch.clone() * cl.clone() - sh.clone() * sl.clone();
         let sin = sh * cl + ch * sl;
-        [cos, sin].map(|x| x.reshape([batch, steps, 1, half]))
+        [cos, sin].map(|x| x.reshape([batch, steps, 1, num_pairs]))
     }
 }
 
 /// Rotates heads, `[batch, num_steps, heads, head_dim]`; elements beyond the rotary dimensions stay as they are.
 pub(super) fn rotate(x: Tensor<4>, [cos, sin]: &[Tensor<4>; 2]) -> Tensor<4> {
-    let (dim, half) = (x.dims()[3], cos.dims()[3]);
-    let (a, b) = (x.clone().narrow(3, 0, half), x.clone().narrow(3, half, half));
+    let (dim, num_pairs) = (x.dims()[3], cos.dims()[3]);
+    let (a, b) = (x.clone().narrow(3, 0, num_pairs), x.clone().narrow(3, num_pairs, num_pairs));
     let left = a.clone() * cos.clone() - b.clone() * sin.clone();
     let right = b * cos.clone() + a * sin.clone();
     let mut parts = vec![left, right];
-    if dim > 2 * half {
-        parts.push(x.narrow(3, 2 * half, dim - 2 * half));
+    if dim > 2 * num_pairs {
+        parts.push(x.narrow(3, 2 * num_pairs, dim - 2 * num_pairs));
     }
     Tensor::cat(parts, 3)
 }

@@ -78,23 +78,23 @@ impl Decoder {
     }
 }
 
-/// The keys and values of `groups` prompts, for completions to follow.
+/// The keys and values of `num_prompts` prompts, for completions to follow.
 #[derive(Clone, Debug)]
-pub struct PromptCaches {
-    /// Keys and values, layer by layer: `[groups, longest, num_kv_heads, head_dim]`.
+pub struct PromptKvCaches {
+    /// Keys and values, layer by layer: `[num_prompts, longest, num_kv_heads, head_dim]`.
     pub(crate) keys_values: Vec<KeysValues>,
-    /// The tokens of each prompt: `[groups, 1]`.
+    /// The tokens of each prompt: `[num_prompts, 1]`.
     pub(crate) lengths: Tensor<2, Int>,
-    /// The normed streams of their last tokens: `[groups, hidden_size]`.
+    /// The normed streams of their last tokens: `[num_prompts, hidden_size]`.
     pub last_hidden: Tensor<2>,
 }
 
-impl PromptCaches {
-    /// [`PromptCaches::last_hidden`] of `rows` completions, equally many per prompt: `[rows, hidden_size]`.
+impl PromptKvCaches {
+    /// [`PromptKvCaches::last_hidden`] of `rows` completions, equally many per prompt: `[rows, hidden_size]`.
     pub(crate) fn last_hidden_for(&self, rows: usize) -> Tensor<2> {
-        let [groups, size] = self.last_hidden.dims();
-        let last = self.last_hidden.clone().reshape([groups, 1, size]);
-        last.expand([groups, rows / groups, size]).reshape([rows, size])
+        let [num_prompts, size] = self.last_hidden.dims();
+        let last = self.last_hidden.clone().reshape([num_prompts, 1, size]);
+        last.expand([num_prompts, rows / num_prompts, size]).reshape([rows, size])
     }
 
     /// Tokens of the longest prompt.
@@ -105,7 +105,7 @@ impl PromptCaches {
 
 /// The keys and values of completions in progress, of at most `max_tokens` tokens each.
 #[derive(Clone, Debug)]
-pub struct CompletionCaches {
+pub struct CompletionKvCaches {
     /// Keys and values, layer by layer: `[rows, max_tokens, num_kv_heads, head_dim]`.
     pub(crate) keys_values: Vec<KeysValues>,
     /// Maximum number of tokens of a completion.
@@ -119,21 +119,21 @@ pub struct CompletionCaches {
 pub struct HiddenStates {
     /// The normed streams from which tokens are predicted: `[predictions, hidden_size]`.
     pub hidden: Tensor<2>,
-    groups: usize,
+    num_prompts: usize,
     completions_per_prompt: usize,
     /// Tokens of a completion from which others are predicted.
     steps: usize,
 }
 
 impl HiddenStates {
-    /// The row of [`HiddenStates::hidden`] that predicts the token `token_index` of a completion of a text.
+    /// The row of [`HiddenStates::hidden`] that predicts the token `token_index` of a completion.
     pub fn prediction(&self, completion: CompletionIndex, token_index: usize) -> usize {
-        let CompletionIndex { text, completion } = completion;
+        let CompletionIndex { prompt, completion } = completion;
         match token_index {
-            0 => text,
+            0 => prompt,
             _ => {
-                let row = text * self.completions_per_prompt + completion;
-                self.groups + row * self.steps + token_index - 1
+                let row = prompt * self.completions_per_prompt + completion;
+                self.num_prompts + row * self.steps + token_index - 1
             }
         }
     }
@@ -229,7 +229,7 @@ impl DeviceDecoder {
     /// Rounds the matrices to the precision of products, which round them to it each time otherwise.
     pub fn round_matrices(self) -> Self {
         let products = self.module.products;
-        if products.half.is_none() {
+        if products.operand_dtype.is_none() {
             return self;
         }
         let packing = self.weights.packing().clone();
@@ -241,7 +241,7 @@ impl DeviceDecoder {
 
     /// Tokens in the vocabulary.
     pub fn vocabulary(&self) -> usize {
-        self.module.shape().num_actions
+        self.module.shape().vocab_size()
     }
 
     /// The device that it is on.
@@ -301,14 +301,14 @@ impl DeviceDecoder {
     ///
     /// # Panics
     /// If one has no token.
-    pub fn prefill(&self, prompts: &[&[u32]]) -> PromptCaches {
-        let (groups, device) = (prompts.len(), self.device());
+    pub fn prefill(&self, prompts: &[&[u32]]) -> PromptKvCaches {
+        let (num_prompts, device) = (prompts.len(), self.device());
         let lengths: Vec<i32> = prompts.iter().map(|prompt| prompt.len() as i32).collect();
         let longest = prompts.iter().map(|prompt| prompt.len()).max().unwrap_or(0);
         let tokens = pad(prompts.iter().copied(), longest);
-        let tokens = upload_integers(&tokens, [groups, longest], device);
+        let tokens = upload_integers(&tokens, [num_prompts, longest], device);
         let columns = Tensor::<1, Int>::arange(0..longest as i64, device).reshape([1, longest]);
-        let lengths = upload_integers(&lengths, [groups, 1], device);
+        let lengths = upload_integers(&lengths, [num_prompts, 1], device);
         let masks = self.module.masks(0..longest, longest, device);
         let rotations = self.module.rotations(columns);
         let mut keys_values = Vec::new();
@@ -322,34 +322,35 @@ impl DeviceDecoder {
             attended
         });
         let size = hidden.dims()[2];
-        let first = Tensor::<1, Int>::arange(0..groups as i64, device) * longest as i32;
-        let rows = first + lengths.clone().reshape([groups]) - 1;
-        let last_hidden = hidden.reshape([groups * longest, size]).select(0, rows);
-        PromptCaches { keys_values, lengths, last_hidden }
+        let first = Tensor::<1, Int>::arange(0..num_prompts as i64, device) * longest as i32;
+        let rows = first + lengths.clone().reshape([num_prompts]) - 1;
+        let last_hidden = hidden.reshape([num_prompts * longest, size]).select(0, rows);
+        PromptKvCaches { keys_values, lengths, last_hidden }
     }
 
     /// Memory for `rows` completions of `max_tokens` tokens each.
-    pub fn allocate_completions(&self, rows: usize, max_tokens: usize) -> CompletionCaches {
+    pub fn allocate_completions(&self, rows: usize, max_tokens: usize) -> CompletionKvCaches {
         let (shape, products) = (self.module.shape(), self.module.products);
         let zeros = || {
             let size = [rows, max_tokens, shape.num_kv_heads, shape.head_dim];
             [(); 2].map(|()| products.cast_operand(Tensor::<4>::zeros(size, self.device())))
         };
         let keys_values = (0..shape.num_layers).map(|_| zeros()).collect();
-        CompletionCaches { keys_values, max_tokens, num_tokens: 0 }
+        CompletionKvCaches { keys_values, max_tokens, num_tokens: 0 }
     }
 
     /// Runs all layers on the next token of each completion, `[rows]`; returns the normed streams, `[rows,
-    /// hidden_size]`. The same number of completions follows each prompt, group by group.
+    /// hidden_size]`. The same number of completions follows each prompt, prompt by prompt.
     pub fn step(
         &self,
-        prompts: &PromptCaches,
-        completions: &mut CompletionCaches,
+        prompts: &PromptKvCaches,
+        completions: &mut CompletionKvCaches,
         tokens: Tensor<1, Int>,
     ) -> Tensor<2> {
         let (rows, token) = (tokens.dims()[0], completions.num_tokens);
-        let groups = prompts.lengths.dims()[0];
-        let positions = (prompts.lengths.clone() + token as i32).expand([groups, rows / groups]);
+        let num_prompts = prompts.lengths.dims()[0];
+        let positions =
+            (prompts.lengths.clone() + token as i32).expand([num_prompts, rows / num_prompts]);
         let rotations = self.module.rotations(positions.reshape([rows, 1]));
         let own_masks = self.module.masks(token..token + 1, completions.max_tokens, self.device());
         let prefix_masks = self.prefix_masks(prompts, token..token + 1);
@@ -373,21 +374,21 @@ impl DeviceDecoder {
     }
 
     /// Runs the forward pass over whole texts.
-    pub fn forward_texts(&self, texts: &[PromptWithCompletions]) -> HiddenStates {
-        let (groups, device) = (texts.len(), self.device());
-        let prompt_tokens: Vec<&[u32]> = texts.iter().map(|text| text.prompt).collect();
-        let prompts = self.prefill(&prompt_tokens);
+    pub fn forward_texts(&self, prompts: &[PromptWithCompletions]) -> HiddenStates {
+        let (num_prompts, device) = (prompts.len(), self.device());
+        let prompt_tokens: Vec<&[u32]> = prompts.iter().map(|text| text.prompt).collect();
+        let prefilled = self.prefill(&prompt_tokens);
         let completions_per_prompt =
-            texts.iter().map(|text| text.completions.len()).max().unwrap_or(0);
+            prompts.iter().map(|text| text.completions.len()).max().unwrap_or(0);
         let lengths =
-            texts.iter().flat_map(|text| text.completions.iter().map(|tokens| tokens.len()));
+            prompts.iter().flat_map(|text| text.completions.iter().map(|tokens| tokens.len()));
         let steps = lengths.max().unwrap_or(1) - 1;
         if steps == 0 {
-            let hidden = prompts.last_hidden;
-            return HiddenStates { hidden, groups, completions_per_prompt, steps };
+            let hidden = prefilled.last_hidden;
+            return HiddenStates { hidden, num_prompts, completions_per_prompt, steps };
         }
-        let rows = groups * completions_per_prompt;
-        let completions = texts.iter().flat_map(|text| {
+        let rows = num_prompts * completions_per_prompt;
+        let completions = prompts.iter().flat_map(|text| {
             (0..completions_per_prompt).map(move |member| {
                 let tokens = text.completions.get(member).copied().unwrap_or_default();
                 &tokens[..tokens.len().saturating_sub(1)]
@@ -395,22 +396,22 @@ impl DeviceDecoder {
         });
         let tokens = pad(completions, steps);
         let columns = Tensor::<1, Int>::arange(0..steps as i64, device).reshape([1, 1, steps]);
-        let lengths = prompts.lengths.clone().reshape([groups, 1, 1]);
-        let positions = lengths.expand([groups, completions_per_prompt, steps])
-            + columns.expand([groups, completions_per_prompt, steps]);
+        let lengths = prefilled.lengths.clone().reshape([num_prompts, 1, 1]);
+        let positions = lengths.expand([num_prompts, completions_per_prompt, steps])
+            + columns.expand([num_prompts, completions_per_prompt, steps]);
         let rotations = self.module.rotations(positions.reshape([rows, steps]));
         let masks = self.module.masks(0..steps, steps, device);
-        let prefix_masks = self.prefix_masks(&prompts, 0..steps);
+        let prefix_masks = self.prefix_masks(&prefilled, 0..steps);
         let x = self.module.embed(upload_integers(&tokens, [rows, steps], device));
         let adapters = self.adapter_tensors();
         let hidden = self.module.run_layers(x, &rotations, adapters, |i, queries, own| {
-            let prefix = self.prefix(i, &prompts, &prefix_masks);
+            let prefix = self.prefix(i, &prefilled, &prefix_masks);
             self.module.attend(i, queries, &own, &masks, Some(prefix))
         });
         let size = hidden.dims()[2];
         let hidden =
-            Tensor::cat(vec![prompts.last_hidden, hidden.reshape([rows * steps, size])], 0);
-        HiddenStates { hidden, groups, completions_per_prompt, steps }
+            Tensor::cat(vec![prefilled.last_hidden, hidden.reshape([rows * steps, size])], 0);
+        HiddenStates { hidden, num_prompts, completions_per_prompt, steps }
     }
 
     /// Logits of normed vectors: `[rows, vocabulary]`.
@@ -419,13 +420,13 @@ impl DeviceDecoder {
     }
 
     /// Masks of the prompts' tokens for these steps of their completions, one for each window:
-    /// `[groups, steps or 1, longest]` each.
-    fn prefix_masks(&self, prompts: &PromptCaches, steps: Range<usize>) -> Vec<Tensor<3>> {
-        let (groups, longest) = (prompts.lengths.dims()[0], prompts.longest());
+    /// `[num_prompts, steps or 1, longest]` each.
+    fn prefix_masks(&self, prompts: &PromptKvCaches, steps: Range<usize>) -> Vec<Tensor<3>> {
+        let (num_prompts, longest) = (prompts.lengths.dims()[0], prompts.longest());
         let columns = Tensor::<1, Int>::arange(0..longest as i64, self.device());
-        let columns = columns.reshape([1, 1, longest]).expand([groups, 1, longest]);
-        let lengths = prompts.lengths.clone().reshape([groups, 1, 1]);
-        let is_token = columns.clone().lower(lengths.clone().expand([groups, 1, longest]));
+        let columns = columns.reshape([1, 1, longest]).expand([num_prompts, 1, longest]);
+        let lengths = prompts.lengths.clone().reshape([num_prompts, 1, 1]);
+        let is_token = columns.clone().lower(lengths.clone().expand([num_prompts, 1, longest]));
         let padding = (is_token.float() - 1.0) * -MASKED_SCORE;
         let windows = self.module.shape().windows().into_iter().map(|window| {
             if window == UNLIMITED_WINDOW {
@@ -434,13 +435,13 @@ impl DeviceDecoder {
             let count = steps.len();
             let indices = steps.start as i64..steps.end as i64;
             let indices = Tensor::<1, Int>::arange(indices, self.device()).reshape([1, count, 1]);
-            let positions =
-                lengths.clone().expand([groups, count, 1]) + indices.expand([groups, count, 1]);
+            let positions = lengths.clone().expand([num_prompts, count, 1])
+                + indices.expand([num_prompts, count, 1]);
             // The first token that each step sees.
-            let firsts = (positions - (window as i32 - 1)).expand([groups, count, longest]);
-            let columns = columns.clone().expand([groups, count, longest]);
+            let firsts = (positions - (window as i32 - 1)).expand([num_prompts, count, longest]);
+            let columns = columns.clone().expand([num_prompts, count, longest]);
             let is_far = columns.lower(firsts);
-            padding.clone().expand([groups, count, longest]) + is_far.float() * MASKED_SCORE
+            padding.clone().expand([num_prompts, count, longest]) + is_far.float() * MASKED_SCORE
         });
         windows.collect()
     }
@@ -449,7 +450,7 @@ impl DeviceDecoder {
     fn prefix<'a>(
         &self,
         layer: usize,
-        prompts: &'a PromptCaches,
+        prompts: &'a PromptKvCaches,
         masks: &'a [Tensor<3>],
     ) -> Prefix<'a> {
         let mask = &masks[self.module.shape().window_index(layer)];

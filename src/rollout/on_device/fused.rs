@@ -118,8 +118,8 @@ impl<G: Rules> FusedRollout<G> {
     /// from it, pass the branches to [`FusedRollout::continue_from`].
     pub fn play(&self, policy: &FlatMlp, iteration: u32) -> (Recording, DeviceBranches) {
         let (game, config) = (self.game, &self.config);
-        assert_eq!(policy.shape.features, game.num_features(), "the policy's features");
-        assert_eq!(policy.shape.actions, game.num_actions(), "the policy's actions");
+        assert_eq!(policy.shape.num_features, game.num_features(), "the policy's features");
+        assert_eq!(policy.shape.num_actions, game.num_actions(), "the policy's actions");
         let keys = self.keys.for_iteration(iteration);
         let params = cube_tensor(policy.params.clone());
         let (steps, words, values) = (config.num_steps, env_words(game), num_value_rows::<G>());

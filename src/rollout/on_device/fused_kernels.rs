@@ -104,7 +104,7 @@ impl Games {
         played: &StepResult,
         #[comptime] game: G,
     ) {
-        let (at, stride) = (step_words.at, step_words.stride);
+        let (at, stride) = (step_words.first, step_words.stride);
         let truncated = select(played.truncated, TRUNCATED, 0u32);
         let status = select(played.terminated, TERMINATED, truncated);
         self.words[comptime!(num_words(game)) * stride + at] = sampled.action | status;
@@ -163,9 +163,9 @@ fn play_steps<G: Rules, W: Float, I: Float>(
     let mut x = Array::<f32>::new(comptime!(game.num_features()));
     let mut logits = Array::<f32>::new(num_actions);
     for t in steps.first..steps.end {
-        let step_words = StepWords { at: t * games.count + row, stride };
+        let step_words = StepWords { first: t * games.count + row, stride };
         if has_game {
-            store_state::<G>(&mut games.words, &state, 0usize, step_words.at, stride, game);
+            store_state::<G>(&mut games.words, &state, 0usize, step_words.first, stride, game);
             #[unroll]
             for i in 0..comptime!(game.num_features()) {
                 let feature = round_to::<I>(G::feature(&state, i, game));
@@ -338,7 +338,7 @@ impl<G: Rules> Observer for PackedStates<G> {
         #[comptime] observer: Self,
     ) {
         let game = comptime!(observer.0);
-        let state = load_state::<G>(words, 0usize, step.at, step.stride, game);
+        let state = load_state::<G>(words, 0usize, step.first, step.stride, game);
         let num_workers = comptime!(to.num_workers);
         #[unroll]
         for i in 0..comptime!(game.num_features()) {
@@ -355,7 +355,7 @@ impl<G: Rules> Observer for PackedStates<G> {
         #[comptime] observer: Self,
     ) -> bool {
         let game = comptime!(observer.0);
-        let state = load_state::<G>(words, 0usize, step.at, step.stride, game);
+        let state = load_state::<G>(words, 0usize, step.first, step.stride, game);
         G::is_legal(&state, action, game)
     }
 }

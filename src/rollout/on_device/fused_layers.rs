@@ -38,7 +38,7 @@ impl Workgroup {
     pub fn new(shape: &MlpShape, games: usize, bytes: usize) -> Self {
         let alone = Self { games, units: games, rows: 0 };
         // With one hidden layer no activation is stored.
-        if shape.second == 0 {
+        if shape.second_width == 0 {
             return alone;
         }
         let (first, second) = shape.hidden_layers();
@@ -72,7 +72,7 @@ impl Workgroup {
         if !self.has_shared_layers() {
             return shape.loop_iterations();
         }
-        let inputs = [shape.features, shape.first, shape.second];
+        let inputs = [shape.num_features, shape.first_width, shape.second_width];
         inputs.iter().map(|inputs| inputs / neuron_block(*inputs)).sum()
     }
 }
@@ -181,11 +181,11 @@ pub(super) fn compute_last_layer<W: Float, I: Float>(
     #[comptime] games: usize,
     #[comptime] shape: MlpShape,
 ) {
-    let block = comptime!(neuron_block(shape.second));
+    let block = comptime!(neuron_block(shape.second_width));
     set_logits_to_biases::<W, I>(weights, logits, shape);
     let mut h = Array::<f32>::new(block);
     let mut k = 0usize;
-    while k < shape.second {
+    while k < shape.second_width {
         #[unroll]
         for c in 0..block {
             h[c] = activations[(k + c) * games + game];
@@ -217,12 +217,12 @@ mod tests {
         let unit = UNIT_POS as usize;
         let row = CUBE_POS * comptime!(workgroup.games) + unit;
         let has_row = unit < comptime!(workgroup.games) && row < rows;
-        let mut logits = Array::<f32>::new(comptime!(shape.actions));
+        let mut logits = Array::<f32>::new(comptime!(shape.num_actions));
         let mut activations =
             Shared::<[f32]>::new_aligned_slice(comptime!(workgroup.num_activations()), 16usize);
         if comptime!(workgroup.has_shared_layers()) {
             if has_row {
-                for i in 0..comptime!(shape.features) {
+                for i in 0..comptime!(shape.num_features) {
                     activations[i * comptime!(workgroup.games) + unit] = features[i * rows + row];
                 }
             }
@@ -240,16 +240,16 @@ mod tests {
                 );
             }
         } else if has_row {
-            let mut x = Array::<f32>::new(comptime!(shape.features));
+            let mut x = Array::<f32>::new(comptime!(shape.num_features));
             #[unroll]
-            for i in 0..comptime!(shape.features) {
+            for i in 0..comptime!(shape.num_features) {
                 x[i] = features[i * rows + row];
             }
             mlp_logits::<f32, f32>(params, &x, &mut logits, shape);
         }
         if has_row {
             #[unroll]
-            for a in 0..comptime!(shape.actions) {
+            for a in 0..comptime!(shape.num_actions) {
                 output[a * rows + row] = logits[a];
             }
         }
@@ -264,9 +264,9 @@ mod tests {
     ) -> Vec<f32> {
         let params = cube_tensor(device::upload(params.to_vec(), device));
         let feature = |i: usize| ((i * 7919) % 1009) as f32 / 504.5 - 1.0;
-        let features = (0..shape.features * rows).map(feature).collect();
+        let features = (0..shape.num_features * rows).map(feature).collect();
         let features = cube_tensor(device::upload(features, device));
-        let output = uninit(&params, &[shape.actions * rows], DType::F32);
+        let output = uninit(&params, &[shape.num_actions * rows], DType::F32);
         // SAFETY: accesses stay below the numbers of parameters, features, actions and rows; all units reach all
         // barriers.
         unsafe {
@@ -288,11 +288,18 @@ mod tests {
     #[test]
     fn logits_have_the_same_bits_whatever_the_cube() {
         for device in device::adapters() {
-            for [features, first, second, actions] in
+            for [num_features, first_width, second_width, num_actions] in
                 [[5, 7, 12, 3], [16, 64, 64, 3], [3, 260, 33, 2]]
             {
                 let activation = Activation::Silu;
-                let shape = MlpShape { features, first, second, actions, activation, block: 1 };
+                let shape = MlpShape {
+                    num_features,
+                    first_width,
+                    second_width,
+                    num_actions,
+                    activation,
+                    neurons_per_block: 1,
+                };
                 let weight = |i: usize| ((i * 104_729) % 2003) as f32 / 5007.5 - 0.2;
                 let params: Vec<f32> = (0..shape.num_params()).map(weight).collect();
                 let rows = 101;
@@ -315,13 +322,13 @@ mod tests {
 
     #[test]
     fn workgroups_have_room_on_every_device() {
-        let shape = |first, second| MlpShape {
-            features: 16,
-            first,
-            second,
-            actions: 3,
+        let shape = |first_width, second_width| MlpShape {
+            num_features: 16,
+            first_width,
+            second_width,
+            num_actions: 3,
             activation: Activation::Tanh,
-            block: 1,
+            neurons_per_block: 1,
         };
         let group = |first, second| {
             let Workgroup { games, units, .. } =

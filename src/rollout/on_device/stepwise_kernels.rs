@@ -43,7 +43,7 @@ impl Games {
     /// Offset of step `t` of game `env` in `[num_steps, num_envs]`, and the size of that matrix.
     fn step_words(&self, env: usize, t: usize) -> StepWords {
         let num_envs = self.groups.num_envs();
-        StepWords { at: t * num_envs + env, stride: self.num_steps * num_envs }
+        StepWords { first: t * num_envs + env, stride: self.num_steps * num_envs }
     }
 
     /// Stores game `env` before step `t`, and its observation if `t` is within the iteration.
@@ -80,7 +80,7 @@ struct StepRecords {
 impl StepRecords {
     /// Records the result of a step.
     fn store(&mut self, step_words: &StepWords, sampled: &SampledAction, played: &StepResult) {
-        let (at, stride) = (step_words.at, step_words.stride);
+        let (at, stride) = (step_words.first, step_words.stride);
         self.actions[at] = sampled.action as i32;
         self.quantities[comptime!(LOGPROBS) * stride + at] = sampled.logprob;
         self.quantities[comptime!(REWARDS) * stride + at] = played.reward;
@@ -93,7 +93,7 @@ impl StepRecords {
 
     /// Records the legality of an action.
     fn store_legal(&mut self, step_words: &StepWords, #[comptime] action: usize, is_legal: bool) {
-        let at = comptime!(NUM_QUANTITIES + action) * step_words.stride + step_words.at;
+        let at = comptime!(NUM_QUANTITIES + action) * step_words.stride + step_words.first;
         self.quantities[at] = select(is_legal, 1.0f32, 0.0f32);
     }
 }

@@ -6,7 +6,7 @@ use super::gguf_metadata::value_types;
 use super::gguf_vocabulary::Vocabulary;
 use super::hugging_face::{Files, GENERATION_CONFIG, TOKENIZER, TOKENIZER_CONFIG, assemble};
 use super::parameters::{FileBytes, check_shape, read_parameters};
-use super::quants::Format;
+use super::quants::BlockFormat;
 use super::{map_file, to_pretty_json, unusable, wrong_type_reason};
 use crate::model::{DecoderShape, Parameter};
 use crate::nn::arch::{FAMILIES, Family, GgufForm, QkNorm, RopeScaling, gguf_name};
@@ -211,7 +211,7 @@ impl<'a> Gguf<'a> {
         let head_dim = integer("attention.key_length")?.unwrap_or(hidden_size / num_heads.max(1));
         let shape = DecoderShape {
             family,
-            num_actions: table.shape.first().copied().unwrap_or(0),
+            num_outputs: table.shape.first().copied().unwrap_or(0),
             hidden_size,
             num_layers: size("block_count")?,
             num_heads,
@@ -257,7 +257,8 @@ impl<'a> Gguf<'a> {
         match DecoderShape::from_config(&shape.to_config(&[])) {
             Ok(saved) if saved == *shape => Ok(()),
             _ => Err(format!(
-                "a {} has other biases and norms than this file, which no Hugging Face folder could hold",
+                "its biases and norms are not those of a {}, so that a trained model could not be saved as a Hugging Face \
+                 folder",
                 shape.family.class
             )),
         }
@@ -325,7 +326,7 @@ impl<'a> Gguf<'a> {
         let tensor = self.tensors.get(&name);
         let tensor = tensor.ok_or_else(|| format!("the tensor `{name}` is missing"))?;
         check_shape(parameter, &name, &tensor.shape)?;
-        let format = Format::from_code(tensor.format_code)
+        let format = BlockFormat::from_code(tensor.format_code)
             .map_err(|reason| format!("`{name}` is in {reason}"))?;
         let (row, block) = (tensor.shape.last().copied().unwrap_or(1), format.block_values);
         if !row.is_multiple_of(block) {

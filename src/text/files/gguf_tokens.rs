@@ -48,7 +48,7 @@ impl TokenTable {
 pub(super) fn convert_vocabulary(model: &LanguageModel) -> Result<Entries, String> {
     let json = model.files.get(TOKENIZER);
     let json: Value = json.and_then(|text| serde_json::from_slice(text).ok()).unwrap_or_default();
-    let mut tokens = TokenTable::new(&json, model.shape.num_actions);
+    let mut tokens = TokenTable::new(&json, model.shape.vocab_size());
     let mut metadata = match json["model"]["type"].as_str() {
         Some("BPE") if json["model"]["byte_fallback"] == true => {
             convert_sentence_piece(&json, &mut tokens)?

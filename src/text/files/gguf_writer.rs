@@ -7,7 +7,7 @@ use super::gguf::paired_head_dim;
 use super::gguf_metadata::{MetadataValue, append_string};
 use super::gguf_tokens::convert_vocabulary;
 use super::parameters::{FileParameter, reorder_rows};
-use super::quants::Format;
+use super::quants::BlockFormat;
 use crate::disk;
 use crate::model::{DecoderShape, Parameter};
 use crate::nn::arch::{Adapters, GgufForm, gguf_name};
@@ -87,7 +87,7 @@ impl<'a> Tensor<'a> {
     }
 
     fn num_bytes(&self) -> usize {
-        let format = Format::from_code(self.format.tensor_code()).expect("a known format");
+        let format = BlockFormat::from_code(self.format.tensor_code()).expect("a known format");
         format.num_bytes(self.parameter.params.len())
     }
 
@@ -148,8 +148,7 @@ fn encode_q8_0(block: &[f32; BLOCK_VALUES]) -> [u8; BLOCK_VALUES + 2] {
 fn find_architecture(shape: &DecoderShape) -> Result<&'static str, String> {
     let plain = |form: &GgufForm| DecoderShape {
         family: shape.family,
-        num_features: 0,
-        num_actions: shape.num_actions,
+        num_outputs: shape.num_outputs,
         hidden_size: shape.hidden_size,
         num_layers: shape.num_layers,
         num_heads: shape.num_heads,
@@ -196,7 +195,7 @@ fn model_metadata(
         ("attention.layer_norm_rms_epsilon", MetadataValue::F32(shape.rms_norm_eps)),
         ("rope.dimension_count", count(shape.head_dim)),
         ("rope.freq_base", MetadataValue::F32(shape.rope_theta as f32)),
-        ("vocab_size", count(shape.num_actions)),
+        ("vocab_size", count(shape.vocab_size())),
     ];
     let mut metadata = vec![
         ("general.architecture".to_string(), MetadataValue::String(architecture.to_string())),
@@ -326,14 +325,14 @@ mod tests {
     #[test]
     fn blocks_of_eight_bits_are_read_as_they_were_written() {
         let block: [f32; BLOCK_VALUES] = std::array::from_fn(|i| (i as f32 - 11.0) * 0.03);
-        let read = Format::from_code(8).unwrap().decode(&encode_q8_0(&block));
+        let read = BlockFormat::from_code(8).unwrap().decode(&encode_q8_0(&block));
         let step = 20.0 * 0.03 / 127.0;
         for (got, want) in read.iter().zip(block) {
             assert!((got - want).abs() <= 0.51 * step + 1e-3 * want.abs(), "{got} for {want}");
         }
         assert!(read.iter().any(|x| *x != 0.0));
         assert_eq!(
-            Format::from_code(8).unwrap().decode(&encode_q8_0(&[0.0; BLOCK_VALUES])),
+            BlockFormat::from_code(8).unwrap().decode(&encode_q8_0(&[0.0; BLOCK_VALUES])),
             [0.0; BLOCK_VALUES]
         );
     }

@@ -9,8 +9,8 @@ use crate::nn::DecoderParams;
 use crate::nn::arch::ConfigError;
 use crate::text::error::LanguageError;
 use crate::text::language_model::LanguageModel;
-use crate::text::prompt_cache::PromptCache;
 use crate::text::template::ChatTemplate;
+use crate::text::tokenization_cache::TokenizationCache;
 use crate::text::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -191,11 +191,11 @@ pub(super) fn assemble(
     files: Files,
 ) -> Result<LanguageModel, LanguageError> {
     let tokenizer_path = path.join(TOKENIZER);
-    let tokenizer = tokenizer::read(&files[TOKENIZER], shape.num_actions, &tokenizer_path)?;
+    let tokenizer = tokenizer::read(&files[TOKENIZER], shape.vocab_size(), &tokenizer_path)?;
     let config = parse_file(&files, TOKENIZER_CONFIG, path)?;
     let special_tokens = find_special_tokens(&files, path)?;
     let eos = special_tokens.get("eos_token").and_then(|eos| tokenizer.find_token(eos));
-    let mut stop_tokens = find_stop_tokens(eos, &files, path, shape.num_actions)?;
+    let mut stop_tokens = find_stop_tokens(eos, &files, path, shape.vocab_size())?;
     let template = find_template(&files, &config);
     let mut template = template.map_err(unusable(&path.join(TOKENIZER_CONFIG)))?;
     if let Some(template) = &mut template {
@@ -219,7 +219,7 @@ pub(super) fn assemble(
         stop_tokens,
         files,
         base,
-        prompt_cache: PromptCache::default(),
+        tokenization_cache: TokenizationCache::default(),
     })
 }
 

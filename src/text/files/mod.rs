@@ -10,11 +10,6 @@ mod hugging_face;
 mod parameters;
 mod pre_tokenizers;
 mod quants;
-mod template;
-mod template_checks;
-mod template_json;
-mod template_limits;
-mod template_python;
 mod tokenizer;
 mod weights;
 

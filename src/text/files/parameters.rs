@@ -1,6 +1,6 @@
 //! Parameters of a decoder in files: names, layouts, and reading.
 
-use super::quants::Format;
+use super::quants::BlockFormat;
 use super::unusable_error;
 use crate::model::Parameter;
 use crate::nn::ops::stored::StoredMatrix;
@@ -89,7 +89,7 @@ impl<'a> FileParameter<'a> {
 
 /// A parameter in a file, row by row.
 pub(super) struct FileBytes<'a> {
-    pub format: Format,
+    pub format: BlockFormat,
     pub bytes: &'a [u8],
     /// Size of a head, if the two rows of a head that rotate together are adjacent in the file.
     pub paired_head_dim: Option<usize>,

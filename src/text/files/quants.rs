@@ -8,7 +8,7 @@ use half::f16;
 
 /// A format: values and bytes per block, and how to decode it.
 #[derive(Clone, Copy)]
-pub(super) struct Format {
+pub(super) struct BlockFormat {
     pub block_values: usize,
     pub block_bytes: usize,
     encoding: Encoding,
@@ -36,7 +36,7 @@ const NAMES: [&str; 41] = [
     "", "", "MXFP4", "NVFP4",
 ];
 
-impl Format {
+impl BlockFormat {
     /// Single precision.
     pub const F32: Self = Self { block_values: 1, block_bytes: 4, encoding: Encoding::Single };
     /// Half precision.
@@ -225,7 +225,7 @@ mod tests {
             (14, &[208], 512, -13688.6815, -90.37793, -29.131348),
         ];
         for (code, halves, count, sum, early, late) in expected {
-            let format = Format::from_code(code).unwrap();
+            let format = BlockFormat::from_code(code).unwrap();
             let mut bytes: Vec<u8> = (0..2 * format.block_bytes)
                 .map(|i| ((i * i * 37 + i * 11 + 5) % 251) as u8)
                 .collect();

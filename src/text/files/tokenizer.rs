@@ -123,8 +123,8 @@ fn changes_texts(normalizer: &Value) -> bool {
         .any(|part| !part.is_null() && part["type"] != "Sequence")
 }
 
-/// The flag by which an added token of `tokenizer_config.json` is found in other places of texts, or left out of more
-/// decoded texts, than the one of `tokenizer.json`. Absent flags are as in `transformers`.
+/// The first flag that makes `transformers` find the added token elsewhere, or leave it out of more decoded texts, than
+/// `tokenizer.json` does. Absent flags are as in `transformers`.
 fn differing_flag(token: &Value, known: &Value, has_normalizer: bool) -> Option<&'static str> {
     let is_on = |token: &Value, flag: &str| match &token[flag] {
         Value::Null => flag == "normalized" && token["special"] != true,

@@ -1,7 +1,7 @@
 //! Safetensors files of weights: a single one, or several listed by an index.
 
 use super::parameters::{FileBytes, FileParameter, check_shape};
-use super::quants::Format;
+use super::quants::BlockFormat;
 use super::{file_error, map_file, read_file, unusable, unusable_error};
 use crate::disk;
 use crate::model::Parameter;
@@ -121,9 +121,9 @@ impl WeightFiles {
         let (path, map) = &self.files[location.file];
         check_shape(parameter, name, &location.shape).map_err(unusable(path))?;
         let format = match location.dtype {
-            Dtype::F32 => Format::F32,
-            Dtype::F16 => Format::F16,
-            Dtype::BF16 => Format::BF16,
+            Dtype::F32 => BlockFormat::F32,
+            Dtype::F16 => BlockFormat::F16,
+            Dtype::BF16 => BlockFormat::BF16,
             other => {
                 let reason = format!("`{name}` holds {other:?}, not F32, F16 or BF16");
                 return Err(unusable_error(path, reason));

@@ -3,13 +3,15 @@
 
 use super::decode::{Decode, READ_BACK_STEPS};
 use super::token_step::{KernelBatch, TokenStep};
-use super::{Completion, CompletionRequest, Generator, SampledToken, Sampling, Scratch, choose};
+use super::{
+    Completion, CompletionRequest, Generator, SampledToken, Sampling, SamplingScratch, sample_token,
+};
 use crate::device;
 use crate::nn::arch::DecoderShape;
 use crate::rng::{draw, uniform};
 use crate::text::limits::{completion_bytes, max_items};
 use crate::text::packed;
-use crate::text::{CompletionCaches, CompletionIndex, DeviceDecoder, PromptCaches};
+use crate::text::{CompletionIndex, CompletionKvCaches, DeviceDecoder, PromptKvCaches};
 use burn::backend::DType;
 use std::ops::Range;
 
@@ -166,16 +168,16 @@ impl<'a> Batch<'a> {
         let completions_per_prompt = self.completion_indices.len();
         for step in block {
             for (row, (completion, chosen)) in self.completions.iter_mut().zip(step).enumerate() {
-                if !completion.has_ended {
+                if !completion.has_stopped {
                     let index = CompletionIndex {
-                        text: self.first_index + row / completions_per_prompt,
+                        prompt: self.first_index + row / completions_per_prompt,
                         completion: self.completion_indices.start + row % completions_per_prompt,
                     };
                     completion.push(chosen, self.generator, index);
                 }
             }
         }
-        self.completions.iter().all(|completion| completion.has_ended)
+        self.completions.iter().all(|completion| completion.has_stopped)
     }
 }
 
@@ -183,8 +185,8 @@ impl<'a> Batch<'a> {
 struct TensorBatch<'a> {
     decoder: &'a DeviceDecoder,
     sampling: &'a Sampling,
-    prompts: PromptCaches,
-    completions: CompletionCaches,
+    prompts: PromptKvCaches,
+    completions: CompletionKvCaches,
     /// The draws of all tokens: `[max_new_tokens, rows]`.
     draws: Vec<f32>,
     rows: usize,
@@ -192,11 +194,11 @@ struct TensorBatch<'a> {
     last_tokens: Vec<i32>,
     /// The choices that have not been read yet.
     unread: Vec<Vec<SampledToken>>,
-    scratch: Scratch,
+    scratch: SamplingScratch,
 }
 
 impl<'a> TensorBatch<'a> {
-    fn new(decoder: &'a DeviceDecoder, batch: &Batch<'a>, prompts: PromptCaches) -> Self {
+    fn new(decoder: &'a DeviceDecoder, batch: &Batch<'a>, prompts: PromptKvCaches) -> Self {
         let (rows, sampling) = (batch.rows(), batch.generator.sampling);
         Self {
             decoder,
@@ -207,7 +209,7 @@ impl<'a> TensorBatch<'a> {
             rows,
             last_tokens: Vec::new(),
             unread: Vec::new(),
-            scratch: Scratch::default(),
+            scratch: SamplingScratch::default(),
         }
     }
 }
@@ -224,10 +226,10 @@ impl Decode for TensorBatch<'_> {
         let draws = &self.draws[self.completions.num_tokens * rows..][..rows];
         let logits = self.decoder.logits(hidden);
         let [_, vocabulary] = logits.dims();
-        let logits = device::fetch(logits.reshape([rows * vocabulary]));
+        let logits = device::read(logits.reshape([rows * vocabulary]));
         let logit_rows = logits.chunks_exact(vocabulary).zip(draws);
         let choose_token =
-            |(row, u): (&[f32], &f32)| choose(row, self.sampling, *u, &mut self.scratch);
+            |(row, u): (&[f32], &f32)| sample_token(row, self.sampling, *u, &mut self.scratch);
         let chosen: Vec<SampledToken> = logit_rows.map(choose_token).collect();
         self.last_tokens = chosen.iter().map(|choice| choice.token as i32).collect();
         self.unread.push(chosen);

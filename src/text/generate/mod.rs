@@ -13,11 +13,11 @@ pub mod stop;
 #[cfg(text_kernels)]
 mod token_step;
 
-pub use sample::{SampledToken, Sampling, Scratch, choose};
+pub use sample::{SampledToken, Sampling, SamplingScratch, sample_token};
 
 use crate::rng::{draw, uniform};
 use crate::text::{
-    Cache, CompletionIndex, DecodeBuffers, Parallelism, Pool, PrefixCache, Retention, Row,
+    CompletionIndex, DecodeBuffers, KvCache, Parallelism, Pool, PrefixCache, Retention, Row,
     TokenDecoder, run_in_region,
 };
 use rayon::prelude::*;
@@ -49,13 +49,13 @@ pub struct Completion {
     /// lists where nothing can be excluded.
     pub candidates: Vec<Vec<u32>>,
     /// Whether a stop token or a stop text ended the completion; otherwise it was truncated.
-    pub has_ended: bool,
+    pub has_stopped: bool,
 }
 
 impl Completion {
     /// Whether it has ended or has as many tokens as permitted.
-    pub fn is_over(&self, sampling: &Sampling) -> bool {
-        self.has_ended || self.tokens.len() >= sampling.max_new_tokens
+    pub fn is_finished(&self, sampling: &Sampling) -> bool {
+        self.has_stopped || self.tokens.len() >= sampling.max_new_tokens
     }
 
     /// Appends a token, checks whether it ends the completion, and calls the listener.
@@ -63,10 +63,10 @@ impl Completion {
         self.tokens.push(chosen.token);
         self.logprobs.push(chosen.logprob);
         self.entropies.push(chosen.entropy);
-        if generator.sampling.narrows() {
+        if generator.sampling.has_filter() {
             self.candidates.push(chosen.candidates);
         }
-        self.has_ended = generator.sampling.stop_tokens.contains(&chosen.token)
+        self.has_stopped = generator.sampling.stop_tokens.contains(&chosen.token)
             || generator.stop.is_some_and(|stop| stop(&self.tokens));
         if let Some(listener) = generator.listener {
             listener(index, self);
@@ -130,7 +130,7 @@ impl Generator<'_> {
             _ => (0..num_workers).into_par_iter().flat_map_iter(|_| complete_prompts()).collect(),
         };
         for ActiveCompletion { index, completion, .. } in finished {
-            completions[index.text][index.completion] = completion;
+            completions[index.prompt][index.completion] = completion;
         }
         completions
     }
@@ -168,7 +168,7 @@ struct Worker<'a> {
     finished: Vec<ActiveCompletion>,
     /// Caches of the slots, followed by those of the prefilled prompts.
     buffers: &'a mut DecodeBuffers,
-    scratches: Pool<Scratch>,
+    scratches: Pool<SamplingScratch>,
 }
 
 /// Number of rows whose logits are computed together.
@@ -178,7 +178,7 @@ const PREFILL_ROWS: usize = 1024;
 
 impl<'a> Worker<'a> {
     fn new(generator: Generator<'a>, num_slots: usize, buffers: &'a mut DecodeBuffers) -> Self {
-        buffers.caches.resize_with(num_slots, Cache::default);
+        buffers.caches.resize_with(num_slots, KvCache::default);
         Self {
             generator,
             prefilled: Vec::new(),
@@ -261,9 +261,10 @@ impl<'a> Worker<'a> {
             for completion in 0..prompt.num_completions {
                 let key = draw(prompt.key, completion as u32);
                 let u = uniform(draw(key, 0));
-                let chosen = choose(&self.buffers.logits, self.generator.sampling, u, &mut scratch);
+                let chosen =
+                    sample_token(&self.buffers.logits, self.generator.sampling, u, &mut scratch);
                 let active = ActiveCompletion {
-                    index: CompletionIndex { text: *text, completion },
+                    index: CompletionIndex { prompt: *text, completion },
                     key,
                     completion: Completion::default(),
                     prefilled_index,
@@ -277,7 +278,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Stores the cache of a prompt, replacing one whose completions have all ended if there is one. Returns its index.
-    fn store_prompt_cache(&mut self, prompt: &CompletionRequest, cache: Cache) -> usize {
+    fn store_prompt_cache(&mut self, prompt: &CompletionRequest, cache: KvCache) -> usize {
         let prefilled = PrefilledPrompt {
             num_tokens: prompt.tokens.len(),
             num_pending: prompt.num_completions,
@@ -306,7 +307,7 @@ impl<'a> Worker<'a> {
     ) -> Option<ActiveCompletion> {
         let ActiveCompletion { index, completion, prefilled_index, .. } = &mut active;
         completion.push(chosen, &self.generator, *index);
-        if !completion.is_over(self.generator.sampling) {
+        if !completion.is_finished(self.generator.sampling) {
             return Some(active);
         }
         self.prefilled[*prefilled_index].num_pending -= 1;
@@ -324,7 +325,7 @@ impl<'a> Worker<'a> {
         let rows: Vec<Row> = self.slots.iter().enumerate().filter_map(row).collect();
         let DecodeBuffers { caches, pass, .. } = &mut *self.buffers;
         decoder.forward(&rows, caches, Retention::Nothing, pass);
-        let (size, vocabulary) = (decoder.shape().hidden_size, decoder.shape().num_actions);
+        let (size, vocabulary) = (decoder.shape().hidden_size, decoder.shape().vocab_size());
         let mut logits = mem::take(&mut self.buffers.logits);
         for (i, rows) in rows.chunks(HEAD_ROWS).enumerate() {
             let hidden = &self.buffers.pass.hidden()[i * HEAD_ROWS * size..][..rows.len() * size];
@@ -336,7 +337,7 @@ impl<'a> Worker<'a> {
                 let u = uniform(draw(active.key, rows[index].index as u32 + 1));
                 let logits = &logits[index * vocabulary..][..vocabulary];
                 self.scratches.with(|scratch| {
-                    *chosen = choose(logits, self.generator.sampling, u, scratch);
+                    *chosen = sample_token(logits, self.generator.sampling, u, scratch);
                 });
             });
             for (row, chosen) in rows.iter().zip(chosen) {

@@ -1,7 +1,7 @@
 //! Sampling of tokens from logits.
 
 use crate::math::softmax::{MIN_THRESHOLD, logprob};
-use crate::text::{inverse_temperature, restrict, softmax};
+use crate::text::{WeightSums, exclude_all_but, fill_weights, inverse_temperature};
 use multiversion::multiversion;
 
 /// Settings of sampling, with the names of Hugging Face's `GenerationConfig` and applied in its order: temperature,
@@ -38,7 +38,7 @@ impl Default for Sampling {
 
 impl Sampling {
     /// Whether some tokens cannot be drawn.
-    pub fn narrows(&self) -> bool {
+    pub fn has_filter(&self) -> bool {
         self.temperature > 0.0 && (self.top_k > 0 || self.top_p < 1.0 || self.min_p > 0.0)
     }
 }
@@ -58,35 +58,40 @@ pub struct SampledToken {
 
 /// Scratch buffers for the choices of one thread.
 #[derive(Clone, Debug, Default)]
-pub struct Scratch {
+pub struct SamplingScratch {
     logits: Vec<f32>,
     weights: Vec<f32>,
     candidates: Vec<u32>,
 }
 
 /// Chooses a token from `logits`, `[vocabulary]`, by `u`, uniform in `[0, 1)`.
-pub fn choose(logits: &[f32], sampling: &Sampling, u: f32, scratch: &mut Scratch) -> SampledToken {
-    let Scratch { logits: scaled, weights, candidates } = scratch;
+pub fn sample_token(
+    logits: &[f32],
+    sampling: &Sampling,
+    u: f32,
+    scratch: &mut SamplingScratch,
+) -> SampledToken {
+    let SamplingScratch { logits: scaled, weights, candidates } = scratch;
     let inverse_temperature = inverse_temperature(sampling.temperature);
-    if inverse_temperature != 1.0 || sampling.narrows() {
+    if inverse_temperature != 1.0 || sampling.has_filter() {
         scaled.clear();
         scaled.extend(logits.iter().map(|x| x * inverse_temperature));
     }
     let tempered = if inverse_temperature == 1.0 { logits } else { &scaled[..] };
     weights.resize(logits.len(), 0.0);
-    let (normalizer, entropy) = softmax(tempered, weights);
+    let WeightSums { normalizer, entropy } = fill_weights(tempered, weights);
     candidates.clear();
     let token = if sampling.temperature == 0.0 {
         tempered.iter().position(|x| *x == normalizer.max).unwrap_or(0)
-    } else if !sampling.narrows() {
+    } else if !sampling.has_filter() {
         invert_cdf(weights, u)
     } else {
         list_candidates(weights, sampling, candidates);
         let kept: Vec<f32> = candidates.iter().map(|i| weights[*i as usize]).collect();
         let token = candidates[invert_cdf(&kept, u)] as usize;
         if candidates.len() < logits.len() {
-            restrict(scaled, candidates);
-            let (normalizer, entropy) = softmax(scaled, weights);
+            exclude_all_but(scaled, candidates);
+            let WeightSums { normalizer, entropy } = fill_weights(scaled, weights);
             let logprob = logprob(scaled[token], &normalizer);
             let candidates = candidates.clone();
             return SampledToken { token: token as u32, logprob, entropy, candidates };
@@ -168,12 +173,12 @@ mod tests {
     use super::*;
 
     fn frequencies(sampling: &Sampling, logits: &[f32]) -> Vec<f64> {
-        let mut scratch = Scratch::default();
+        let mut scratch = SamplingScratch::default();
         let mut counts = vec![0.0; logits.len()];
         let draws = 4000;
         for i in 0..draws {
             let u = (i as f32 + 0.5) / draws as f32;
-            counts[choose(logits, sampling, u, &mut scratch).token as usize] +=
+            counts[sample_token(logits, sampling, u, &mut scratch).token as usize] +=
                 1.0 / f64::from(draws);
         }
         counts
@@ -217,7 +222,8 @@ mod tests {
     fn logits_that_are_no_numbers_give_a_token() {
         for (temperature, top_k) in [(0.0, 0), (1.0, 0), (1.0, 2)] {
             let sampling = Sampling { temperature, top_k, ..Sampling::default() };
-            let chosen = choose(&[f32::NAN; 5], &sampling, 0.5, &mut Scratch::default());
+            let chosen =
+                sample_token(&[f32::NAN; 5], &sampling, 0.5, &mut SamplingScratch::default());
             assert!(chosen.token < 5, "{chosen:?}");
         }
     }
@@ -229,7 +235,7 @@ mod tests {
         order.sort_by(|a, b| logits[*b as usize].total_cmp(&logits[*a as usize]));
         for (top_k, candidates) in [(0, &order[..0]), (5, &order[..5]), (2000, &order[..0])] {
             let sampling = Sampling { temperature: 0.7, top_k, ..Sampling::default() };
-            let chosen = choose(&logits, &sampling, 0.3, &mut Scratch::default());
+            let chosen = sample_token(&logits, &sampling, 0.3, &mut SamplingScratch::default());
             assert_eq!(chosen.candidates, candidates);
             let drawn = if candidates.is_empty() { &order } else { candidates };
             let scaled = |i: &u32| f64::from(logits[*i as usize]) / 0.7;
@@ -247,7 +253,7 @@ mod tests {
         let mut logits = vec![-200.0f32; 700];
         (logits[3], logits[600]) = (-60.0, 5.0);
         let draw = |logits: &[f32]| {
-            choose(logits, &Sampling::default(), 0.0, &mut Scratch::default()).token
+            sample_token(logits, &Sampling::default(), 0.0, &mut SamplingScratch::default()).token
         };
         assert_eq!(draw(&logits), 3);
         logits[3] = -70.0;

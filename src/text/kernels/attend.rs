@@ -3,7 +3,7 @@
 // Compile-time conditions are apart from run-time ones.
 #![allow(clippy::collapsible_if)]
 
-use super::heads::Heads;
+use super::heads::KernelHeadShape;
 use super::progress::Progress;
 use super::{LOADS_AT_ONCE, UNITS};
 use crate::device::buffers::Buffer;
@@ -16,11 +16,11 @@ use burn::cubecl::prelude::*;
 /// Cached keys and values of completions and of their prompts.
 #[derive(CubeType, CubeLaunch)]
 pub(crate) struct CachedKeysValues<C: Float, V: Size> {
-    /// `[rows, max_tokens, key_size]` each.
+    /// `[rows, max_tokens, kv_size]` each.
     pub keys: Buffer<Vector<C, V>>,
     /// Values, of the shape of the keys.
     pub values: Buffer<Vector<C, V>>,
-    /// `[groups, longest_prompt, key_size]` each.
+    /// `[num_prompts, longest_prompt, kv_size]` each.
     pub prompt_keys: Buffer<Vector<C, V>>,
     /// Values of the prompts, of the shape of their keys.
     pub prompt_values: Buffer<Vector<C, V>>,
@@ -42,8 +42,8 @@ struct ValueLayout {
 }
 
 impl ValueLayout {
-    fn new(heads: Heads, vector_size: usize) -> Self {
-        let vectors = heads.dim / vector_size;
+    fn new(heads: KernelHeadShape, vector_size: usize) -> Self {
+        let vectors = heads.head_dim / vector_size;
         let columns = vectors.min(UNITS);
         Self { vectors, columns, keys_at_once: UNITS / columns }
     }
@@ -76,12 +76,12 @@ pub(crate) fn attend_kernel<C: Float, V: Size>(
     rows: usize,
     window: usize,
     key_bound: usize,
-    #[comptime] heads: Heads,
+    #[comptime] heads: KernelHeadShape,
     #[comptime] vector_size: usize,
     #[define(C)] _element: ElemType,
     #[define(V)] _size: usize,
 ) {
-    let query_heads = comptime!(heads.queries);
+    let query_heads = comptime!(heads.num_query_heads);
     let layout = comptime!(ValueLayout::new(heads, vector_size));
     let (vectors, columns, parts) =
         comptime!((layout.vectors, layout.columns, layout.vectors_per_unit()));
@@ -89,14 +89,14 @@ pub(crate) fn attend_kernel<C: Float, V: Size>(
     if cube < rows * query_heads {
         let unit = UNIT_POS as usize;
         let (row, head) = (cube / query_heads, cube % query_heads);
-        let group = row / progress.completions_per_prompt;
-        let key_stride = comptime!(heads.keys * layout.vectors);
-        let head_offset = head / comptime!(heads.queries / heads.keys) * vectors;
+        let prompt = row / progress.completions_per_prompt;
+        let key_stride = comptime!(heads.num_kv_heads * layout.vectors);
+        let head_offset = head / comptime!(heads.heads_per_kv_head()) * vectors;
         let completion_start = row * cached.max_tokens * key_stride + head_offset;
-        let prompt_start = group * cached.longest_prompt * key_stride + head_offset;
+        let prompt_start = prompt * cached.longest_prompt * key_stride + head_offset;
         let (prompt_length, longest_prompt) = (progress.prompt_length(row), cached.longest_prompt);
-        let passing = progress.passing_index();
-        let position = prompt_length + passing;
+        let input_index = progress.input_index();
+        let position = prompt_length + input_index;
 
         let mut query = Shared::<[Vector<f32, V>]>::new_slice(vectors);
         for i in range_stepped(unit, vectors, UNITS) {
@@ -113,7 +113,7 @@ pub(crate) fn attend_kernel<C: Float, V: Size>(
         }
         let mut peak = f32::new(MASKED_LOGIT);
         let mut sum = 0.0f32;
-        let end = longest_prompt + passing + 1;
+        let end = longest_prompt + input_index + 1;
         // The bound is an argument, so that control flow at the barriers is uniform.
         for start in range_stepped(0, key_bound, UNITS) {
             let i = start + unit;

@@ -1,6 +1,6 @@
 //! Tiles of queries and of keys in workgroup memory, for attention over whole texts.
 
-use super::heads::Heads;
+use super::heads::KernelHeadShape;
 use super::text_heads::{
     COMPLETIONS_START, OWN_END, OWN_START, PROMPT_END, PROMPT_START, Segments,
 };
@@ -131,7 +131,7 @@ pub(super) struct RowBlock {
     pub prompt_rows: usize,
     /// Index of the head of keys.
     pub head: usize,
-    /// Rows from the first on that queries are taken from; then they are taken from those that follow the segment.
+    /// Number of the segment's own rows from `first` on; later queries belong to the completions that follow.
     pub own_rows: usize,
     /// First row that follows the segment.
     pub completions_start: usize,
@@ -156,8 +156,8 @@ impl RowBlock {
     }
 
     /// The row of query `query` of the block, whose heads that share a head of keys come row by row.
-    pub fn row(&self, query: usize, #[comptime] heads: Heads) -> usize {
-        let offset = query / comptime!(heads.queries / heads.keys);
+    pub fn row(&self, query: usize, #[comptime] heads: KernelHeadShape) -> usize {
+        let offset = query / comptime!(heads.heads_per_kv_head());
         let mut row = self.first + offset;
         if offset >= self.own_rows {
             row = self.completions_start + offset - self.own_rows;
@@ -180,14 +180,16 @@ impl RowBlock {
     }
 
     /// The index of query `query` of the block among those of all rows.
-    pub fn query_index(&self, query: usize, #[comptime] heads: Heads) -> usize {
-        let heads_per_key = comptime!(heads.queries / heads.keys);
-        self.row(query, heads) * heads.queries + self.head * heads_per_key + query % heads_per_key
+    pub fn query_index(&self, query: usize, #[comptime] heads: KernelHeadShape) -> usize {
+        let heads_per_kv_head = comptime!(heads.heads_per_kv_head());
+        self.row(query, heads) * heads.num_query_heads
+            + self.head * heads_per_kv_head
+            + query % heads_per_kv_head
     }
 
     /// Number of queries of the block.
-    pub fn num_queries(&self, #[comptime] heads: Heads) -> usize {
-        (self.end - self.first) * comptime!(heads.queries / heads.keys)
+    pub fn num_queries(&self, #[comptime] heads: KernelHeadShape) -> usize {
+        (self.end - self.first) * comptime!(heads.heads_per_kv_head())
     }
 
     /// Index of the first key that the block attends to.
@@ -209,7 +211,7 @@ pub(super) fn load_queries(
     rows: &RowBlock,
     start: usize,
     end: usize,
-    #[comptime] heads: Heads,
+    #[comptime] heads: KernelHeadShape,
     #[comptime] tiles: Tiles,
 ) {
     let count = comptime!(tiles.queries * tiles.dim);
@@ -238,7 +240,7 @@ pub(super) fn load_keys<C: Float>(
     rows: &RowBlock,
     start: usize,
     end: usize,
-    #[comptime] heads: Heads,
+    #[comptime] heads: KernelHeadShape,
     #[comptime] tiles: Tiles,
 ) {
     let count = comptime!(tiles.keys * tiles.dim);
@@ -251,8 +253,7 @@ pub(super) fn load_keys<C: Float>(
             let key = start + e / tiles.dim;
             let mut value = 0.0f32;
             if e < count && key < end {
-                let offset =
-                    rows.key_row(key) * comptime!(heads.key_size()) + rows.head * tiles.dim;
+                let offset = rows.key_row(key) * comptime!(heads.kv_size()) + rows.head * tiles.dim;
                 value = f32::cast_from(source[offset + e % tiles.dim]);
             }
             values[n] = value;
@@ -286,7 +287,7 @@ pub(super) fn store_queries<N: Float>(
     sums: &Array<f32>,
     to: &mut [N],
     rows: &RowBlock,
-    #[comptime] heads: Heads,
+    #[comptime] heads: KernelHeadShape,
     #[comptime] tiles: Tiles,
 ) {
     let count = rows.num_queries(heads);

@@ -9,11 +9,14 @@ use crate::math::softmax::{MIN_THRESHOLD, compute_normalizer, logprob, unnormali
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
+/// Numbers of a choice: the token as a float, its log-probability, and the entropy, nats.
+pub(crate) const VALUES_PER_CHOICE: usize = 3;
+
 /// The choices of the last steps, which the host reads back together.
 #[derive(CubeType, CubeLaunch)]
 pub(crate) struct Choices {
-    /// Tokens as floats, log-probabilities and entropies in nats of each step, `[3, rows]`, then masks of the tokens
-    /// that could be drawn, `[rows, masks]`.
+    /// The choices of each step, `[VALUES_PER_CHOICE, rows]`, then masks of the tokens that could be drawn,
+    /// `[rows, masks]`.
     pub values: Buffer<f32>,
     /// Capacity in steps; the choice of step `n` is at `n` modulo this.
     pub capacity: usize,
@@ -40,7 +43,8 @@ impl Choices {
 
     /// Writes a mask of a step.
     pub fn write_mask(&mut self, step: usize, rows: usize, index: usize, mask: u32) {
-        self.values[step % self.capacity * self.values_per_step + 3 * rows + index] = mask as f32;
+        let first = step % self.capacity * self.values_per_step + VALUES_PER_CHOICE * rows;
+        self.values[first + index] = mask as f32;
     }
 }
 

@@ -44,16 +44,16 @@ pub(crate) fn add_norm(
     let row = RowLayout::new(stream.meta.num_elements() / rows);
     let form = AddNormForm {
         row,
-        adds: output.is_some(),
-        norms_output: output_norm.is_some(),
-        norms_sum: norm.is_some(),
+        has_addend: output.is_some(),
+        has_output_norm: output_norm.is_some(),
+        has_sum_norm: norm.is_some(),
     };
-    if !form.adds && !form.norms_sum {
+    if !form.has_addend && !form.has_sum_norm {
         return (stream.clone(), stream);
     }
     let new = |dtype: DType| uninit(&stream, &stream.meta.shape().to_vec(), dtype);
-    let sum = if form.adds { new(DType::F32) } else { stream.clone() };
-    let normed = if form.norms_sum { new(normed_type) } else { sum.clone() };
+    let sum = if form.has_addend { new(DType::F32) } else { stream.clone() };
+    let normed = if form.has_sum_norm { new(normed_type) } else { sum.clone() };
     let unused = uninit(&stream, &[1], DType::F32);
     let output = output.map_or_else(|| stream.clone(), |(output, _)| output);
     // SAFETY: accesses stay below `rows` times `size`; all units of a cube reach its barriers. What the form leaves out
@@ -67,8 +67,8 @@ pub(crate) fn add_norm(
             argument(&output),
             argument(norm.as_ref().unwrap_or(&stream)),
             argument(output_norm.as_ref().unwrap_or(&stream)),
-            argument(if form.adds { &sum } else { &unused }),
-            argument(if form.norms_sum { &normed } else { &unused }),
+            argument(if form.has_addend { &sum } else { &unused }),
+            argument(if form.has_sum_norm { &normed } else { &unused }),
             rows,
             shape.rms_norm_eps,
             shape.norm_offset,

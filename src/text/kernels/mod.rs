@@ -4,9 +4,9 @@
 pub(crate) mod attend;
 pub(crate) mod attention_tiles;
 pub(crate) mod choose;
+pub(crate) mod filter;
 pub(crate) mod heads;
 pub(crate) mod launch;
-pub(crate) mod narrow;
 pub(crate) mod progress;
 pub(crate) mod rows;
 pub(crate) mod text_attention;

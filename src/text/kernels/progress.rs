@@ -7,12 +7,12 @@ use burn::cubecl::prelude::*;
 /// Progress of a batch of completions. It is on the device, so that recorded launches of a step can be replayed
 /// unchanged.
 ///
-/// No kernel writes a count that it reads, since its cubes run in any order: a choice counts from the token that passed
-/// through the layers before it, and a step continues with the token that was chosen.
+/// Cubes run in any order, so no kernel reads a count that it writes: the choosing kernel reads the input index and
+/// writes the chosen one, the rotation kernel the reverse.
 #[derive(CubeType, CubeLaunch)]
 pub(crate) struct Progress {
     /// Index of the last token chosen; index of the token that passes through the layers, -1 before the first; then the
-    /// number of tokens of each prompt: `[2 + groups]`.
+    /// number of tokens of each prompt: `[2 + num_prompts]`.
     pub counts: Buffer<i32>,
     /// Completions of a prompt.
     pub completions_per_prompt: usize,
@@ -21,7 +21,7 @@ pub(crate) struct Progress {
 /// Number of indices in [`Progress::counts`], before the lengths of the prompts.
 const NUM_INDICES: usize = 2;
 const CHOSEN: usize = 0;
-const PASSING: usize = 1;
+const INPUT: usize = 1;
 
 #[cube]
 impl Progress {
@@ -31,8 +31,8 @@ impl Progress {
     }
 
     /// Index of the token that passes through the layers: the number of tokens of each completion before it.
-    pub fn passing_index(&self) -> usize {
-        self.counts[PASSING] as usize
+    pub fn input_index(&self) -> usize {
+        self.counts[INPUT] as usize
     }
 
     /// Index of the last token chosen.
@@ -41,13 +41,13 @@ impl Progress {
     }
 
     /// Sets the index of the token that passes through the layers.
-    pub fn set_passing_index(&mut self, index: usize) {
-        self.counts[PASSING] = index as i32;
+    pub fn set_input_index(&mut self, index: usize) {
+        self.counts[INPUT] = index as i32;
     }
 
     /// Index of the token to choose.
     pub fn next_index(&self) -> usize {
-        (self.counts[PASSING] + 1) as usize
+        (self.counts[INPUT] + 1) as usize
     }
 
     /// Sets the index of the last token chosen.

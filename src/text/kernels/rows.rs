@@ -113,9 +113,9 @@ pub(super) fn write<N: Float>(
     }
 }
 
-/// Computes the root by which a norm divides a row.
+/// Computes the RMS by which a norm divides a row.
 #[cube]
-fn compute_root(elements: &Array<f32>, eps: f32, #[comptime] row: RowLayout) -> f32 {
+fn compute_rms(elements: &Array<f32>, eps: f32, #[comptime] row: RowLayout) -> f32 {
     let mut square = 0.0f32;
     #[unroll]
     for part in 0..comptime!(row.num_parts()) {
@@ -128,12 +128,12 @@ fn compute_root(elements: &Array<f32>, eps: f32, #[comptime] row: RowLayout) -> 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct AddNormForm {
     pub row: RowLayout,
-    /// Whether a block's output is added.
-    pub adds: bool,
+    /// Whether the output of a block is added.
+    pub has_addend: bool,
     /// Whether that output is normed first.
-    pub norms_output: bool,
+    pub has_output_norm: bool,
     /// Whether the sum is normed.
-    pub norms_sum: bool,
+    pub has_sum_norm: bool,
 }
 
 /// Adds a block's output to the residual stream and norms the sum; one cube per row. The normed sum is of the type of
@@ -160,14 +160,14 @@ pub(crate) fn add_norm_kernel<N: Float>(
         let row = comptime!(form.row);
         let first = CUBE_POS * comptime!(row.size);
         let mut elements = read(stream, first, row);
-        if comptime!(form.adds) {
+        if comptime!(form.has_addend) {
             let added = read(output, first, row);
-            if comptime!(form.norms_output) {
-                let scales = read(output_weights, 0usize, row);
-                let root = compute_root(&added, eps, row);
+            if comptime!(form.has_output_norm) {
+                let weights = read(output_weights, 0usize, row);
+                let rms = compute_rms(&added, eps, row);
                 #[unroll]
                 for part in 0..comptime!(row.num_parts()) {
-                    elements[part] += added[part] / root * (scales[part] + offset);
+                    elements[part] += added[part] / rms * (weights[part] + offset);
                 }
             } else {
                 #[unroll]
@@ -177,12 +177,12 @@ pub(crate) fn add_norm_kernel<N: Float>(
             }
             write(sum, first, &elements, row);
         }
-        if comptime!(form.norms_sum) {
-            let scales = read(weights, 0usize, row);
-            let root = compute_root(&elements, eps, row);
+        if comptime!(form.has_sum_norm) {
+            let weights = read(weights, 0usize, row);
+            let rms = compute_rms(&elements, eps, row);
             #[unroll]
             for part in 0..comptime!(row.num_parts()) {
-                elements[part] = elements[part] / root * (scales[part] + offset);
+                elements[part] = elements[part] / rms * (weights[part] + offset);
             }
             write(normed, first, &elements, row);
         }
@@ -254,16 +254,16 @@ pub(crate) const ROWS_PER_CUBE: usize = 4;
 pub(crate) struct NormBackwardForm {
     pub row: RowLayout,
     /// Whether the gradient of the input is added to what is there.
-    pub adds: bool,
-    /// Whether the weights are learnt.
-    pub learns: bool,
+    pub is_accumulated: bool,
+    /// Whether the gradient of the weights is computed.
+    pub has_weight_gradient: bool,
 }
 
 /// Computes the gradient of a norm's input, and partial sums of that of its weights, one cube per [`ROWS_PER_CUBE`]
 /// rows.
 ///
 /// Buffers: the input, the weights, `[size]`, the gradients of the result and of the input, `[rows, size]`; the partial
-/// sums, `[cubes, size]`, which are not written unless weights are learnt. Workgroup memory: 2 floats per unit.
+/// sums, `[cubes, size]`, which are not written without a gradient of the weights. Workgroup memory: 2 floats per unit.
 #[cube(launch_unchecked)]
 pub(crate) fn norm_backward_kernel(
     input: &[f32],
@@ -285,7 +285,7 @@ pub(crate) fn norm_backward_kernel(
         if end > rows {
             end = rows;
         }
-        let scales = read(weights, 0usize, row);
+        let weights = read(weights, 0usize, row);
         let mut sums = Array::<f32>::new(num_parts);
         #[unroll]
         for part in 0..num_parts {
@@ -300,10 +300,10 @@ pub(crate) fn norm_backward_kernel(
             #[unroll]
             for part in 0..num_parts {
                 square += elements[part] * elements[part];
-                dot += d_outputs[part] * (scales[part] + offset) * elements[part];
+                dot += d_outputs[part] * (weights[part] + offset) * elements[part];
             }
             let mut d_elements = Array::<f32>::new(num_parts);
-            if comptime!(form.adds) {
+            if comptime!(form.is_accumulated) {
                 #[unroll]
                 for part in 0..num_parts {
                     let i = UNIT_POS as usize + comptime!(part * row.units);
@@ -316,21 +316,21 @@ pub(crate) fn norm_backward_kernel(
             let dot = cube_sum(dot, units);
             // All units have read these sums before those of the next row are written.
             sync_cube();
-            let root = (square / count + eps).sqrt();
-            let norm_grad = dot / (count * root * root * root);
+            let rms = (square / count + eps).sqrt();
+            let norm_grad = dot / (count * rms * rms * rms);
             #[unroll]
             for part in 0..num_parts {
                 let (x, d) = (elements[part], d_outputs[part]);
-                let mut gradient = d * (scales[part] + offset) / root - x * norm_grad;
-                if comptime!(form.adds) {
+                let mut gradient = d * (weights[part] + offset) / rms - x * norm_grad;
+                if comptime!(form.is_accumulated) {
                     gradient += d_elements[part];
                 }
                 d_elements[part] = gradient;
-                sums[part] += d * x / root;
+                sums[part] += d * x / rms;
             }
             write(d_input, first, &d_elements, row);
         }
-        if comptime!(form.learns) {
+        if comptime!(form.has_weight_gradient) {
             write(partials, CUBE_POS * comptime!(row.size), &sums, row);
         }
     }

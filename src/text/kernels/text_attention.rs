@@ -8,7 +8,7 @@ use super::attention_tiles::{
     RowBlock, Tiles, WIDTH, accumulate, clear, load_keys, load_queries, multiply, pad,
     store_queries,
 };
-use super::heads::Heads;
+use super::heads::KernelHeadShape;
 use super::text_heads::Segments;
 use crate::math::softmax::MASKED_LOGIT;
 use crate::math::{exp, ln};
@@ -18,7 +18,7 @@ use burn::cubecl::prelude::*;
 
 /// Attention of the heads that share a head of keys, for a block of rows; one cube per block and head of keys.
 ///
-/// Buffers: queries `[rows, query_size]`, scaled; keys and values `[rows, key_size]`; those of [`Segments`], with the
+/// Buffers: queries `[rows, query_size]`, scaled; keys and values `[rows, kv_size]`; those of [`Segments`], with the
 /// blocks from `first_entry` on; `[rows, query_size]`; for each row and head the log-sum-exp of its scores, and delta,
 /// which [`delta_kernel`](super::text_gradients::delta_kernel) writes, `[rows, heads, 2]`. Workgroup memory: a tile of
 /// queries, one of keys, their products, and three floats per query.
@@ -29,24 +29,24 @@ pub(crate) fn text_attend_kernel<C: Float>(
     values: &[C],
     segments: &Segments,
     attended: &mut [C],
-    lse_and_delta: &mut [f32],
+    log_sum_exp_and_delta: &mut [f32],
     first_entry: usize,
     blocks: usize,
     window: usize,
-    #[comptime] heads: Heads,
+    #[comptime] heads: KernelHeadShape,
     #[comptime] tiles: Tiles,
     #[define(C)] _element: ElemType,
 ) {
-    let block = CUBE_POS / comptime!(heads.keys);
+    let block = CUBE_POS / comptime!(heads.num_kv_heads);
     if block < blocks {
         let unit = UNIT_POS as usize;
         let (stride, row_size) = comptime!((tiles.stride(), tiles.row_size()));
         let (groups, part) = comptime!((tiles.groups(), tiles.part_shape()));
-        let heads_per_key = comptime!(heads.queries / heads.keys);
+        let heads_per_kv_head = comptime!(heads.heads_per_kv_head());
         let rows = RowBlock::from_table(
             segments,
             first_entry + 2 * block,
-            CUBE_POS % comptime!(heads.keys),
+            CUBE_POS % comptime!(heads.num_kv_heads),
         );
         let count = rows.num_queries(heads);
 
@@ -81,7 +81,7 @@ pub(crate) fn text_attend_kernel<C: Float>(
             #[unroll]
             for i in 0..comptime!(part.queries) {
                 let query = unit / comptime!(groups.keys) + comptime!(i * groups.queries);
-                let position = rows.position(rows.first + query / heads_per_key);
+                let position = rows.position(rows.first + query / heads_per_kv_head);
                 #[unroll]
                 for j in 0..comptime!(part.keys) {
                     let key = unit % comptime!(groups.keys) + comptime!(j * groups.keys);
@@ -176,7 +176,8 @@ pub(crate) fn text_attend_kernel<C: Float>(
         }
         store_queries(&sums, attended, &rows, heads, tiles);
         for query in range_stepped(unit, count, UNITS) {
-            lse_and_delta[2 * rows.query_index(query, heads)] = peaks[query] + ln(totals[query]);
+            log_sum_exp_and_delta[2 * rows.query_index(query, heads)] =
+                peaks[query] + ln(totals[query]);
         }
     }
 }

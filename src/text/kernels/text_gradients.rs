@@ -6,7 +6,7 @@ use super::attention_tiles::{
     RowBlock, Tiles, WIDTH, accumulate, add_splits, clear, load_keys, load_queries, multiply, pad,
     store_queries,
 };
-use super::heads::Heads;
+use super::heads::KernelHeadShape;
 use super::text_heads::{COMPLETIONS_END, Segments};
 use crate::math::exp;
 use burn::cubecl;
@@ -20,7 +20,7 @@ use burn::cubecl::prelude::*;
 pub(crate) fn delta_kernel<C: Float, V: Size>(
     attended: &[Vector<C, V>],
     d_attended: &[Vector<f32, V>],
-    lse_and_delta: &mut [f32],
+    log_sum_exp_and_delta: &mut [f32],
     count: usize,
     #[comptime] vectors: usize,
     #[comptime] vector_size: usize,
@@ -39,13 +39,13 @@ pub(crate) fn delta_kernel<C: Float, V: Size>(
         for j in 1..vector_size {
             sum += sums.extract(j);
         }
-        lse_and_delta[2 * i + 1] = sum;
+        log_sum_exp_and_delta[2 * i + 1] = sum;
     }
 }
 
 /// Computes the gradient of queries; one cube per block of rows and head of keys.
 ///
-/// Buffers: queries and the gradient of the result, `[rows, query_size]`; keys and values `[rows, key_size]`;
+/// Buffers: queries and the gradient of the result, `[rows, query_size]`; keys and values `[rows, kv_size]`;
 /// log-sum-exp and delta of each row and head, `[rows, heads, 2]`; those of [`Segments`], with the blocks from
 /// `first_entry` on; the gradient of the queries, `[rows, query_size]`. Workgroup memory: two tiles of queries, two of
 /// keys, and a product of them.
@@ -55,26 +55,26 @@ pub(crate) fn query_gradient_kernel<C: Float>(
     d_attended: &[f32],
     keys: &[C],
     values: &[C],
-    lse_and_delta: &[f32],
+    log_sum_exp_and_delta: &[f32],
     segments: &Segments,
     d_queries: &mut [f32],
     first_entry: usize,
     blocks: usize,
     window: usize,
-    #[comptime] heads: Heads,
+    #[comptime] heads: KernelHeadShape,
     #[comptime] tiles: Tiles,
     #[define(C)] _element: ElemType,
 ) {
-    let block = CUBE_POS / comptime!(heads.keys);
+    let block = CUBE_POS / comptime!(heads.num_kv_heads);
     if block < blocks {
         let unit = UNIT_POS as usize;
         let (stride, row_size) = comptime!((tiles.stride(), tiles.row_size()));
         let (groups, part) = comptime!((tiles.groups(), tiles.part_shape()));
-        let heads_per_key = comptime!(heads.queries / heads.keys);
+        let heads_per_kv_head = comptime!(heads.heads_per_kv_head());
         let rows = RowBlock::from_table(
             segments,
             first_entry + 2 * block,
-            CUBE_POS % comptime!(heads.keys),
+            CUBE_POS % comptime!(heads.num_kv_heads),
         );
         let count = rows.num_queries(heads);
 
@@ -108,7 +108,7 @@ pub(crate) fn query_gradient_kernel<C: Float>(
             #[unroll]
             for i in 0..comptime!(part.queries) {
                 let query = unit / comptime!(groups.keys) + comptime!(i * groups.queries);
-                let position = rows.position(rows.first + query / heads_per_key);
+                let position = rows.position(rows.first + query / heads_per_kv_head);
                 let entry = 2 * rows.query_index(query, heads);
                 #[unroll]
                 for j in 0..comptime!(part.keys) {
@@ -116,10 +116,12 @@ pub(crate) fn query_gradient_kernel<C: Float>(
                     let key_index = start + key;
                     let mut d_score = 0.0f32;
                     if query < count && key_index <= position && key_index + window > position {
-                        let weight =
-                            exp(scores[comptime!(i * part.keys + j)] - lse_and_delta[entry]);
+                        let weight = exp(
+                            scores[comptime!(i * part.keys + j)] - log_sum_exp_and_delta[entry]
+                        );
                         d_score = weight
-                            * (d_weights[comptime!(i * part.keys + j)] - lse_and_delta[entry + 1]);
+                            * (d_weights[comptime!(i * part.keys + j)]
+                                - log_sum_exp_and_delta[entry + 1]);
                     }
                     if query < comptime!(tiles.queries) {
                         d_scores[query * row_size + key] = d_score;
@@ -149,7 +151,7 @@ pub(crate) const ROW_ENTRIES: usize = 3;
 /// segment: several cubes share these rows if they are many.
 ///
 /// Buffers: those of [`query_gradient_kernel`] except for the last, and with the blocks of [`KEY_BLOCK_ENTRIES`]
-/// entries; the parts, `[.., key_size]` each. Workgroup memory: two tiles of queries, two of keys, and two products of
+/// entries; the parts, `[.., kv_size]` each. Workgroup memory: two tiles of queries, two of keys, and two products of
 /// them.
 #[cube(launch_unchecked)]
 pub(crate) fn key_gradient_kernel<C: Float>(
@@ -157,32 +159,32 @@ pub(crate) fn key_gradient_kernel<C: Float>(
     d_attended: &[f32],
     keys: &[C],
     values: &[C],
-    lse_and_delta: &[f32],
+    log_sum_exp_and_delta: &[f32],
     segments: &Segments,
     key_parts: &mut [f32],
     value_parts: &mut [f32],
     first_entry: usize,
     blocks: usize,
     window: usize,
-    #[comptime] heads: Heads,
+    #[comptime] heads: KernelHeadShape,
     #[comptime] tiles: Tiles,
     #[define(C)] _element: ElemType,
 ) {
-    let block = CUBE_POS / comptime!(heads.keys);
+    let block = CUBE_POS / comptime!(heads.num_kv_heads);
     if block < blocks {
         let unit = UNIT_POS as usize;
         let (dim, stride, row_size) = comptime!((tiles.dim, tiles.stride(), tiles.row_size()));
         let (groups, part) = comptime!((tiles.groups(), tiles.part_shape()));
-        let heads_per_key = comptime!(heads.queries / heads.keys);
+        let heads_per_kv_head = comptime!(heads.heads_per_kv_head());
         let at = first_entry + block * KEY_BLOCK_ENTRIES;
-        let rows = RowBlock::from_table(segments, at, CUBE_POS % comptime!(heads.keys));
+        let rows = RowBlock::from_table(segments, at, CUBE_POS % comptime!(heads.num_kv_heads));
         let part_index = segments.table[at + 2] as usize;
         let parts = segments.table[at + 3] as usize;
         let result_row = segments.table[at + 4] as usize;
         let head_offset = rows.head * dim;
         // All rows and heads that attend to some of the keys.
         let completions = segments.bound(rows.first, COMPLETIONS_END) - rows.completions_start;
-        let end = (rows.own_rows + completions) * heads_per_key;
+        let end = (rows.own_rows + completions) * heads_per_kv_head;
 
         // The splits also sum their shares in these tiles.
         let size = comptime!((tiles.queries * stride).max(tiles.units * WIDTH));
@@ -225,7 +227,7 @@ pub(crate) fn key_gradient_kernel<C: Float>(
                 // Rows that follow the segment attend to all keys within the window.
                 let row = rows.row(query_index, heads);
                 let mut last = row;
-                if query_index / heads_per_key >= rows.own_rows {
+                if query_index / heads_per_kv_head >= rows.own_rows {
                     last = rows.end;
                 }
                 let entry = 2 * rows.query_index(query_index, heads);
@@ -244,9 +246,12 @@ pub(crate) fn key_gradient_kernel<C: Float>(
                         && key_row <= last
                         && rows.position(key_row) + window > position
                     {
-                        weight = exp(scores[comptime!(i * part.keys + j)] - lse_and_delta[entry]);
+                        weight = exp(
+                            scores[comptime!(i * part.keys + j)] - log_sum_exp_and_delta[entry]
+                        );
                         d_score = weight
-                            * (d_weights[comptime!(i * part.keys + j)] - lse_and_delta[entry + 1]);
+                            * (d_weights[comptime!(i * part.keys + j)]
+                                - log_sum_exp_and_delta[entry + 1]);
                     }
                     if query < comptime!(tiles.queries) {
                         weights[query * row_size + key] = weight;
@@ -278,9 +283,8 @@ pub(crate) fn key_gradient_kernel<C: Float>(
                 for i in 0..WIDTH {
                     let row = rows.first + first + i;
                     if row < rows.end {
-                        let to = (result_row + first + i) * comptime!(heads.key_size())
-                            + head_offset
-                            + d;
+                        let to =
+                            (result_row + first + i) * comptime!(heads.kv_size()) + head_offset + d;
                         #[unroll]
                         for c in 0..WIDTH {
                             if d + c < dim {

@@ -1,9 +1,11 @@
 //! Kernels of queries and keys of whole texts: rotations of rows, norms and rotation of heads, and their backward pass.
 
 use super::UNITS;
-use super::heads::{Heads, compute_roots, compute_rotation};
+use super::heads::{KernelHeadShape, compute_head_rms, compute_rotation};
 use super::rows::ROWS_PER_CUBE;
 use crate::device::buffers::Buffer;
+use crate::math::unrotate_pair;
+use crate::nn::arch::QkNorm;
 use burn::cubecl;
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
@@ -44,7 +46,8 @@ impl Segments {
 
 /// Computes cosine and sine of each pair of a head at the position of each row; one unit per row and pair.
 ///
-/// Buffers: those of [`Segments`]; the rotations of low and high parts, `[low + high, half, 2]`; `[rows, half, 2]`.
+/// Buffers: those of [`Segments`]; the rotations of low and high parts, `[low + high, num_pairs, 2]`; `[rows,
+/// num_pairs, 2]`.
 #[cube(launch_unchecked)]
 pub(crate) fn text_rotation_kernel(
     segments: &Segments,
@@ -52,13 +55,13 @@ pub(crate) fn text_rotation_kernel(
     rotations: &mut [f32],
     low: usize,
     high: usize,
-    #[comptime] half: usize,
+    #[comptime] num_pairs: usize,
 ) {
     let unit = ABSOLUTE_POS;
-    if unit < segments.rows * half {
-        let (row, pair) = (unit / half, unit % half);
+    if unit < segments.rows * num_pairs {
+        let (row, pair) = (unit / num_pairs, unit % num_pairs);
         let position = segments.position(row);
-        let (cosine, sine) = compute_rotation(table, position, pair, low, high, half);
+        let (cosine, sine) = compute_rotation(table, position, pair, low, high, num_pairs);
         rotations[2 * unit] = cosine;
         rotations[2 * unit + 1] = sine;
     }
@@ -66,18 +69,22 @@ pub(crate) fn text_rotation_kernel(
 
 /// Computes the index of the first weight of a head's norm; those of head 0 begin at `first`.
 #[cube]
-fn find_weights(head: usize, #[comptime] first: usize, #[comptime] heads: Heads) -> usize {
+fn find_weights(
+    head: usize,
+    #[comptime] first: usize,
+    #[comptime] heads: KernelHeadShape,
+) -> usize {
     let mut first_weight = comptime!(first).runtime();
-    if comptime!(heads.norms_all) {
-        first_weight += head * comptime!(heads.dim);
+    if comptime!(heads.qk_norm == QkNorm::AllHeads) {
+        first_weight += head * comptime!(heads.head_dim);
     }
     first_weight
 }
 
 /// Norms and rotates queries and keys, and multiplies queries by `scale`; one cube per row.
 ///
-/// Buffers: `[rows, query_size]`; `[rows, key_size]`; rotations `[rows, half, 2]`; weights of the norms of queries and
-/// keys; the results, of the shapes of the inputs. Workgroup memory: a float per head.
+/// Buffers: `[rows, query_size]`; `[rows, kv_size]`; rotations `[rows, num_pairs, 2]`; weights of the norms of queries
+/// and keys; the results, of the shapes of the inputs. Workgroup memory: a float per head.
 #[cube(launch_unchecked)]
 pub(crate) fn norm_rotate_kernel<C: Float>(
     queries: &[f32],
@@ -89,32 +96,42 @@ pub(crate) fn norm_rotate_kernel<C: Float>(
     rows: usize,
     scale: f32,
     eps: f32,
-    #[comptime] heads: Heads,
+    #[comptime] heads: KernelHeadShape,
     #[define(C)] _element: ElemType,
 ) {
     let row = CUBE_POS;
     if row < rows {
-        let (dim, half, query_heads) = comptime!((heads.dim, heads.half, heads.queries));
-        let all_heads = comptime!(heads.queries + heads.keys);
+        let (dim, num_pairs, query_heads) =
+            comptime!((heads.head_dim, heads.num_rotary_pairs, heads.num_query_heads));
+        let all_heads = comptime!(heads.num_query_heads + heads.num_kv_heads);
         let query_start = row * comptime!(heads.query_size());
-        let key_start = row * comptime!(heads.key_size());
-        let mut roots = Shared::<[f32]>::new_slice(all_heads);
+        let key_start = row * comptime!(heads.kv_size());
+        let mut head_rms = Shared::<[f32]>::new_slice(all_heads);
         if comptime!(heads.has_head_norms()) {
-            compute_roots(queries, query_start, keys, key_start, &mut roots, eps, heads, UNITS);
+            compute_head_rms(
+                queries,
+                query_start,
+                keys,
+                key_start,
+                &mut head_rms,
+                eps,
+                heads,
+                UNITS,
+            );
         }
-        let rotation = row * comptime!(2 * heads.half);
+        let rotation = row * comptime!(2 * heads.num_rotary_pairs);
         for item in range_stepped(UNIT_POS as usize, all_heads * dim, UNITS) {
             let (head, i) = (item / dim, item % dim);
             // The element that this one rotates with.
             let mut other = i;
             let mut cos = 1.0f32;
             let mut sin = 0.0f32;
-            if i < half {
-                other = i + half;
+            if i < num_pairs {
+                other = i + num_pairs;
                 cos = rotations[rotation + 2 * i];
                 sin = -rotations[rotation + 2 * i + 1];
-            } else if i < 2 * half {
-                other = i - half;
+            } else if i < 2 * num_pairs {
+                other = i - num_pairs;
                 cos = rotations[rotation + 2 * other];
                 sin = rotations[rotation + 2 * other + 1];
             }
@@ -124,8 +141,8 @@ pub(crate) fn norm_rotate_kernel<C: Float>(
                 let mut b = queries[at + other];
                 if comptime!(heads.has_head_norms()) {
                     let w = find_weights(head, 0usize, heads);
-                    a = a / roots[head] * weights[w + i];
-                    b = b / roots[head] * weights[w + other];
+                    a = a / head_rms[head] * weights[w + i];
+                    b = b / head_rms[head] * weights[w + other];
                 }
                 rotated_queries[at + i] = (a * cos + b * sin) * scale;
             } else {
@@ -135,13 +152,24 @@ pub(crate) fn norm_rotate_kernel<C: Float>(
                 if comptime!(heads.has_head_norms()) {
                     let w =
                         find_weights(head - query_heads, comptime!(heads.query_norm_size()), heads);
-                    a = a / roots[head] * weights[w + i];
-                    b = b / roots[head] * weights[w + other];
+                    a = a / head_rms[head] * weights[w + i];
+                    b = b / head_rms[head] * weights[w + other];
                 }
                 rotated_keys[at + i] = C::cast_from(a * cos + b * sin);
             }
         }
     }
+}
+
+/// The places of a head in the buffers of a pass.
+#[derive(CubeType, Clone, Copy)]
+struct HeadPlace {
+    /// Its first element.
+    at: usize,
+    /// The rotation of its first pair.
+    rotation: usize,
+    /// The first weight of its norm.
+    first_weight: usize,
 }
 
 /// Computes the gradient of element `i` of a head before its rotation, from that of the rotated head at `at`.
@@ -152,14 +180,14 @@ fn unrotate(
     i: usize,
     rotations: &[f32],
     rotation: usize,
-    #[comptime] half: usize,
+    #[comptime] num_pairs: usize,
 ) -> f32 {
     let mut result = d[at + i];
-    if i < half {
+    if i < num_pairs {
         let (cos, sin) = (rotations[rotation + 2 * i], rotations[rotation + 2 * i + 1]);
-        result = d[at + i] * cos + d[at + half + i] * sin;
-    } else if i < 2 * half {
-        let pair = i - half;
+        result = d[at + i] * cos + d[at + num_pairs + i] * sin;
+    } else if i < 2 * num_pairs {
+        let pair = i - num_pairs;
         let (cos, sin) = (rotations[rotation + 2 * pair], rotations[rotation + 2 * pair + 1]);
         result = d[at + i] * cos - d[at + pair] * sin;
     }
@@ -169,8 +197,8 @@ fn unrotate(
 /// Computes the gradients of queries and keys from those of the rotated ones, for layers without norms of heads; one
 /// unit per pair, or element that does not rotate.
 ///
-/// Buffers: rotations `[rows, half, 2]`; the gradients of rotated queries and keys, and of those before, `[rows,
-/// query_size]` and `[rows, key_size]` each.
+/// Buffers: rotations `[rows, num_pairs, 2]`; the gradients of rotated queries and keys, and of those before, `[rows,
+/// query_size]` and `[rows, kv_size]` each.
 #[cube(launch_unchecked)]
 pub(crate) fn unrotate_kernel<N: Float>(
     rotations: &[f32],
@@ -180,22 +208,35 @@ pub(crate) fn unrotate_kernel<N: Float>(
     d_keys: &mut [N],
     rows: usize,
     scale: f32,
-    #[comptime] heads: Heads,
+    #[comptime] heads: KernelHeadShape,
     #[define(N)] _element: ElemType,
 ) {
-    let (dim, half, query_heads) = comptime!((heads.dim, heads.half, heads.queries));
-    let (all_heads, items) = comptime!((heads.queries + heads.keys, heads.dim - heads.half));
+    let (dim, num_pairs, query_heads) =
+        comptime!((heads.head_dim, heads.num_rotary_pairs, heads.num_query_heads));
+    let (all_heads, items) = comptime!((
+        heads.num_query_heads + heads.num_kv_heads,
+        heads.head_dim - heads.num_rotary_pairs
+    ));
     let item = ABSOLUTE_POS;
     if item < rows * comptime!(all_heads * items) {
         let (row, head) = (item / comptime!(all_heads * items), item / items % all_heads);
         let i = item % items;
-        let rotation = row * comptime!(2 * heads.half);
+        let rotation = row * comptime!(2 * heads.num_rotary_pairs);
         if head < query_heads {
             let at = row * comptime!(heads.query_size()) + head * dim;
-            unrotate_item(d_rotated_queries, d_queries, at, i, rotations, rotation, scale, half);
+            unrotate_item(
+                d_rotated_queries,
+                d_queries,
+                at,
+                i,
+                rotations,
+                rotation,
+                scale,
+                num_pairs,
+            );
         } else {
-            let at = row * comptime!(heads.key_size()) + (head - query_heads) * dim;
-            unrotate_item(d_rotated_keys, d_keys, at, i, rotations, rotation, 1.0f32, half);
+            let at = row * comptime!(heads.kv_size()) + (head - query_heads) * dim;
+            unrotate_item(d_rotated_keys, d_keys, at, i, rotations, rotation, 1.0f32, num_pairs);
         }
     }
 }
@@ -211,15 +252,16 @@ fn unrotate_item<N: Float>(
     rotations: &[f32],
     rotation: usize,
     factor: f32,
-    #[comptime] half: usize,
+    #[comptime] num_pairs: usize,
 ) {
-    if i < half {
+    if i < num_pairs {
         let (cos, sin) = (rotations[rotation + 2 * i], rotations[rotation + 2 * i + 1]);
-        let (a, b) = (d_rotated[at + i], d_rotated[at + half + i]);
-        d[at + i] = N::cast_from((a * cos + b * sin) * factor);
-        d[at + half + i] = N::cast_from((b * cos - a * sin) * factor);
+        let (a, b) = (d_rotated[at + i], d_rotated[at + num_pairs + i]);
+        let (first, second) = unrotate_pair(a, b, cos, sin);
+        d[at + i] = N::cast_from(first * factor);
+        d[at + num_pairs + i] = N::cast_from(second * factor);
     } else {
-        d[at + half + i] = N::cast_from(d_rotated[at + half + i] * factor);
+        d[at + num_pairs + i] = N::cast_from(d_rotated[at + num_pairs + i] * factor);
     }
 }
 
@@ -229,20 +271,19 @@ fn unrotate_item<N: Float>(
 fn sum_head(
     x: &[f32],
     d: &[f32],
-    at: usize,
     rotations: &[f32],
-    rotation: usize,
     weights: &[f32],
-    first_weight: usize,
-    #[comptime] heads: Heads,
+    place: HeadPlace,
+    #[comptime] heads: KernelHeadShape,
 ) -> (f32, f32) {
     let mut square = 0.0f32;
     let mut dot = 0.0f32;
-    for i in 0..comptime!(heads.dim) {
-        let element = x[at + i];
-        let d_normed = unrotate(d, at, i, rotations, rotation, comptime!(heads.half));
+    for i in 0..comptime!(heads.head_dim) {
+        let element = x[place.at + i];
+        let d_normed =
+            unrotate(d, place.at, i, rotations, place.rotation, comptime!(heads.num_rotary_pairs));
         square += element * element;
-        dot += d_normed * weights[first_weight + i] * element;
+        dot += d_normed * weights[place.first_weight + i] * element;
     }
     (square, dot)
 }
@@ -252,37 +293,36 @@ fn sum_head(
 fn backpropagate_head(
     x: &[f32],
     d: &mut [f32],
-    at: usize,
     rotations: &[f32],
-    rotation: usize,
     weights: &[f32],
-    first_weight: usize,
-    root: f32,
+    place: HeadPlace,
+    rms: f32,
     dot: f32,
     factor: f32,
-    #[comptime] heads: Heads,
+    #[comptime] heads: KernelHeadShape,
 ) {
-    let (dim, half) = comptime!((heads.dim, heads.half));
-    for i in 0..half {
+    let (dim, num_pairs) = comptime!((heads.head_dim, heads.num_rotary_pairs));
+    let (at, rotation, first_weight) = (place.at, place.rotation, place.first_weight);
+    for i in 0..num_pairs {
         let (cos, sin) = (rotations[rotation + 2 * i], rotations[rotation + 2 * i + 1]);
-        let (a, b) = (d[at + i], d[at + half + i]);
-        d[at + i] = (a * cos + b * sin) * factor;
-        d[at + half + i] = (b * cos - a * sin) * factor;
+        let (first, second) = unrotate_pair(d[at + i], d[at + num_pairs + i], cos, sin);
+        d[at + i] = first * factor;
+        d[at + num_pairs + i] = second * factor;
     }
-    for i in comptime!(2 * heads.half)..dim {
+    for i in comptime!(2 * heads.num_rotary_pairs)..dim {
         d[at + i] *= factor;
     }
     for i in 0..dim {
-        d[at + i] = d[at + i] * weights[first_weight + i] / root - x[at + i] * dot * factor;
+        d[at + i] = d[at + i] * weights[first_weight + i] / rms - x[at + i] * dot * factor;
     }
 }
 
 /// Turns the gradients of rotated and normed queries and keys into those of the products, in place, and computes
 /// partial sums of those of their norms' weights; one cube per [`ROWS_PER_CUBE`] rows.
 ///
-/// Buffers: queries and keys before their norms; rotations `[rows, half, 2]`; weights of the norms of queries and keys;
-/// the gradients, `[rows, query_size]` and `[rows, key_size]`; partial sums, `[cubes, weights]`. Workgroup memory: 2 x
-/// [`ROWS_PER_CUBE`] floats per head.
+/// Buffers: queries and keys before their norms; rotations `[rows, num_pairs, 2]`; weights of the norms of queries and
+/// keys; the gradients, `[rows, query_size]` and `[rows, kv_size]`; partial sums, `[cubes, weights]`. Workgroup memory:
+/// 2 x [`ROWS_PER_CUBE`] floats per head.
 #[cube(launch_unchecked)]
 pub(crate) fn norm_rotate_backward_kernel(
     queries: &[f32],
@@ -295,44 +335,49 @@ pub(crate) fn norm_rotate_backward_kernel(
     rows: usize,
     scale: f32,
     eps: f32,
-    #[comptime] heads: Heads,
+    #[comptime] heads: KernelHeadShape,
 ) {
     let begin = CUBE_POS * ROWS_PER_CUBE;
     if begin < rows {
         let unit = UNIT_POS as usize;
-        let (dim, half, query_heads) = comptime!((heads.dim, heads.half, heads.queries));
-        let all_heads = comptime!(heads.queries + heads.keys);
-        let (query_size, key_size) = comptime!((heads.query_size(), heads.key_size()));
+        let (dim, num_pairs, query_heads) =
+            comptime!((heads.head_dim, heads.num_rotary_pairs, heads.num_query_heads));
+        let all_heads = comptime!(heads.num_query_heads + heads.num_kv_heads);
+        let (query_size, kv_size) = comptime!((heads.query_size(), heads.kv_size()));
         let mut num_rows = rows - begin;
         if num_rows > ROWS_PER_CUBE {
             num_rows = ROWS_PER_CUBE.runtime();
         }
-        let mut roots =
-            Shared::<[f32]>::new_slice(comptime!(ROWS_PER_CUBE * (heads.queries + heads.keys)));
-        let mut dots =
-            Shared::<[f32]>::new_slice(comptime!(ROWS_PER_CUBE * (heads.queries + heads.keys)));
+        let mut head_rms = Shared::<[f32]>::new_slice(comptime!(
+            ROWS_PER_CUBE * (heads.num_query_heads + heads.num_kv_heads)
+        ));
+        let mut dots = Shared::<[f32]>::new_slice(comptime!(
+            ROWS_PER_CUBE * (heads.num_query_heads + heads.num_kv_heads)
+        ));
         for item in range_stepped(unit, num_rows * all_heads, UNITS) {
             let (row, head) = (begin + item / all_heads, item % all_heads);
-            let rotation = row * comptime!(2 * heads.half);
+            let rotation = row * comptime!(2 * heads.num_rotary_pairs);
             if head < query_heads {
-                let w = find_weights(head, 0usize, heads);
+                let first_weight = find_weights(head, 0usize, heads);
                 let at = row * query_size + head * dim;
+                let place = HeadPlace { at, rotation, first_weight };
                 let (square, dot) =
-                    sum_head(queries, &*d_queries, at, rotations, rotation, weights, w, heads);
-                roots[item] = square;
+                    sum_head(queries, &*d_queries, rotations, weights, place, heads);
+                head_rms[item] = square;
                 dots[item] = dot;
             } else {
-                let w = find_weights(head - query_heads, comptime!(heads.query_norm_size()), heads);
-                let at = row * key_size + (head - query_heads) * dim;
-                let (square, dot) =
-                    sum_head(keys, &*d_keys, at, rotations, rotation, weights, w, heads);
-                roots[item] = square;
+                let first_weight =
+                    find_weights(head - query_heads, comptime!(heads.query_norm_size()), heads);
+                let at = row * kv_size + (head - query_heads) * dim;
+                let place = HeadPlace { at, rotation, first_weight };
+                let (square, dot) = sum_head(keys, &*d_keys, rotations, weights, place, heads);
+                head_rms[item] = square;
                 dots[item] = dot;
             }
         }
         sync_cube();
         // A norm over all heads has the same sums for each of them.
-        if comptime!(heads.norms_all) {
+        if comptime!(heads.qk_norm == QkNorm::AllHeads) {
             for item in range_stepped(unit, 2 * num_rows, UNITS) {
                 // The norm of queries, then that of keys.
                 let (first_head, norm) = (item / 2 * all_heads, item % 2);
@@ -345,27 +390,27 @@ pub(crate) fn norm_rotate_backward_kernel(
                 let mut square = 0.0f32;
                 let mut dot = 0.0f32;
                 for at in from..to {
-                    square += roots[at];
+                    square += head_rms[at];
                     dot += dots[at];
                 }
                 for at in from..to {
-                    roots[at] = square;
+                    head_rms[at] = square;
                     dots[at] = dot;
                 }
             }
             sync_cube();
         }
         for item in range_stepped(unit, num_rows * all_heads, UNITS) {
-            let mut num_elements = comptime!(heads.dim as f32).runtime();
-            if comptime!(heads.norms_all) {
+            let mut num_elements = comptime!(heads.head_dim as f32).runtime();
+            if comptime!(heads.qk_norm == QkNorm::AllHeads) {
                 num_elements = comptime!(heads.query_size() as f32);
                 if item % all_heads >= query_heads {
-                    num_elements = comptime!(heads.key_size() as f32);
+                    num_elements = comptime!(heads.kv_size() as f32);
                 }
             }
-            let root = (roots[item] / num_elements + eps).sqrt();
-            roots[item] = root;
-            dots[item] /= num_elements * root * root * root;
+            let rms = (head_rms[item] / num_elements + eps).sqrt();
+            head_rms[item] = rms;
+            dots[item] /= num_elements * rms * rms * rms;
         }
         sync_cube();
         for i in range_stepped(unit, comptime!(heads.norm_size()), UNITS) {
@@ -376,32 +421,34 @@ pub(crate) fn norm_rotate_backward_kernel(
                 weight = i - comptime!(heads.query_norm_size());
             }
             for row in 0..num_rows {
-                let rotation = (begin + row) * comptime!(2 * heads.half);
+                let rotation = (begin + row) * comptime!(2 * heads.num_rotary_pairs);
                 if is_query {
                     let mut from = 0usize.runtime();
-                    let mut to = comptime!(heads.queries).runtime();
-                    if comptime!(heads.norms_all) {
+                    let mut to = comptime!(heads.num_query_heads).runtime();
+                    if comptime!(heads.qk_norm == QkNorm::AllHeads) {
                         from = weight / dim;
                         to = from + 1;
                     }
                     for head in from..to {
                         let at = (begin + row) * query_size + head * dim;
-                        let d = unrotate(&*d_queries, at, weight % dim, rotations, rotation, half);
-                        sum +=
-                            d * scale * queries[at + weight % dim] / roots[row * all_heads + head];
+                        let d =
+                            unrotate(&*d_queries, at, weight % dim, rotations, rotation, num_pairs);
+                        sum += d * scale * queries[at + weight % dim]
+                            / head_rms[row * all_heads + head];
                     }
                 } else {
                     let mut from = 0usize.runtime();
-                    let mut to = comptime!(heads.keys).runtime();
-                    if comptime!(heads.norms_all) {
+                    let mut to = comptime!(heads.num_kv_heads).runtime();
+                    if comptime!(heads.qk_norm == QkNorm::AllHeads) {
                         from = weight / dim;
                         to = from + 1;
                     }
                     for head in from..to {
-                        let at = (begin + row) * key_size + head * dim;
-                        let d = unrotate(&*d_keys, at, weight % dim, rotations, rotation, half);
+                        let at = (begin + row) * kv_size + head * dim;
+                        let d =
+                            unrotate(&*d_keys, at, weight % dim, rotations, rotation, num_pairs);
                         sum += d * keys[at + weight % dim]
-                            / roots[row * all_heads + query_heads + head];
+                            / head_rms[row * all_heads + query_heads + head];
                     }
                 }
             }
@@ -411,20 +458,22 @@ pub(crate) fn norm_rotate_backward_kernel(
         sync_cube();
         for item in range_stepped(unit, num_rows * all_heads, UNITS) {
             let (row, head) = (begin + item / all_heads, item % all_heads);
-            let rotation = row * comptime!(2 * heads.half);
-            let (root, dot) = (roots[item], dots[item]);
+            let rotation = row * comptime!(2 * heads.num_rotary_pairs);
+            let (rms, dot) = (head_rms[item], dots[item]);
             if head < query_heads {
-                let w = find_weights(head, 0usize, heads);
+                let first_weight = find_weights(head, 0usize, heads);
                 let at = row * query_size + head * dim;
+                let place = HeadPlace { at, rotation, first_weight };
                 backpropagate_head(
-                    queries, d_queries, at, rotations, rotation, weights, w, root, dot, scale,
-                    heads,
+                    queries, d_queries, rotations, weights, place, rms, dot, scale, heads,
                 );
             } else {
-                let w = find_weights(head - query_heads, comptime!(heads.query_norm_size()), heads);
-                let at = row * key_size + (head - query_heads) * dim;
+                let first_weight =
+                    find_weights(head - query_heads, comptime!(heads.query_norm_size()), heads);
+                let at = row * kv_size + (head - query_heads) * dim;
+                let place = HeadPlace { at, rotation, first_weight };
                 backpropagate_head(
-                    keys, d_keys, at, rotations, rotation, weights, w, root, dot, 1.0f32, heads,
+                    keys, d_keys, rotations, weights, place, rms, dot, 1.0f32, heads,
                 );
             }
         }

@@ -41,8 +41,10 @@ impl PackedPass<'_> {
         };
         let [d_queries, d_keys, d_values] = attention.backward();
         let d_scored = [d_queries, d_keys];
-        let [d_queries, d_keys] = match &activations.unnormed {
-            Some(unnormed) => self.head_norms_backward(layer, unnormed, d_scored, gradients),
+        let [d_queries, d_keys] = match &activations.unnormed_heads {
+            Some(unnormed_heads) => {
+                self.head_norms_backward(layer, unnormed_heads, d_scored, gradients)
+            }
             None => self.rotate_back(layer, d_scored),
         };
         let d_results = [&d_queries, &d_keys, &d_values];
@@ -53,9 +55,11 @@ impl PackedPass<'_> {
     /// Computes the gradients of queries and keys without norms before rotation from those of the rotated ones.
     fn rotate_back(&self, layer: usize, [d_queries, d_keys]: [CubeTensor; 2]) -> [CubeTensor; 2] {
         let (rows, heads) = (self.rows(), self.heads);
-        let count = rows * (heads.queries + heads.keys) * (heads.dim - heads.half);
+        let count = rows
+            * (heads.num_query_heads + heads.num_kv_heads)
+            * (heads.head_dim - heads.num_rotary_pairs);
         let new = |size: usize| self.allocate_rows(size, self.operand_type);
-        let unrotated = [new(heads.query_size()), new(heads.key_size())];
+        let unrotated = [new(heads.query_size()), new(heads.kv_size())];
         // SAFETY: accesses stay below the rows and the heads.
         unsafe {
             unrotate_kernel::launch_unchecked(
@@ -154,10 +158,11 @@ impl Attention<'_> {
 
     /// Computes delta, which the other kernels read.
     fn fill_delta(&self) {
-        let Activations { queries, attended, lse_and_delta, .. } = self.activations;
+        let Activations { queries, attended, log_sum_exp_and_delta, .. } = self.activations;
         let (heads, d_attended) = (self.pass.heads, &self.d_attended);
-        let count = self.pass.rows() * heads.queries;
-        let vector = vector_size(&[attended, d_attended], |size| heads.dim.is_multiple_of(size));
+        let count = self.pass.rows() * heads.num_query_heads;
+        let vector =
+            vector_size(&[attended, d_attended], |size| heads.head_dim.is_multiple_of(size));
         // SAFETY: accesses stay below the rows and the heads. Delta is read by later kernels alone.
         unsafe {
             delta_kernel::launch_unchecked(
@@ -166,9 +171,9 @@ impl Attention<'_> {
                 CubeDim::new_1d(UNITS as u32),
                 argument(attended),
                 argument(d_attended),
-                argument(lse_and_delta),
+                argument(log_sum_exp_and_delta),
                 count,
-                heads.dim / vector,
+                heads.head_dim / vector,
                 vector,
                 element_type_of(attended),
                 vector,
@@ -177,7 +182,7 @@ impl Attention<'_> {
     }
 
     fn compute_query_gradient(&self) -> CubeTensor {
-        let Activations { queries, keys, lse_and_delta, .. } = self.activations;
+        let Activations { queries, keys, log_sum_exp_and_delta, .. } = self.activations;
         let heads = self.pass.heads;
         let RowBlocks { tiles, start, count } = self.pass.blocks.query_gradient;
         let d_queries = self.pass.allocate_rows(heads.query_size(), DType::F32);
@@ -185,13 +190,13 @@ impl Attention<'_> {
         unsafe {
             query_gradient_kernel::launch_unchecked(
                 &queries.client,
-                grid(queries, count * heads.keys),
+                grid(queries, count * heads.num_kv_heads),
                 CubeDim::new_1d(UNITS as u32),
                 argument(queries),
                 argument(&self.d_attended),
                 argument(keys),
                 argument(self.values),
-                argument(lse_and_delta),
+                argument(log_sum_exp_and_delta),
                 self.pass.segments(),
                 argument(&d_queries),
                 start,
@@ -205,26 +210,26 @@ impl Attention<'_> {
         d_queries
     }
 
-    /// Computes the gradients of keys and values in parts, `[part_rows, key_size]` each: a cube visits some of the rows
+    /// Computes the gradients of keys and values in parts, `[part_rows, kv_size]` each: a cube visits some of the rows
     /// that see its keys.
     fn compute_key_and_value_parts(&self) -> [CubeTensor; 2] {
-        let Activations { queries, keys, lse_and_delta, .. } = self.activations;
+        let Activations { queries, keys, log_sum_exp_and_delta, .. } = self.activations;
         let heads = self.pass.heads;
         let blocks = &self.pass.blocks;
         let RowBlocks { tiles, start, count } = blocks.key_gradient;
-        let part = || uninit(queries, &[blocks.part_rows, heads.key_size()], DType::F32);
+        let part = || uninit(queries, &[blocks.part_rows, heads.kv_size()], DType::F32);
         let [key_parts, value_parts] = [part(), part()];
         // SAFETY: accesses stay below the rows and the heads; all units of a cube reach its barriers.
         unsafe {
             key_gradient_kernel::launch_unchecked(
                 &queries.client,
-                grid(queries, count * heads.keys),
+                grid(queries, count * heads.num_kv_heads),
                 CubeDim::new_1d(tiles.units as u32),
                 argument(queries),
                 argument(&self.d_attended),
                 argument(keys),
                 argument(self.values),
-                argument(lse_and_delta),
+                argument(log_sum_exp_and_delta),
                 self.pass.segments(),
                 argument(&key_parts),
                 argument(&value_parts),
@@ -241,7 +246,7 @@ impl Attention<'_> {
 
     /// Adds up the parts of the gradients of keys and values.
     fn add_parts(&self, [key_parts, value_parts]: [CubeTensor; 2]) -> [CubeTensor; 2] {
-        let (queries, size) = (&self.activations.queries, self.pass.heads.key_size());
+        let (queries, size) = (&self.activations.queries, self.pass.heads.kv_size());
         let count = self.pass.rows() * size;
         let d_keys = self.pass.allocate_rows(size, DType::F32);
         let d_values = self.pass.allocate_rows(size, self.pass.operand_type);

@@ -1,6 +1,6 @@
 //! The backward pass over packed texts.
 
-use super::forward::{Activations, LayerPass, PackedPass, as_rows, forward_bytes};
+use super::forward::{Activations, KeptLayer, PackedPass, as_rows, forward_bytes};
 use super::gradients::Gradients;
 use super::head::scatter_add;
 use super::layout::MAX_PARTS;
@@ -71,7 +71,7 @@ impl PackedPass<'_> {
         let mut d_stream = self.norm_backward(stream, norm, d_hidden, None, gradients);
         let names = shape.norm_placement.names();
         let layers = std::mem::take(&mut self.layers);
-        for (layer, LayerPass { stream, activations }) in layers.into_iter().enumerate().rev() {
+        for (layer, KeptLayer { stream, activations }) in layers.into_iter().enumerate().rev() {
             let norms = module.layers[layer].norms(shape.norm_placement);
             let before = norms.before_attention;
             let input = || add_norm(shape, stream.clone(), None, before, self.operand_type).0;
@@ -79,12 +79,19 @@ impl PackedPass<'_> {
                 activations.unwrap_or_else(|| self.run_layer(layer, input(), stream.clone()).0);
 
             let norm = norm_with_name(layer, norms.after_mlp, names.after_mlp);
-            let output = kept.output.as_ref();
+            let output = kept.mlp_output.as_ref();
             let d_output = self.norm_backward(output, norm, d_stream.clone(), None, gradients);
             let d_input = self.mlp_backward(layer, &kept, norms.before_mlp, d_output, gradients);
             let norm = norm_with_name(layer, norms.before_mlp, names.before_mlp);
-            let (middle, d_input) = (Some(&kept.middle), cube_tensor(d_input));
-            d_stream = self.norm_backward(middle, norm, d_input, Some(d_stream), gradients);
+            let (stream_after_attention, d_input) =
+                (Some(&kept.stream_after_attention), cube_tensor(d_input));
+            d_stream = self.norm_backward(
+                stream_after_attention,
+                norm,
+                d_input,
+                Some(d_stream),
+                gradients,
+            );
 
             let norm = norm_with_name(layer, norms.after_attention, names.after_attention);
             let output = kept.attention_output.as_ref();
@@ -115,11 +122,13 @@ impl PackedPass<'_> {
         };
         let (shape, rows) = (self.shape(), self.rows());
         let (size, cubes) = (shape.hidden_size, rows.div_ceil(ROWS_PER_CUBE));
-        let learns = gradients.has_weights();
+        let has_weight_gradient = gradients.has_weights();
         let row = RowLayout::new(size);
-        let form = NormBackwardForm { row, adds: residual.is_some(), learns };
+        let form =
+            NormBackwardForm { row, is_accumulated: residual.is_some(), has_weight_gradient };
         let d_input = residual.unwrap_or_else(|| self.allocate_rows(size, DType::F32));
-        let partials = uninit(input, &[if learns { cubes } else { 1 }, size], DType::F32);
+        let partials =
+            uninit(input, &[if has_weight_gradient { cubes } else { 1 }, size], DType::F32);
         // SAFETY: accesses stay below the rows, their size and the cubes; all units of a cube reach its barriers. No
         // later operation reads the former content of what is added to.
         unsafe {
@@ -138,7 +147,7 @@ impl PackedPass<'_> {
                 form,
             );
         }
-        if learns {
+        if has_weight_gradient {
             gradients.add([&name], |buffer| [sum_columns(&partials, buffer)]);
         }
         d_input
@@ -235,8 +244,10 @@ impl PackedPass<'_> {
         d_output: CubeTensor,
         gradients: &mut Gradients,
     ) -> Tensor<2> {
-        let (Activations { gate, middle, .. }, activation) = (activations, self.shape().activation);
-        let input = add_norm(self.shape(), middle.clone(), None, norm, self.operand_type).0;
+        let (Activations { gate, stream_after_attention, .. }, activation) =
+            (activations, self.shape().activation);
+        let input =
+            add_norm(self.shape(), stream_after_attention.clone(), None, norm, self.operand_type).0;
         let recompute_up = || self.apply(layer, Projection::Up, &input);
         let up = &activations.up.clone().unwrap_or_else(recompute_up);
         let inner = || as_rows(apply_gate(gate, up, activation, self.operand_type));

@@ -9,13 +9,14 @@ use crate::nn::arch::{DecoderShape, Projection};
 use crate::nn::tensors::rope::Rope;
 use crate::text::kernels::UNITS;
 use crate::text::kernels::attention_tiles::{TileCounts, Tiles};
-use crate::text::kernels::heads::Heads;
+use crate::text::kernels::heads::KernelHeadShape;
 use crate::text::kernels::launch::{add_norm, apply_gate, head_norm_weights};
 use crate::text::kernels::text_attention::text_attend_kernel;
 use crate::text::kernels::text_gradients::KEY_BLOCK_ENTRIES;
 use crate::text::kernels::text_heads::{SegmentsLaunch, norm_rotate_kernel, text_rotation_kernel};
 use crate::text::{
-    CompletionIndex, DeviceDecoder, PromptCaches, PromptWithCompletions, Retention, upload_integers,
+    CompletionIndex, DeviceDecoder, PromptKvCaches, PromptWithCompletions, Retention,
+    upload_integers,
 };
 use burn::backend::{Cube, DType};
 use burn::cubecl::prelude::CubeDim;
@@ -26,15 +27,15 @@ use burn_cubecl::tensor::CubeTensor;
 pub(crate) struct PackedPass<'a> {
     pub(super) decoder: &'a DeviceDecoder,
     pub(super) layout: Layout,
-    pub(super) heads: Heads,
+    pub(super) heads: KernelHeadShape,
     /// The type of keys and values.
     pub(super) operand_type: DType,
     /// The table of [`Layout`], then the blocks of rows that queries and keys are divided into.
     pub(super) table: CubeTensor,
     pub(super) blocks: Blocks,
-    /// For each of the shape's tables the rotations of each row: `[rows, half, 2]`.
+    /// For each of the shape's tables the rotations of each row: `[rows, num_pairs, 2]`.
     pub(super) rotations: Vec<CubeTensor>,
-    pub(super) layers: Vec<LayerPass>,
+    pub(super) layers: Vec<KeptLayer>,
     /// The stream after the last layer: `[1, rows, hidden_size]`, as are all streams.
     pub(super) last_stream: CubeTensor,
     hidden: CubeTensor,
@@ -66,19 +67,19 @@ pub(super) struct RowBlocks {
 
 impl Blocks {
     /// Creates the blocks of texts, and the table of their layout, followed by these blocks.
-    fn new(layout: &Layout, heads: Heads, like: &CubeTensor) -> (Self, Vec<i32>) {
+    fn new(layout: &Layout, heads: KernelHeadShape, like: &CubeTensor) -> (Self, Vec<i32>) {
         let workgroup_bytes = like.client.properties().hardware.max_shared_memory_size;
-        let heads_per_key = heads.queries / heads.keys;
+        let heads_per_kv_head = heads.heads_per_kv_head();
         let ([forward, query_gradient, keys], _) = fit_tiles(heads, workgroup_bytes);
         let mut table = layout.table.clone();
         let [attention, query_gradient] = [forward, query_gradient].map(|tiles| {
             let start = table.len();
-            let blocks = layout.divide_rows(tiles.queries / heads_per_key);
+            let blocks = layout.divide_rows(tiles.queries / heads_per_kv_head);
             table.extend(&blocks);
             RowBlocks { tiles, start, count: blocks.len() / 2 }
         });
         let start = table.len();
-        let parts = layout.divide_keys(keys.keys, keys.queries.div_ceil(heads_per_key));
+        let parts = layout.divide_keys(keys.keys, keys.queries.div_ceil(heads_per_kv_head));
         table.extend(&parts.blocks);
         let row_parts_start = table.len();
         table.extend(&parts.row_parts);
@@ -91,13 +92,13 @@ impl Blocks {
 
 /// Fits the tiles of the kernels of attention and of the gradients of queries and of keys into `workgroup_bytes` bytes
 /// of workgroup memory. Returns them and the bytes that they need: more if even the smallest do not fit.
-fn fit_tiles(heads: Heads, workgroup_bytes: usize) -> ([Tiles; 3], usize) {
-    let heads_per_key = heads.queries / heads.keys;
+fn fit_tiles(heads: KernelHeadShape, workgroup_bytes: usize) -> ([Tiles; 3], usize) {
+    let heads_per_kv_head = heads.heads_per_kv_head();
     let tile_sizes = |queries: usize, keys| Tiles {
         // The heads of a row that share keys are in one tile.
-        queries: queries.max(heads_per_key.next_power_of_two()),
+        queries: queries.max(heads_per_kv_head.next_power_of_two()),
         keys,
-        dim: heads.dim,
+        dim: heads.head_dim,
         units: UNITS,
     };
     // A prompt's keys are seen by all its completions: more units share the work of a cube.
@@ -106,8 +107,8 @@ fn fit_tiles(heads: Heads, workgroup_bytes: usize) -> ([Tiles; 3], usize) {
     let query_counts = TileCounts { num_tiles: 2, num_products: 1, floats_per_query: 0 };
     let key_counts = TileCounts { num_tiles: 2, num_products: 2, floats_per_query: 0 };
     let preferred = [
-        (tile_sizes(16, 32), heads_per_key, forward_counts),
-        (tile_sizes(16, 32), heads_per_key, query_counts),
+        (tile_sizes(16, 32), heads_per_kv_head, forward_counts),
+        (tile_sizes(16, 32), heads_per_kv_head, query_counts),
         (Tiles { units, ..tile_sizes(32, 16) }, 1, key_counts),
     ];
     let mut bytes = 0;
@@ -121,7 +122,7 @@ fn fit_tiles(heads: Heads, workgroup_bytes: usize) -> ([Tiles; 3], usize) {
 
 /// The workgroup memory without which kernels cannot compute the attention of a decoder, bytes.
 pub(crate) fn attention_bytes(shape: &DecoderShape) -> usize {
-    fit_tiles(Heads::from_shape(shape), 0).1
+    fit_tiles(KernelHeadShape::from_shape(shape), 0).1
 }
 
 /// The bytes of a row in the largest buffer of a forward pass: of products that one launch makes, or of the stream.
@@ -132,7 +133,7 @@ pub(crate) fn forward_bytes(shape: &DecoderShape) -> u64 {
 }
 
 /// The activations of a layer that the backward pass needs.
-pub(super) struct LayerPass {
+pub(super) struct KeptLayer {
     /// The input stream.
     pub stream: CubeTensor,
     /// All others; `None` if the backward pass recomputes them.
@@ -143,7 +144,7 @@ pub(super) struct LayerPass {
 /// backward pass needs their inputs anyway, and recomputes each by one product.
 pub(super) struct Activations {
     /// Queries and keys before their norms, if they have any.
-    pub unnormed: Option<[CubeTensor; 2]>,
+    pub unnormed_heads: Option<[CubeTensor; 2]>,
     pub queries: CubeTensor,
     pub keys: CubeTensor,
     /// `None` once a pass keeps the others.
@@ -151,16 +152,16 @@ pub(super) struct Activations {
     pub attended: CubeTensor,
     /// Log-sum-exp of the scores of each row and head, and delta, the sum of `d_out * out`, which the backward pass
     /// fills: `[rows, heads, 2]`.
-    pub lse_and_delta: CubeTensor,
+    pub log_sum_exp_and_delta: CubeTensor,
     /// Output of the attention block, if it is normed.
     pub attention_output: Option<CubeTensor>,
     /// The stream between the attention block and the feed-forward block.
-    pub middle: CubeTensor,
+    pub stream_after_attention: CubeTensor,
     pub gate: CubeTensor,
     /// The up projection; `None` once a pass keeps the others.
     pub up: Option<CubeTensor>,
     /// Output of the feed-forward block, if it is normed.
-    pub output: Option<CubeTensor>,
+    pub mlp_output: Option<CubeTensor>,
 }
 
 impl<'a> PackedPass<'a> {
@@ -170,25 +171,25 @@ impl<'a> PackedPass<'a> {
     /// If a prompt or a completion has no tokens.
     pub fn forward(
         decoder: &'a DeviceDecoder,
-        texts: &[PromptWithCompletions],
+        prompts: &[PromptWithCompletions],
         retention: Retention,
     ) -> Self {
-        Self::forward_with(decoder, texts, retention, |_| {})
+        Self::forward_with(decoder, prompts, retention, |_| {})
     }
 
     /// Computes the forward pass, and calls `on_layer` with the activations of each layer.
     fn forward_with(
         decoder: &'a DeviceDecoder,
-        texts: &[PromptWithCompletions],
+        prompts: &[PromptWithCompletions],
         retention: Retention,
         mut on_layer: impl FnMut(&Activations),
     ) -> Self {
-        let (module, layout) = (&decoder.module, Layout::new(texts));
+        let (module, layout) = (&decoder.module, Layout::new(prompts));
         let shape = module.shape();
         let rows = layout.tokens.len();
         let tokens = upload_integers(&layout.tokens, [1, rows], decoder.device());
         let stream = cube_tensor(module.embed(tokens));
-        let heads = Heads::from_shape(shape);
+        let heads = KernelHeadShape::from_shape(shape);
         let (blocks, table) = Blocks::new(&layout, heads, &stream);
         let table = cube_ints(upload_indices(&table, decoder.device()));
         let mut pass = Self {
@@ -211,7 +212,7 @@ impl<'a> PackedPass<'a> {
             let (input, sum) = add_norm(shape, stream, output, norm, pass.operand_type);
             let (activations, result) = pass.run_layer(i, input, sum.clone());
             on_layer(&activations);
-            stream = activations.middle.clone();
+            stream = activations.stream_after_attention.clone();
             output = Some((result, norms.after_mlp));
             if retention != Retention::Nothing {
                 let activations = (retention == Retention::All).then_some(Activations {
@@ -219,7 +220,7 @@ impl<'a> PackedPass<'a> {
                     up: None,
                     ..activations
                 });
-                pass.layers.push(LayerPass { stream: sum, activations });
+                pass.layers.push(KeptLayer { stream: sum, activations });
             }
         }
         (pass.hidden, pass.last_stream) =
@@ -232,9 +233,9 @@ impl<'a> PackedPass<'a> {
         as_rows(self.hidden.clone())
     }
 
-    /// The row of [`PackedPass::hidden`] that predicts token number `at` of a completion of a text.
-    pub fn prediction(&self, completion: CompletionIndex, at: usize) -> usize {
-        self.layout.prediction(completion, at)
+    /// The row of [`PackedPass::hidden`] that predicts token number `token_index` of a completion.
+    pub fn prediction(&self, completion: CompletionIndex, token_index: usize) -> usize {
+        self.layout.prediction(completion, token_index)
     }
 
     pub(super) fn shape(&self) -> &'a DecoderShape {
@@ -256,10 +257,10 @@ impl<'a> PackedPass<'a> {
 
     /// Computes the rotations of each row.
     fn compute_rotations(&self, table: &Rope) -> CubeTensor {
-        let half = self.heads.half;
+        let num_pairs = self.heads.num_rotary_pairs;
         let ([low, high], table) = (table.parts, cube_tensor(table.rotations.clone()));
-        let rotations = uninit(&table, &[self.rows(), half, 2], DType::F32);
-        let cubes = (self.rows() * half).div_ceil(UNITS);
+        let rotations = uninit(&table, &[self.rows(), num_pairs, 2], DType::F32);
+        let cubes = (self.rows() * num_pairs).div_ceil(UNITS);
         // SAFETY: accesses stay below the rows, the segments and the parts of the table.
         unsafe {
             text_rotation_kernel::launch_unchecked(
@@ -271,7 +272,7 @@ impl<'a> PackedPass<'a> {
                 argument(&rotations),
                 low,
                 high,
-                half,
+                num_pairs,
             );
         }
         rotations
@@ -294,28 +295,29 @@ impl<'a> PackedPass<'a> {
         let [queries, keys] = module
             .apply_all(self.decoder.adapter_tensors(), layer, Projection::QUERY_AND_KEY, tensor)
             .map(cube_tensor);
-        let unnormed = [queries, keys];
-        let [queries, keys] = self.rotate_heads(layer, &unnormed);
-        let (attended, lse_and_delta) = self.attend(layer, [&queries, &keys, &values]);
+        let unnormed_heads = [queries, keys];
+        let [queries, keys] = self.rotate_heads(layer, &unnormed_heads);
+        let (attended, log_sum_exp_and_delta) = self.attend(layer, [&queries, &keys, &values]);
         let attention_output = apply(Projection::Output, &attended);
         let output = Some((attention_output.clone(), norms.after_attention));
-        let (input, middle) = add_norm(shape, stream, output, norms.before_mlp, self.operand_type);
+        let (input, stream_after_attention) =
+            add_norm(shape, stream, output, norms.before_mlp, self.operand_type);
         // The gate lives longer than the up projection: a buffer of both would keep them, too.
         let [gate, up] = Projection::MLP_INPUTS.map(|projection| apply(projection, &input));
         let output =
             apply(Projection::Down, &apply_gate(&gate, &up, shape.activation, self.operand_type));
         let activations = Activations {
-            unnormed: self.heads.has_head_norms().then_some(unnormed),
+            unnormed_heads: self.heads.has_head_norms().then_some(unnormed_heads),
             queries,
             keys,
             values: Some(values),
             attended,
-            lse_and_delta,
+            log_sum_exp_and_delta,
             attention_output: norms.after_attention.map(|_| attention_output),
-            middle,
+            stream_after_attention,
             gate,
             up: Some(up),
-            output: norms.after_mlp.map(|_| output.clone()),
+            mlp_output: norms.after_mlp.map(|_| output.clone()),
         };
         (activations, output)
     }
@@ -336,7 +338,7 @@ impl<'a> PackedPass<'a> {
     pub(super) fn compute_values(&self, layer: usize, input: &CubeTensor) -> CubeTensor {
         let values = self.apply(layer, Projection::Value, input);
         let products = self.decoder.module.products;
-        match products.half {
+        match products.operand_dtype {
             None => values,
             Some(_) => cube_tensor(products.cast_operand(as_rows(values))),
         }
@@ -351,7 +353,7 @@ impl<'a> PackedPass<'a> {
     fn rotate_heads(&self, layer: usize, [queries, keys]: &[CubeTensor; 2]) -> [CubeTensor; 2] {
         let (rows, shape) = (self.rows(), self.shape());
         let rotated_queries = self.allocate_rows(self.heads.query_size(), DType::F32);
-        let rotated_keys = self.allocate_rows(self.heads.key_size(), self.operand_type);
+        let rotated_keys = self.allocate_rows(self.heads.kv_size(), self.operand_type);
         // SAFETY: accesses stay below the rows and the heads; all units of a cube reach its barriers.
         unsafe {
             norm_rotate_kernel::launch_unchecked(
@@ -374,7 +376,7 @@ impl<'a> PackedPass<'a> {
         [rotated_queries, rotated_keys]
     }
 
-    /// Computes attention: its result, and [`Activations::lse_and_delta`].
+    /// Computes attention: its result, and [`Activations::log_sum_exp_and_delta`].
     fn attend(
         &self,
         layer: usize,
@@ -382,20 +384,20 @@ impl<'a> PackedPass<'a> {
     ) -> (CubeTensor, CubeTensor) {
         let (rows, heads) = (self.rows(), self.heads);
         let attended = self.allocate_rows(heads.query_size(), self.operand_type);
-        let lse_and_delta = uninit(queries, &[rows, heads.queries, 2], DType::F32);
+        let log_sum_exp_and_delta = uninit(queries, &[rows, heads.num_query_heads, 2], DType::F32);
         let RowBlocks { tiles, start, count } = self.blocks.attention;
         // SAFETY: accesses stay below the rows and the heads; all units of a cube reach its barriers.
         unsafe {
             text_attend_kernel::launch_unchecked(
                 &queries.client,
-                grid(queries, count * heads.keys),
+                grid(queries, count * heads.num_kv_heads),
                 CubeDim::new_1d(UNITS as u32),
                 argument(queries),
                 argument(keys),
                 argument(values),
                 self.segments(),
                 argument(&attended),
-                argument(&lse_and_delta),
+                argument(&log_sum_exp_and_delta),
                 start,
                 count,
                 self.shape().window(layer),
@@ -404,7 +406,7 @@ impl<'a> PackedPass<'a> {
                 element_type_of(keys),
             );
         }
-        (attended, lse_and_delta)
+        (attended, log_sum_exp_and_delta)
     }
 }
 
@@ -420,19 +422,20 @@ pub(super) fn as_rows(x: CubeTensor) -> Tensor<2> {
 ///
 /// # Panics
 /// If a prompt has no tokens.
-pub(crate) fn prefill(decoder: &DeviceDecoder, prompts: &[&[u32]]) -> PromptCaches {
+pub(crate) fn prefill(decoder: &DeviceDecoder, prompts: &[&[u32]]) -> PromptKvCaches {
     let longest = prompts.iter().map(|prompt| prompt.len()).max().unwrap_or(0);
     let texts: Vec<PromptWithCompletions> = prompts
         .iter()
         .map(|prompt| PromptWithCompletions { prompt, completions: Vec::new() })
         .collect();
-    let (groups, shape) = (prompts.len(), decoder.module.shape());
+    let (num_prompts, shape) = (prompts.len(), decoder.module.shape());
     let mut layers = Vec::new();
     let pass = PackedPass::forward_with(decoder, &texts, Retention::Nothing, |activations| {
         let values = activations.values.clone().expect("just computed");
         layers.push([activations.keys.clone(), values]);
     });
-    let prompt_rows: Vec<_> = (0..groups).map(|text| pass.layout.prompt_rows(text)).collect();
+    let prompt_rows: Vec<_> =
+        (0..num_prompts).map(|prompt| pass.layout.prompt_rows(prompt)).collect();
     // Short prompts are padded by rows that no token attends to.
     let last = pass.rows() - 1;
     let padded = prompt_rows
@@ -442,13 +445,13 @@ pub(crate) fn prefill(decoder: &DeviceDecoder, prompts: &[&[u32]]) -> PromptCach
     let sources = upload(&padded.collect::<Vec<i32>>());
     let pad = |rows: CubeTensor| {
         let padded = as_rows(rows).select(0, sources.clone());
-        padded.reshape([groups, longest, shape.num_kv_heads, shape.head_dim])
+        padded.reshape([num_prompts, longest, shape.num_kv_heads, shape.head_dim])
     };
     let keys_values = layers.into_iter().map(|layer| layer.map(pad)).collect();
     let ends: Vec<i32> = prompt_rows.iter().map(|rows| rows.end as i32 - 1).collect();
     let lengths: Vec<i32> = prompts.iter().map(|prompt| prompt.len() as i32).collect();
     let last_hidden = pass.hidden().select(0, upload(&ends));
-    PromptCaches { keys_values, lengths: upload(&lengths).reshape([groups, 1]), last_hidden }
+    PromptKvCaches { keys_values, lengths: upload(&lengths).reshape([num_prompts, 1]), last_hidden }
 }
 
 #[cfg(test)]
@@ -467,7 +470,7 @@ mod tests {
         assert_eq!(attention_bytes(&shape(128, 32)), 4 * (2 * 36 * 132 + 32 * 5));
         for shape in [shape(64, 1), shape(128, 8), shape(256, 4), shape(510, 1), shape(128, 32)] {
             for workgroup_bytes in [16 << 10, 32 << 10, 48 << 10, 96 << 10] {
-                let (_, bytes) = fit_tiles(Heads::from_shape(&shape), workgroup_bytes);
+                let (_, bytes) = fit_tiles(KernelHeadShape::from_shape(&shape), workgroup_bytes);
                 let fits = attention_bytes(&shape) <= workgroup_bytes;
                 assert_eq!(bytes <= workgroup_bytes, fits, "{shape:?} in {workgroup_bytes}");
             }

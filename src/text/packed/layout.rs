@@ -19,13 +19,13 @@ pub(super) struct Layout {
     pub table: Vec<i32>,
     /// The rows of the prompts, then of the completions.
     segments: Vec<Range<usize>>,
-    /// Index of the segment that is the first completion of each text.
+    /// Index of the segment that is the first completion of each prompt.
     first_segments: Vec<usize>,
 }
 
 impl Layout {
     /// Lays out texts. The last token of a completion predicts nothing, and has no row.
-    pub fn new(texts: &[PromptWithCompletions]) -> Self {
+    pub fn new(prompts: &[PromptWithCompletions]) -> Self {
         let (mut tokens, mut row_segments, mut segments) = (Vec::new(), Vec::new(), Vec::new());
         let mut add_segment = |own: &[u32]| {
             let start = tokens.len();
@@ -34,25 +34,25 @@ impl Layout {
             segments.push(start..tokens.len());
             segments.len() - 1
         };
-        for text in texts {
+        for text in prompts {
             add_segment(text.prompt);
         }
         let mut first_segments = Vec::new();
-        let mut prompts: Vec<Option<usize>> = vec![None; texts.len()];
-        let mut next = texts.len();
-        for (index, text) in texts.iter().enumerate() {
+        let mut prompt_of_segment: Vec<Option<usize>> = vec![None; prompts.len()];
+        let mut next = prompts.len();
+        for (index, text) in prompts.iter().enumerate() {
             first_segments.push(next);
             for completion in &text.completions {
                 next = add_segment(&completion[..completion.len() - 1]) + 1;
-                prompts.push(Some(index));
+                prompt_of_segment.push(Some(index));
             }
         }
-        let completions_of = |text: usize| {
-            let own = &segments[first_segments[text]..][..texts[text].completions.len()];
+        let completions_of = |prompt: usize| {
+            let own = &segments[first_segments[prompt]..][..prompts[prompt].completions.len()];
             own.first().zip(own.last()).map_or(0..0, |(first, last)| first.start..last.end)
         };
         let mut table = row_segments;
-        for (index, (own, prompt)) in segments.iter().zip(&prompts).enumerate() {
+        for (index, (own, prompt)) in segments.iter().zip(&prompt_of_segment).enumerate() {
             let (prompt, completions) = match prompt {
                 Some(prompt) => (segments[*prompt].clone(), 0..0),
                 None => (0..0, completions_of(index)),
@@ -107,16 +107,16 @@ impl Layout {
     }
 
     /// The rows of a prompt.
-    pub fn prompt_rows(&self, text: usize) -> Range<usize> {
-        self.segments[text].clone()
+    pub fn prompt_rows(&self, prompt: usize) -> Range<usize> {
+        self.segments[prompt].clone()
     }
 
-    /// The row that predicts token number `at` of a completion of a text.
-    pub fn prediction(&self, completion: CompletionIndex, at: usize) -> usize {
-        let CompletionIndex { text, completion } = completion;
-        match at {
-            0 => self.segments[text].end - 1,
-            _ => self.segments[self.first_segments[text] + completion].start + at - 1,
+    /// The row that predicts token number `token_index` of a completion.
+    pub fn prediction(&self, completion: CompletionIndex, token_index: usize) -> usize {
+        let CompletionIndex { prompt, completion } = completion;
+        match token_index {
+            0 => self.segments[prompt].end - 1,
+            _ => self.segments[self.first_segments[prompt] + completion].start + token_index - 1,
         }
     }
 }
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(bounds[12..18], [3, 6, 0, 0, 8, 9]);
         assert_eq!(bounds[18..24], [6, 8, 0, 2, 0, 0]);
         assert_eq!(bounds[24..30], [8, 8, 0, 2, 0, 0]);
-        let completion = |text| CompletionIndex { text, completion: 0 };
+        let completion = |prompt| CompletionIndex { prompt, completion: 0 };
         assert_eq!(layout.prediction(completion(0), 0), 1);
         assert_eq!(layout.prediction(completion(0), 2), 7);
         assert_eq!(layout.prediction(completion(2), 1), 8);

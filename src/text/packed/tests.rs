@@ -1,7 +1,7 @@
 //! Memory of the activations that a pass keeps for its backward pass.
 
 use super::PackedPass;
-use super::forward::{Activations, LayerPass};
+use super::forward::{Activations, KeptLayer};
 use crate::nn::Precision;
 use crate::nn::arch::DecoderShape;
 use crate::text::{PromptWithCompletions, Retention, TokenDecoder, upload_decoder};
@@ -11,7 +11,7 @@ use burn_cubecl::tensor::CubeTensor;
 fn a_layer_of_64_units_keeps_less_than_8_mib_of_4096_tokens() {
     let Some(device) = crate::device::adapters().into_iter().next() else { return };
     let shape = DecoderShape {
-        num_actions: 8,
+        num_outputs: 8,
         hidden_size: 64,
         num_layers: 2,
         num_heads: 4,
@@ -27,11 +27,20 @@ fn a_layer_of_64_units_keeps_less_than_8_mib_of_4096_tokens() {
     let prompt = [1u32; 128];
     let texts = [PromptWithCompletions { prompt: &prompt, completions: Vec::new() }];
     let pass = PackedPass::forward(&decoder, &texts, Retention::All);
-    for LayerPass { stream, activations } in &pass.layers {
+    for KeptLayer { stream, activations } in &pass.layers {
         let kept = activations.as_ref().unwrap();
         assert!(kept.values.is_none() && kept.up.is_none());
-        let Activations { queries, keys, attended, lse_and_delta, middle, gate, .. } = kept;
-        let all = [stream, queries, keys, attended, lse_and_delta, middle, gate];
+        let Activations {
+            queries,
+            keys,
+            attended,
+            log_sum_exp_and_delta,
+            stream_after_attention,
+            gate,
+            ..
+        } = kept;
+        let all =
+            [stream, queries, keys, attended, log_sum_exp_and_delta, stream_after_attention, gate];
         // A part of a buffer would keep all of it.
         let ends = |x: &CubeTensor| [x.handle.offset_start, x.handle.offset_end];
         assert!(all.iter().all(|x| ends(x).iter().all(|end| end.unwrap_or(0) == 0)));

@@ -230,15 +230,15 @@ impl<G: Rules> GameTrainer<G> {
     pub fn unsupported_reason(&self) -> Option<String> {
         let GameEngine { part, device, policy_engine, .. } = &self.engine;
         let bytes = (self.model().num_params() * size_of::<f32>()) as u64;
-        let policy_reason =
-            device::buffer_size_reason(device, "the vector of the policy's parameters", bytes)
-                .map(|reason| format!("{reason}: choose a smaller policy"));
-        let rollout_reason = || with_engine!(policy_engine, engine => engine.size_reason());
-        if let Some(reason) = policy_reason.or_else(rollout_reason) {
+        let size =
+            device::check_buffer_fits(device, "the vector of the policy's parameters", bytes)
+                .map_err(|reason| format!("{reason}: choose a smaller policy"))
+                .and_then(|()| with_engine!(policy_engine, engine => engine.check_size()));
+        if let Err(reason) = size {
             return Some(format!("{reason}, or use another device, such as the CPU"));
         }
         if !part.config.data.is_on()
-            && let Some(reason) = policy_engine.model_reason(self.engine.game.num_features())
+            && let Err(reason) = policy_engine.check_model(self.engine.game.num_features())
         {
             return Some(reason);
         }

@@ -1,4 +1,4 @@
-//! Reasons why a language model's run, or one of its texts, does not fit its device.
+//! Checks that a language model's run, and each of its texts, fit the device.
 
 use super::{LanguageConfig, LanguageEngine, LanguageTrainError};
 use crate::device;
@@ -8,44 +8,45 @@ use crate::settings::{MomentPrecision, Precision};
 use crate::text::TokenDecoder;
 use burn::tensor::Device;
 
-/// The reason why a run cannot use `device`, or the CPU if `None`; `None` if it can.
+/// Checks that a run can use `device`, or the CPU if `None`.
+///
+/// # Errors
+/// If it cannot, with a reason.
 #[cfg_attr(not(text_kernels), expect(unused_variables, reason = "no device takes the decoder"))]
-pub(super) fn unsupported_reason(
+pub(super) fn check_device(
     config: &LanguageConfig,
     decoder: &TokenDecoder,
     device: Option<&Device>,
-) -> Option<String> {
+) -> Result<(), String> {
     let LanguageConfig { precision, update, optimizer, .. } = config;
     // The CPU supports bf16 for language models.
     let is_bf16_on_cpu = device.is_none() && *precision == Precision::Bf16;
-    let precision_reason =
-        device::unsupported_precision_reason(device, *precision).filter(|_| !is_bf16_on_cpu);
-    if precision_reason.is_some() {
-        return precision_reason;
+    if !is_bf16_on_cpu {
+        device::check_precision(device, *precision)?;
     }
-    let device = device?;
+    let Some(device) = device else { return Ok(()) };
     if cfg!(not(text_kernels)) {
-        return Some("this build has no kernels for language models; use the CPU".to_string());
+        return Err("this build has no kernels for language models; use the CPU".to_string());
     }
     if optimizer.moments != MomentPrecision::F32 {
-        return Some(format!(
+        return Err(format!(
             "optimizer.moments is {}, but a device keeps moments in f32; use the CPU, or leave it out",
             optimizer.moments
         ));
     }
     if update.gradient_checkpointing && !device::has_kernels(device) {
         let what = "update.gradient_checkpointing needs the CPU, or a device that runs kernels";
-        return Some(what.to_string());
+        return Err(what.to_string());
     }
     #[cfg(text_kernels)]
     {
         let generates = !config.is_sft_only() || config.checkpoint.eval_episodes > 0;
         let tokens = if generates { config.generation.max_new_tokens } else { 0 };
-        crate::text::size_reason(decoder, *precision, tokens, device)
+        crate::text::check_fits_device(decoder, *precision, tokens, device)
     }
     #[cfg(not(text_kernels))]
     {
-        None
+        Ok(())
     }
 }
 

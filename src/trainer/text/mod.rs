@@ -42,7 +42,7 @@ use crate::task::{Prompt, RewardPart, Split, Task, TaskError, reweight_parts};
 use crate::text::generate::Sampling;
 use crate::text::{Arithmetic, DecoderParams, LanguageError, LanguageModel};
 use burn::tensor::Device;
-use device_limits::{TokenLimits, unsupported_reason};
+use device_limits::{TokenLimits, check_device};
 use start::{
     check_ranks, check_settings, check_sizes, default_max_new_tokens, default_shards, new_model,
     set_up_adapters,
@@ -252,9 +252,8 @@ impl LanguageTrainer {
     /// If a setting is only for the CPU, or the device lacks the precision or the room for the model or its prompts.
     pub fn with_device(mut self, device: Option<Device>) -> Result<Self, LanguageTrainError> {
         let LanguageEngine { config, learner, .. } = &self.engine;
-        if let Some(reason) = unsupported_reason(config, &learner.decoder, device.as_ref()) {
-            return Err(LanguageTrainError::Settings(reason));
-        }
+        check_device(config, &learner.decoder, device.as_ref())
+            .map_err(LanguageTrainError::Settings)?;
         let Some(device) = device else { return Ok(self) };
         #[cfg(text_kernels)]
         {

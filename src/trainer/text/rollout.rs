@@ -124,7 +124,7 @@ impl LanguageEngine {
     /// iteration, since the KV caches would need more memory than training.
     fn slots(&self) -> usize {
         let GenerationConfig { num_prompts, group_size, slots, .. } = self.config.generation;
-        if self.device.is_some() || self.learner.decoder.is_small() {
+        if self.device.is_some() || self.learner.decoder.is_sequential() {
             slots
         } else {
             slots.min(num_prompts.saturating_mul(group_size).max(MIN_EVALUATION_SLOTS))

@@ -72,7 +72,7 @@ impl LanguageTrainer {
         let generated = generator.generate(&[request]);
         let sample = |completion: Completion| SampleCompletion {
             completion: self.engine.model.decode_completion(&completion.tokens),
-            is_truncated: !completion.has_ended,
+            is_truncated: !completion.has_stopped,
             logprobs: completion.logprobs,
         };
         Ok(generated.into_iter().flatten().map(sample).collect())

@@ -57,7 +57,7 @@ pub(super) fn check_sizes(
 /// Number of shards of a run whose settings leave it to the model, since each shard's gradient takes as much memory as
 /// the weights.
 pub(super) fn default_shards(decoder: &TokenDecoder) -> usize {
-    let is_large = !decoder.is_small() && !decoder.has_adapters();
+    let is_large = !decoder.is_sequential() && !decoder.has_adapters();
     if is_large { 1 } else { DEFAULT_SHARDS }
 }
 
@@ -80,7 +80,7 @@ pub(super) fn new_model(
     let alphabet =
         alphabet.ok_or_else(|| LanguageTrainError::NoAlphabet(task.name().to_string()))?;
     let key = Stream::Weights.key(config.seed);
-    Ok(LanguageModel::tiny(&config.tiny_shape(), &alphabet, key))
+    Ok(LanguageModel::with_fresh_weights(&config.tiny_shape(), &alphabet, key))
 }
 
 /// The task's maximum number of tokens of a completion, or fewer if the context has no room for them after the longest

@@ -96,7 +96,7 @@ impl Training {
         let settings = join_language_settings(&name, &own, &config);
         let task = (task::find(&name)?.open)(own)?;
         let alphabet = task.alphabet().unwrap_or_default();
-        let mut model = LanguageModel::tiny(&config.tiny_shape(), &alphabet, 0);
+        let mut model = LanguageModel::with_fresh_weights(&config.tiny_shape(), &alphabet, 0);
         model.params = read_params(file, &model.shape.parameters())?.into();
         Ok(Self::new(LanguageTrainer::for_task(task, config, Some(model))?, settings))
     }

@@ -23,7 +23,7 @@ use crate::data::HostTrajectory;
 use crate::learner::means::NUM_SUMS;
 use crate::learner::optimizer::Moments;
 use crate::learner::order::{MIN_SHARD_STEPS, Minibatch, split_evenly};
-use crate::model::{Mlp, NativeMlp, Pool, flatten, floats};
+use crate::model::{Mlp, NativeMlp, Pool, flatten, to_vec};
 use crate::objective::weights::StepDenominators;
 use crate::parallel::{LeafThreads, PartialSum, PartialSumLen, TeamError, sum_leaves};
 use crate::settings::TrainConfig;
@@ -56,7 +56,7 @@ impl PerceptronLearner {
     /// policy.
     pub fn new(policy: &Mlp, config: &TrainConfig) -> Self {
         let layout = PaddedLayout::new(&policy.widths(), policy.activation());
-        let flat = floats(flatten(policy).without_autodiff());
+        let flat = to_vec(flatten(policy).without_autodiff());
         let network = PaddedNetwork::new(&layout, layout.pad(&flat));
         Self {
             reference: (config.loss.kl_coef > 0.0).then(|| network.clone()),

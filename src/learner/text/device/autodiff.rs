@@ -55,14 +55,14 @@ impl AutodiffPass {
 impl<'a> DevicePass<'a> for AutodiffPass {
     fn forward(
         decoder: &'a DeviceDecoder,
-        texts: &[PromptWithCompletions],
+        prompts: &[PromptWithCompletions],
         retention: Retention,
     ) -> Self {
         let decoder = match retention {
             Retention::Nothing => decoder.clone(),
             Retention::Inputs | Retention::All => decoder.with_autodiff(),
         };
-        let states = decoder.forward_texts(texts);
+        let states = decoder.forward_texts(prompts);
         Self { decoder, states }
     }
 
@@ -81,7 +81,7 @@ impl<'a> DevicePass<'a> for AutodiffPass {
             (logprobs.without_autodiff(), policy.entropy().without_autodiff())
         });
         let (logprobs, entropies): (Vec<_>, Vec<_>) = parts.unzip();
-        let mut logprobs = device::fetch(Tensor::cat([logprobs, entropies].concat(), 0));
+        let mut logprobs = device::read(Tensor::cat([logprobs, entropies].concat(), 0));
         let entropies = logprobs.split_off(tokens.rows.len());
         [logprobs, entropies]
     }

@@ -47,10 +47,10 @@ impl KernelPass<'_> {
 impl<'a> DevicePass<'a> for KernelPass<'a> {
     fn forward(
         decoder: &'a DeviceDecoder,
-        texts: &[PromptWithCompletions],
+        prompts: &[PromptWithCompletions],
         retention: Retention,
     ) -> Self {
-        Self { decoder, pass: PackedPass::forward(decoder, texts, retention) }
+        Self { decoder, pass: PackedPass::forward(decoder, prompts, retention) }
     }
 
     fn prediction(&self, completion: CompletionIndex, token_index: usize) -> usize {
@@ -62,7 +62,7 @@ impl<'a> DevicePass<'a> for KernelPass<'a> {
             self.targets(tokens, temperature).map(|(_, targets)| targets.logprobs_and_entropies());
         let results = Tensor::cat(parts.collect(), 1);
         let count = tokens.rows.len();
-        let mut logprobs = device::fetch(results.reshape([2 * count]));
+        let mut logprobs = device::read(results.reshape([2 * count]));
         let entropies = logprobs.split_off(count);
         [logprobs, entropies]
     }

@@ -47,7 +47,7 @@ trait DevicePass<'a> {
     /// Computes the forward pass of texts through all layers.
     fn forward(
         decoder: &'a DeviceDecoder,
-        texts: &[PromptWithCompletions],
+        prompts: &[PromptWithCompletions],
         retention: Retention,
     ) -> Self;
 
@@ -119,9 +119,9 @@ impl DeviceGradient {
     }
 
     /// Downloads the gradient of all trainable parameters, `[num_trainable]`.
-    pub fn fetch(self, num_trainable: usize) -> Vec<f32> {
+    pub fn read(self, num_trainable: usize) -> Vec<f32> {
         match self.0 {
-            Some(all) => all.download(device::fetch),
+            Some(all) => all.download(device::read),
             None => vec![0.0; num_trainable],
         }
     }
@@ -135,7 +135,7 @@ pub(super) fn partial_sum(
 ) -> Option<ShardSums> {
     let chosen = differentiation.select_shards(chosen, shards.clone());
     let (gradient, sums) = gradient(differentiation, chosen)?;
-    let vector = gradient.fetch(differentiation.decoder.num_trainable());
+    let vector = gradient.read(differentiation.decoder.num_trainable());
     Some(ShardSums::new(shards.clone(), vector, sums))
 }
 

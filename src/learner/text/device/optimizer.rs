@@ -47,7 +47,7 @@ impl DeviceMoments {
     /// Downloads the moments.
     pub fn download(&self) -> Moments {
         let [first_moment, second_moment] =
-            self.moments.each_ref().map(|moment| moment.download(device::fetch));
+            self.moments.each_ref().map(|moment| moment.download(device::read));
         Moments { first_moment, second_moment, steps: self.steps }
     }
 }

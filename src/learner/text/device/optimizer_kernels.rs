@@ -278,8 +278,8 @@ mod tests {
             let stepped = [after.params, after.first, after.second];
             values.iter_mut().zip(stepped).for_each(|(all, stepped)| all.put(arena, stepped));
         }
-        let [params, firsts, seconds] = values.map(|all| all.download(device::fetch));
-        [params, firsts, seconds, device::fetch(kernels.norm())]
+        let [params, firsts, seconds] = values.map(|all| all.download(device::read));
+        [params, firsts, seconds, device::read(kernels.norm())]
     }
 
     #[test]

@@ -4,10 +4,10 @@
 //! [`LANES`] tokens lie side by side, so that a query is compared with as many at once; every sum runs in the order of
 //! the tokens and in f32, whatever the batch and the cache's number format.
 
-use super::HeadShape;
 use super::products::{add_weighted_values, score_keys};
 pub use super::words::CacheFormat;
 use super::words::with_element;
+use super::{AttentionOutput, HeadShape};
 use crate::math::{LANES, exp, ln};
 use crate::nn::ops::maximum;
 use multiversion::multiversion;
@@ -40,7 +40,7 @@ pub struct QueryPlace {
 
 /// The keys and values of a segment of text, in all layers or in the last one executed.
 #[derive(Clone, Debug, Default)]
-pub struct Cache {
+pub struct KvCache {
     shape: HeadShape,
     /// Layers that are stored: all, or 1 that every layer overwrites (a training pass).
     num_layers: usize,
@@ -54,7 +54,7 @@ pub struct Cache {
     values: Vec<u32>,
 }
 
-impl Cache {
+impl KvCache {
     /// Replaces the segment of text and allocates `num_tokens` tokens in each of `num_layers` layers: all layers, or
     /// one that each layer overwrites.
     pub fn begin(
@@ -139,14 +139,13 @@ impl Cache {
         }
     }
 
-    /// Fills `results`: the result of attention for the queries of a token, `[query_size]`, and its
-    /// log-sum-exp, `[heads]`. The prefix is in one of the `caches`.
+    /// Fills `results` for the queries of a token, `[query_size]`. The prefix is in one of the `caches`.
     pub fn attend(
         &self,
         caches: &[Self],
         place: QueryPlace,
         queries: &[f32],
-        results: [&mut [f32]; 2],
+        results: AttentionOutput,
     ) {
         match self.format {
             CacheFormat::F32 => self.attend_words::<1>(caches, place, queries, results),
@@ -154,22 +153,22 @@ impl Cache {
         }
     }
 
-    /// Computes [`Cache::attend`] for a format with `N` numbers per word.
+    /// Computes [`KvCache::attend`] for a format with `N` numbers per word.
     fn attend_words<const N: usize>(
         &self,
         caches: &[Self],
         QueryPlace { layer, token, window }: QueryPlace,
         queries: &[f32],
-        [output, log_sum_exps]: [&mut [f32]; 2],
+        AttentionOutput { output, log_sum_exps }: AttentionOutput,
     ) {
         let (shape, mut scores) = (&self.shape, SCORES.take());
-        let width = shape.group_size() * shape.dim;
+        let width = shape.heads_per_kv_head() * shape.dim;
         let heads = queries.chunks_exact(width).zip(output.chunks_exact_mut(width));
-        let log_sum_exps = log_sum_exps.chunks_exact_mut(shape.group_size());
+        let log_sum_exps = log_sum_exps.chunks_exact_mut(shape.heads_per_kv_head());
         let first = (self.position(token) + 1).saturating_sub(window);
         for ((head, (queries, output)), log_sum_exps) in heads.enumerate().zip(log_sum_exps) {
             let layer_head = [layer, head];
-            let results = [output, log_sum_exps];
+            let results = AttentionOutput { output, log_sum_exps };
             match self.prefix {
                 Some(PrefixCache { index, num_tokens }) if first < num_tokens => {
                     assert_eq!(caches[index].format, self.format, "one number format for a text");
@@ -195,7 +194,7 @@ fn attend_group<const N: usize>(
     shape: &HeadShape,
     segments: &[CacheSegment],
     scores: &mut Vec<f32>,
-    [mut output, mut log_sum_exps]: [&mut [f32]; 2],
+    AttentionOutput { mut output, mut log_sum_exps }: AttentionOutput,
 ) {
     while !log_sum_exps.is_empty() {
         // Three at a time, but never one that could be two.
@@ -206,7 +205,8 @@ fn attend_group<const N: usize>(
         let size = count * shape.dim;
         let queries = queries.split_off(..size).expect("all queries");
         let output = output.split_off_mut(..size).expect("all results");
-        let results = [output, log_sum_exps.split_off_mut(..count).expect("no more than are left")];
+        let log_sum_exps = log_sum_exps.split_off_mut(..count).expect("no more than are left");
+        let results = AttentionOutput { output, log_sum_exps };
         match count {
             1 => attend_queries::<1, N>(queries, shape.scale, segments, scores, results),
             2 => attend_queries::<2, N>(queries, shape.scale, segments, scores, results),
@@ -230,7 +230,7 @@ fn attend_queries<const Q: usize, const N: usize>(
     scale: f32,
     segments: &[CacheSegment],
     scores: &mut Vec<f32>,
-    [output, log_sum_exps]: [&mut [f32]; 2],
+    AttentionOutput { output, log_sum_exps }: AttentionOutput,
 ) {
     let dim = queries.len() / Q;
     let tokens = |segment: &CacheSegment| segment.end.next_multiple_of(LANES);
@@ -252,7 +252,7 @@ fn attend_queries<const Q: usize, const N: usize>(
         scores.chunks_exact_mut(length).zip(&mut sums).zip(log_sum_exps)
     {
         let max;
-        (max, *sum) = softmax(scores);
+        (max, *sum) = exponentiate_scores(scores);
         *log_sum_exp = max + ln(*sum);
     }
     output.fill(0.0);
@@ -271,7 +271,7 @@ fn attend_queries<const Q: usize, const N: usize>(
 /// Turns whole blocks of scores into weights, the largest of which is 1 and those of hidden keys 0; returns the largest
 /// score and the sum of the weights.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn softmax(scores: &mut [f32]) -> (f32, f32) {
+fn exponentiate_scores(scores: &mut [f32]) -> (f32, f32) {
     let max = maximum(scores);
     let (blocks, _) = scores.as_chunks_mut::<LANES>();
     let mut sum = [0.0f32; LANES];
@@ -288,7 +288,7 @@ fn softmax(scores: &mut [f32]) -> (f32, f32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nn::ops::attention::sequence::{self, AttentionMask, Heads, Scratch};
+    use crate::nn::ops::attention::sequence::{self, AttentionInputs, AttentionMask, Scratch};
     use crate::nn::ops::check::Draws;
     use crate::nn::ops::{Parallelism, bf16};
 
@@ -297,24 +297,27 @@ mod tests {
     fn attend(
         shape: &HeadShape,
         format: CacheFormat,
-        heads: Heads,
+        inputs: AttentionInputs,
         mask: &AttentionMask,
         prefix: usize,
     ) -> [Vec<f32>; 2] {
-        let mut caches = vec![Cache::default(); 2];
+        let mut caches = vec![KvCache::default(); 2];
         caches[0].begin(shape, format, 1, prefix.max(1), None);
         let before = PrefixCache { index: 0, num_tokens: prefix };
         caches[1].begin(shape, format, 1, mask.rows - prefix, (prefix > 0).then_some(before));
         let (size, kv) = (shape.query_size(), shape.kv_size());
         let (mut output, mut log_sum_exps) =
-            (vec![0.0; heads.queries.len()], vec![0.0; mask.rows * shape.heads]);
+            (vec![0.0; inputs.queries.len()], vec![0.0; mask.rows * shape.heads]);
         for row in 0..mask.rows {
             let (cache, at) = if row < prefix { (0, row) } else { (1, row - prefix) };
-            let new = [heads.keys, heads.values].map(|all| &all[row * kv..][..kv]);
+            let new = [inputs.keys, inputs.values].map(|all| &all[row * kv..][..kv]);
             caches[cache].write(0, at, new);
             let own = row * size..(row + 1) * size;
-            let own_sums = &mut log_sum_exps[row * shape.heads..][..shape.heads];
-            let (queries, to) = (&heads.queries[own.clone()], [&mut output[own], own_sums]);
+            let queries = &inputs.queries[own.clone()];
+            let to = AttentionOutput {
+                output: &mut output[own],
+                log_sum_exps: &mut log_sum_exps[row * shape.heads..][..shape.heads],
+            };
             let place = QueryPlace { layer: 0, token: at, window: mask.window };
             caches[cache].attend(&caches, place, queries, to);
         }
@@ -336,19 +339,20 @@ mod tests {
             let [mut keys, mut values] =
                 [(); 2].map(|()| draws.next_numbers(rows * shape.kv_size()));
             let mask = AttentionMask { rows, prefix_len: 0, starts: &[], window };
-            let heads = Heads { queries: &queries, keys: &keys, values: &values };
-            let got = attend(&shape, format, heads, &mask, prefix);
+            let inputs = AttentionInputs { queries: &queries, keys: &keys, values: &values };
+            let got = attend(&shape, format, inputs, &mask, prefix);
             if format == CacheFormat::Bf16 {
                 for all in [&mut keys, &mut values] {
                     bf16::round(Parallelism::Parallel, all);
                 }
-                let heads = Heads { queries: &queries, keys: &keys, values: &values };
-                assert!(got == attend(&shape, format, heads, &mask, prefix), "rounded on the way");
+                let inputs = AttentionInputs { queries: &queries, keys: &keys, values: &values };
+                assert!(got == attend(&shape, format, inputs, &mask, prefix), "rounded on the way");
             }
             let mut want = [vec![0.0; queries.len()], vec![0.0; rows * shape.heads]];
-            let heads = Heads { queries: &queries, keys: &keys, values: &values };
-            let to = want.each_mut().map(|all| &mut all[..]);
-            sequence::forward(&shape, heads, &mask, to, &mut Scratch::default());
+            let inputs = AttentionInputs { queries: &queries, keys: &keys, values: &values };
+            let [output, log_sum_exps] = want.each_mut().map(|all| &mut all[..]);
+            let to = AttentionOutput { output, log_sum_exps };
+            sequence::forward(&shape, inputs, &mask, to, &mut Scratch::default());
             for (a, b) in got.iter().flatten().zip(want.iter().flatten()) {
                 assert!((a - b).abs() < 1e-5 * b.abs().max(1.0), "{format:?}: {a}, not {b}");
             }
@@ -359,7 +363,7 @@ mod tests {
     fn numbers_in_bf16_take_half_the_memory() {
         let shape = HeadShape { heads: 4, kv_heads: 2, dim: 64, scale: 0.125 };
         let bytes = |format| {
-            let mut cache = Cache::default();
+            let mut cache = KvCache::default();
             cache.begin(&shape, format, 3, 1000, None);
             size_of_val(&cache.keys[..]) + size_of_val(&cache.values[..])
         };

@@ -8,6 +8,15 @@ mod products;
 pub mod sequence;
 mod words;
 
+/// Destinations of a forward pass.
+#[derive(Debug)]
+pub struct AttentionOutput<'a> {
+    /// The result: `[rows, query_size]`.
+    pub output: &'a mut [f32],
+    /// The log-sum-exp of the scores of each row and head: `[rows, heads]`.
+    pub log_sum_exps: &'a mut [f32],
+}
+
 /// The heads of an attention layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct HeadShape {
@@ -33,7 +42,7 @@ impl HeadShape {
     }
 
     /// Heads of queries that share a head of keys and values.
-    pub fn group_size(&self) -> usize {
+    pub fn heads_per_kv_head(&self) -> usize {
         self.heads / self.kv_heads
     }
 }

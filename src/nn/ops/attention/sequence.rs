@@ -1,7 +1,7 @@
 //! Attention over a whole sequence, forward and backward, a tile of queries at a time, so that the memory of the
 //! scores does not grow with the square of the length.
 
-use super::HeadShape;
+use super::{AttentionOutput, HeadShape};
 use crate::math::{LANES, exp, ln};
 use crate::nn::ops::matmul::{
     PackedMatrix, STRIP_COLUMNS, Strips, Target, View, matmul, matmul_packed,
@@ -37,7 +37,7 @@ impl AttentionMask<'_> {
 
 /// Queries, `[rows, query_size]`, and the keys and values of the prefix and the rows, `[prefix_len + rows, kv_size]`.
 #[derive(Clone, Copy, Debug)]
-pub struct Heads<'a> {
+pub struct AttentionInputs<'a> {
     /// The queries.
     pub queries: &'a [f32],
     /// The keys.
@@ -55,6 +55,17 @@ pub struct AttentionPass<'a> {
     pub log_sum_exps: &'a [f32],
     /// The gradient of the result.
     pub gradient: &'a [f32],
+}
+
+/// Destinations of a backward pass, of the sizes of [`AttentionInputs`].
+#[derive(Debug)]
+pub struct AttentionGradients<'a> {
+    /// The gradient of the queries, which is replaced.
+    pub d_queries: &'a mut [f32],
+    /// The gradient of the keys, to which the pass adds.
+    pub d_keys: &'a mut [f32],
+    /// The gradient of the values, to which the pass adds.
+    pub d_values: &'a mut [f32],
 }
 
 /// The scores of a tile, and packed keys and values of a head: as columns and as rows.
@@ -101,12 +112,12 @@ struct Head<'a> {
 }
 
 impl<'a> Head<'a> {
-    fn new(shape: &HeadShape, heads: Heads<'a>, head_index: usize) -> Self {
-        let kv_start = head_index / shape.group_size() * shape.dim;
+    fn new(shape: &HeadShape, inputs: AttentionInputs<'a>, head_index: usize) -> Self {
+        let kv_start = head_index / shape.heads_per_kv_head() * shape.dim;
         Self {
-            queries: View::rows(&heads.queries[head_index * shape.dim..], shape.query_size()),
-            keys: View::rows(&heads.keys[kv_start..], shape.kv_size()),
-            values: View::rows(&heads.values[kv_start..], shape.kv_size()),
+            queries: View::rows(&inputs.queries[head_index * shape.dim..], shape.query_size()),
+            keys: View::rows(&inputs.keys[kv_start..], shape.kv_size()),
+            values: View::rows(&inputs.values[kv_start..], shape.kv_size()),
         }
     }
 }
@@ -119,18 +130,18 @@ fn multiply_tile(a: View, b: Strips, tile: &Tile, products: &mut Vec<f32>) {
     matmul_packed(a.rows_from(tile.first_query), b, target, tile.num_queries);
 }
 
-/// Fills `output` and `log_sum_exps`, as [`AttentionPass`] describes them.
+/// Fills the result and the log-sum-exps of the rows' scores.
 pub fn forward(
     shape: &HeadShape,
-    heads: Heads,
+    inputs: AttentionInputs,
     mask: &AttentionMask,
-    [output, log_sum_exps]: [&mut [f32]; 2],
+    AttentionOutput { output, log_sum_exps }: AttentionOutput,
     scratch: &mut Scratch,
 ) {
     let (dim, num_keys) = (shape.dim, mask.prefix_len + mask.rows);
     for head_index in 0..shape.heads {
-        let head = Head::new(shape, heads, head_index);
-        if head_index % shape.group_size() == 0 {
+        let head = Head::new(shape, inputs, head_index);
+        if head_index % shape.heads_per_kv_head() == 0 {
             scratch.key_columns.pack(Parallelism::Sequential, head.keys.transpose(), dim, num_keys);
             scratch.rows.pack(Parallelism::Sequential, head.values, num_keys, dim);
         }
@@ -141,7 +152,8 @@ pub fn forward(
                 let t = tile.first_query + q;
                 let visible =
                     mask.first(t) - tile.first_key..mask.prefix_len + t + 1 - tile.first_key;
-                log_sum_exps[t * shape.heads + head_index] = softmax(weights, visible, shape.scale);
+                log_sum_exps[t * shape.heads + head_index] =
+                    softmax_with_log_sum_exp(weights, visible, shape.scale);
             }
             let start = tile.first_query * shape.query_size() + head_index * dim;
             let target =
@@ -155,20 +167,20 @@ pub fn forward(
 /// Fills `d_queries`, the gradient of the queries, and adds to `d_keys` and `d_values`.
 pub fn backward(
     shape: &HeadShape,
-    heads: Heads,
+    inputs: AttentionInputs,
     mask: &AttentionMask,
     pass: AttentionPass,
-    [d_queries, d_keys, d_values]: [&mut [f32]; 3],
+    AttentionGradients { d_queries, d_keys, d_values }: AttentionGradients,
     scratch: &mut Scratch,
 ) {
     let (dim, query_size, kv_size) = (shape.dim, shape.query_size(), shape.kv_size());
     for head_index in 0..shape.heads {
-        let head = Head::new(shape, heads, head_index);
+        let head = Head::new(shape, inputs, head_index);
         let column = head_index * dim;
-        let kv_start = head_index / shape.group_size() * dim;
+        let kv_start = head_index / shape.heads_per_kv_head() * dim;
         let gradient = View::rows(&pass.gradient[column..], query_size);
         let Scratch { weights, d_weights, key_columns, value_columns, rows } = scratch;
-        if head_index % shape.group_size() == 0 {
+        if head_index % shape.heads_per_kv_head() == 0 {
             let num_keys = mask.prefix_len + mask.rows;
             key_columns.pack(Parallelism::Sequential, head.keys.transpose(), dim, num_keys);
             value_columns.pack(Parallelism::Sequential, head.values.transpose(), dim, num_keys);
@@ -205,7 +217,11 @@ pub fn backward(
 
 /// Turns scores into weights that add up to 1, 0 outside of `visible`; returns the log-sum-exp of the scaled scores.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn softmax(scores: &mut [f32], visible: std::ops::Range<usize>, scale: f32) -> f32 {
+fn softmax_with_log_sum_exp(
+    scores: &mut [f32],
+    visible: std::ops::Range<usize>,
+    scale: f32,
+) -> f32 {
     scores[..visible.start].fill(0.0);
     scores[visible.end..].fill(0.0);
     let scores = &mut scores[visible];
@@ -278,18 +294,19 @@ mod tests {
             let run = |queries: &[f32], keys: &[f32], values: &[f32]| {
                 let (mut output, mut log_sum_exps) =
                     (vec![0.0; queries.len()], vec![0.0; rows * shape.heads]);
-                let heads = Heads { queries, keys, values };
-                let to = [&mut output[..], &mut log_sum_exps];
-                forward(&shape, heads, &mask, to, &mut Scratch::default());
+                let inputs = AttentionInputs { queries, keys, values };
+                let to = AttentionOutput { output: &mut output, log_sum_exps: &mut log_sum_exps };
+                forward(&shape, inputs, &mask, to, &mut Scratch::default());
                 (output, log_sum_exps)
             };
             let (output, log_sum_exps) = run(&queries, &keys, &values);
             let mut d = [vec![0.0; queries.len()], vec![0.0; keys.len()], vec![0.0; values.len()]];
-            let heads = Heads { queries: &queries, keys: &keys, values: &values };
+            let inputs = AttentionInputs { queries: &queries, keys: &keys, values: &values };
             let pass =
                 AttentionPass { output: &output, log_sum_exps: &log_sum_exps, gradient: &gradient };
-            let to = d.each_mut().map(|d| &mut d[..]);
-            backward(&shape, heads, &mask, pass, to, &mut Scratch::default());
+            let [d_queries, d_keys, d_values] = d.each_mut().map(|d| &mut d[..]);
+            let to = AttentionGradients { d_queries, d_keys, d_values };
+            backward(&shape, inputs, &mask, pass, to, &mut Scratch::default());
             let loss = |q: &[f32], k: &[f32], v: &[f32]| weighted_sum(&run(q, k, v).0, &gradient);
             assert_gradient("queries", &queries, &d[0], |x| loss(x, &keys, &values));
             assert_gradient("keys", &keys, &d[1], |x| loss(&queries, x, &values));

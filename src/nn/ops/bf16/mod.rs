@@ -6,7 +6,7 @@
 //!
 //! Each number of a result is summed over the inner dimension in one fixed order, so it depends on its own row and
 //! column alone: not on the sizes of the product or the number of threads. The order, and the rounding of subnormal
-//! numbers, differ between [`Kernel`]s.
+//! numbers, differ between [`Bf16Instructions`]s.
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod amx;
@@ -28,7 +28,7 @@ use std::sync::OnceLock;
 
 /// The instructions of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kernel {
+pub enum Bf16Instructions {
     /// Advanced Matrix Extensions: `tdpbf16ps` on tiles in dedicated registers.
     Amx,
     /// The dot products of `avx512_bf16`: `vdpbf16ps`.
@@ -37,17 +37,19 @@ pub enum Kernel {
     Portable,
 }
 
-impl Kernel {
-    /// The kernels that this processor can execute and that pass a test of their results, the fastest first.
+impl Bf16Instructions {
+    /// The instructions that this processor has and that pass a test of their results, the fastest first.
     pub fn available() -> &'static [Self] {
-        static AVAILABLE: OnceLock<Vec<Kernel>> = OnceLock::new();
+        static AVAILABLE: OnceLock<Vec<Bf16Instructions>> = OnceLock::new();
         AVAILABLE.get_or_init(|| {
             let all = [Self::Amx, Self::Avx512, Self::Portable];
-            all.into_iter().filter(|kernel| kernel.is_available() && kernel.is_exact()).collect()
+            all.into_iter()
+                .filter(|instructions| instructions.is_available() && instructions.is_exact())
+                .collect()
         })
     }
 
-    /// The fastest kernel of this processor.
+    /// The fastest instructions of this processor.
     pub fn best() -> Self {
         Self::available()[0]
     }
@@ -73,8 +75,8 @@ impl Kernel {
         self == Self::Portable
     }
 
-    /// Whether a product of small whole numbers, which is exact in any order of summation, equals the portable
-    /// kernel's.
+    /// Whether a product of small whole numbers, which is exact in any order of summation, equals that of
+    /// the portable ones.
     fn is_exact(self) -> bool {
         let [rows, inner, columns] = [35, 70, 37];
         let numbers = |count: usize, step: usize| -> Vec<f32> {
@@ -84,10 +86,10 @@ impl Kernel {
         let mut right = TiledMatrix::default();
         let view = View::rows(&w, columns).transpose();
         right.pack(Parallelism::Sequential, view, [columns, inner], Side::Right);
-        let product = |kernel| {
+        let product = |instructions| {
             let mut y = vec![0.0; rows * columns];
             let products = &mut [(&right, &mut y[..])];
-            forward(kernel, Parallelism::Sequential, &x, products, WriteMode::Overwrite);
+            forward(instructions, Parallelism::Sequential, &x, products, WriteMode::Overwrite);
             y
         };
         self == Self::Portable || product(self) == product(Self::Portable)
@@ -97,7 +99,7 @@ impl Kernel {
 /// `y = x w`, or `y += x w`, for some weights and results, with `x` `[rows, inner]`, rounded to bf16, and each `y`
 /// `[rows, columns]`.
 pub fn forward(
-    kernel: Kernel,
+    instructions: Bf16Instructions,
     parallelism: Parallelism,
     x: &[f32],
     products: &mut [(&TiledMatrix, &mut [f32])],
@@ -106,19 +108,21 @@ pub fn forward(
     if x.is_empty() {
         return;
     }
-    match kernel {
-        Kernel::Portable => portable::forward(parallelism, x, products, mode),
+    match instructions {
+        Bf16Instructions::Portable => portable::forward(parallelism, x, products, mode),
         #[cfg(target_arch = "x86_64")]
-        Kernel::Amx | Kernel::Avx512 => tiled::forward(kernel, parallelism, x, products, mode),
+        Bf16Instructions::Amx | Bf16Instructions::Avx512 => {
+            tiled::forward(instructions, parallelism, x, products, mode)
+        }
         #[cfg(not(target_arch = "x86_64"))]
-        Kernel::Amx | Kernel::Avx512 => unreachable!("not available"),
+        Bf16Instructions::Amx | Bf16Instructions::Avx512 => unreachable!("not available"),
     }
 }
 
 /// Adds `x^T dy` to `gradient`, `[inputs, outputs]`, for some pairs of `dy` and `gradient`, with `x` `[rows, inputs]`
 /// and each `dy` `[rows, outputs]`, all rounded to bf16.
 pub fn weight_grads<const N: usize>(
-    kernel: Kernel,
+    instructions: Bf16Instructions,
     parallelism: Parallelism,
     x: &[f32],
     inputs: usize,
@@ -127,14 +131,14 @@ pub fn weight_grads<const N: usize>(
     if x.is_empty() {
         return;
     }
-    match kernel {
-        Kernel::Portable => portable::weight_grads(parallelism, x, inputs, results),
+    match instructions {
+        Bf16Instructions::Portable => portable::weight_grads(parallelism, x, inputs, results),
         #[cfg(target_arch = "x86_64")]
-        Kernel::Amx | Kernel::Avx512 => {
-            tiled::weight_grads(kernel, parallelism, x, inputs, results)
+        Bf16Instructions::Amx | Bf16Instructions::Avx512 => {
+            tiled::weight_grads(instructions, parallelism, x, inputs, results)
         }
         #[cfg(not(target_arch = "x86_64"))]
-        Kernel::Amx | Kernel::Avx512 => unreachable!("not available"),
+        Bf16Instructions::Amx | Bf16Instructions::Avx512 => unreachable!("not available"),
     }
 }
 
@@ -181,14 +185,14 @@ mod tests {
         {
             let (x, w) = (draws.next_numbers(rows * inner), draws.next_numbers(inner * columns));
             let before = draws.next_numbers(rows * columns);
-            for kernel in Kernel::available() {
+            for instructions in Bf16Instructions::available() {
                 for (parallelism, mode) in
                     BOTH.into_iter().zip([WriteMode::Overwrite, WriteMode::Accumulate])
                 {
                     let mut y = before.clone();
                     let packed = pack(&w, columns);
-                    forward(*kernel, parallelism, &x, &mut [(&packed, &mut y[..])], mode);
-                    assert_near(kernel.name(), &y, |at| {
+                    forward(*instructions, parallelism, &x, &mut [(&packed, &mut y[..])], mode);
+                    assert_near(instructions.name(), &y, |at| {
                         let (i, j) = (at / columns, at % columns);
                         let term = |k| widen(x[i * inner + k]) * widen(w[k * columns + j]);
                         let before = match mode {
@@ -208,11 +212,11 @@ mod tests {
         for [rows, inputs, outputs] in [[1, 1, 1], [33, 17, 40], [70, 64, 19]] {
             let (x, dy) = (draws.next_numbers(rows * inputs), draws.next_numbers(rows * outputs));
             let before = draws.next_numbers(inputs * outputs);
-            for kernel in Kernel::available() {
+            for instructions in Bf16Instructions::available() {
                 for parallelism in BOTH {
                     let mut gradient = before.clone();
-                    weight_grads(*kernel, parallelism, &x, inputs, [(&dy, &mut gradient)]);
-                    assert_near(kernel.name(), &gradient, |at| {
+                    weight_grads(*instructions, parallelism, &x, inputs, [(&dy, &mut gradient)]);
+                    assert_near(instructions.name(), &gradient, |at| {
                         let (i, j) = (at / outputs, at % outputs);
                         let term = |r| widen(x[r * inputs + i]) * widen(dy[r * outputs + j]);
                         f64::from(before[at]) + (0..rows).map(term).sum::<f64>()
@@ -228,10 +232,16 @@ mod tests {
         let (rows, inner, columns) = (41, 70, 150);
         let (x, w) = (draws.next_numbers(rows * inner), draws.next_numbers(inner * columns));
         let w = pack(&w, columns);
-        for kernel in Kernel::available() {
+        for instructions in Bf16Instructions::available() {
             let product = |parallelism, x: &[f32]| {
                 let mut y = vec![0.0; x.len() / inner * columns];
-                forward(*kernel, parallelism, x, &mut [(&w, &mut y[..])], WriteMode::Overwrite);
+                forward(
+                    *instructions,
+                    parallelism,
+                    x,
+                    &mut [(&w, &mut y[..])],
+                    WriteMode::Overwrite,
+                );
                 y
             };
             let all = product(Parallelism::Parallel, &x);
@@ -239,7 +249,7 @@ mod tests {
                 let parts = x.chunks(some * inner);
                 let parts: Vec<f32> =
                     parts.flat_map(|x| product(Parallelism::Sequential, x)).collect();
-                assert!(parts == all, "{}, {some} rows at a time", kernel.name());
+                assert!(parts == all, "{}, {some} rows at a time", instructions.name());
             }
         }
     }

@@ -53,7 +53,7 @@ impl TiledMatrix {
         Strip { pairs: self.pairs(index), scales: UNSCALED }
     }
 
-    /// Rows that share a scale: all.
+    /// The number of rows, since all share the one (unused) scale.
     fn group_size(&self) -> usize {
         self.inner().next_multiple_of(2)
     }

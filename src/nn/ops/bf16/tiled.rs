@@ -4,7 +4,7 @@
 use super::amx;
 use super::output::Output;
 use super::tiles::{Side, TiledMatrix};
-use super::{Kernel, avx512};
+use super::{Bf16Instructions, avx512};
 use crate::nn::ops::matmul::View;
 use crate::nn::ops::{Parallelism, WriteMode};
 use std::cell::RefCell;
@@ -21,7 +21,7 @@ thread_local! {
 
 /// Products of rows with weights, as [`super::forward`].
 pub fn forward(
-    kernel: Kernel,
+    instructions: Bf16Instructions,
     parallelism: Parallelism,
     x: &[f32],
     products: &mut [(&TiledMatrix, &mut [f32])],
@@ -30,13 +30,13 @@ pub fn forward(
     let Some(inner) = products.first().map(|(w, _)| w.inner()) else { return };
     let [mut left, right] = OPERANDS.take();
     left.pack(parallelism, View::rows(x, inner), [x.len() / inner, inner], Side::Left);
-    multiply(kernel, parallelism, &left, products, mode);
+    multiply(instructions, parallelism, &left, products, mode);
     OPERANDS.set([left, right]);
 }
 
 /// Gradients of weights, as [`super::weight_grads`].
 pub fn weight_grads<const N: usize>(
-    kernel: Kernel,
+    instructions: Bf16Instructions,
     parallelism: Parallelism,
     x: &[f32],
     inputs: usize,
@@ -48,14 +48,20 @@ pub fn weight_grads<const N: usize>(
     for (dy, gradient) in results {
         let outputs = gradient.len() / inputs;
         right.pack(parallelism, View::rows(dy, outputs).transpose(), [outputs, rows], Side::Right);
-        multiply(kernel, parallelism, &left, &mut [(&right, gradient)], WriteMode::Accumulate);
+        multiply(
+            instructions,
+            parallelism,
+            &left,
+            &mut [(&right, gradient)],
+            WriteMode::Accumulate,
+        );
     }
     OPERANDS.set([left, right]);
 }
 
 /// The products of a packed operand with others.
 fn multiply(
-    kernel: Kernel,
+    instructions: Bf16Instructions,
     parallelism: Parallelism,
     a: &TiledMatrix,
     products: &mut [(&TiledMatrix, &mut [f32])],
@@ -93,13 +99,13 @@ fn multiply(
         let (b, to) = &outputs[*index];
         // SAFETY: parts are disjoint, and each is one thread's.
         unsafe {
-            match kernel {
+            match instructions {
                 #[cfg(target_os = "linux")]
-                Kernel::Amx => amx::multiply(a, b, part.clone(), to),
-                Kernel::Avx512 => avx512::multiply(a, b, part.clone(), to),
+                Bf16Instructions::Amx => amx::multiply(a, b, part.clone(), to),
+                Bf16Instructions::Avx512 => avx512::multiply(a, b, part.clone(), to),
                 #[cfg(not(target_os = "linux"))]
-                Kernel::Amx => unreachable!("AMX is used on Linux alone"),
-                Kernel::Portable => unreachable!("it multiplies no tiles"),
+                Bf16Instructions::Amx => unreachable!("AMX is used on Linux alone"),
+                Bf16Instructions::Portable => unreachable!("it multiplies no tiles"),
             }
         }
     });

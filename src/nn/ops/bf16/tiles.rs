@@ -215,7 +215,7 @@ mod avx512 {
     #[inline]
     #[target_feature(enable = "avx512f")]
     unsafe fn round(from: *const f32) -> __m512i {
-        // SAFETY: as this function demands.
+        // SAFETY: the caller guarantees it (`# Safety`).
         let x = unsafe { _mm512_loadu_ps(from) };
         let bits = _mm512_castps_si512(x);
         let high = _mm512_srli_epi32::<16>(bits);
@@ -231,7 +231,7 @@ mod avx512 {
     #[target_feature(enable = "avx512f")]
     pub unsafe fn pack_rows(values: &[f32], row_stride: usize, tile: &mut Tile) {
         for (i, words) in tile.0.iter_mut().enumerate() {
-            // SAFETY: as this function demands; a row of words is 64 aligned bytes.
+            // SAFETY: the caller guarantees it (`# Safety`); a row of words is 64 aligned bytes.
             unsafe {
                 let from = values.as_ptr().add(i * row_stride);
                 let halves =
@@ -247,7 +247,7 @@ mod avx512 {
     #[target_feature(enable = "avx512f")]
     pub unsafe fn pack_columns(values: &[f32], row_stride: usize, tile: &mut Tile) {
         for (k, words) in tile.0.iter_mut().enumerate() {
-            // SAFETY: as this function demands; a row of words is 64 aligned bytes.
+            // SAFETY: the caller guarantees it (`# Safety`); a row of words is 64 aligned bytes.
             unsafe {
                 let from = values.as_ptr().add(2 * k * row_stride);
                 let high = _mm512_slli_epi32::<16>(round(from.add(row_stride)));

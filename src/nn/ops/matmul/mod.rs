@@ -171,7 +171,7 @@ impl Strips<'_> {
         let left = self.columns - first * STRIP_COLUMNS;
         assert!(
             columns == left || columns < left && columns.is_multiple_of(STRIP_COLUMNS),
-            "strips"
+            "columns: whole strips, or all that remain"
         );
         let lanes = &self.lanes[first * STRIP_VECTORS * self.packed_rows..];
         Self { lanes: &lanes[..columns.div_ceil(LANES) * self.packed_rows], columns, ..self }

@@ -216,7 +216,7 @@ impl<P: RowPair> StripStorage<P> {
     ) -> Arc<dyn Storage> {
         assert!(
             inner > 0 && columns > 0 && group_size > 0 && group_size.is_multiple_of(2),
-            "sizes"
+            "inner, columns, group_size: at least 1, and the last one even"
         );
         let (strips, groups) = (columns.div_ceil(LANES), inner.div_ceil(group_size));
         let mut pairs = vec![P::default(); strips * inner.div_ceil(2)];

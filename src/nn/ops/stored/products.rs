@@ -59,7 +59,7 @@ pub fn multiply<'a, P: RowPair>(
             matmul_packed(View::rows(x, inner), expanded.strips(), y, rows);
             continue;
         }
-        // Beyond the last strip, it is multiplied again.
+        // Where fewer strips are left, the last one is multiplied again and its product dropped.
         let strips = std::array::from_fn(|v| strip(first + v.min(vectors - 1)));
         let mut done = 0;
         while done < rows {

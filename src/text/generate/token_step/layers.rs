@@ -2,7 +2,7 @@
 //!
 //! They compute the same formulas as [`DeviceDecoder::step`](crate::text::DeviceDecoder::step), for one token of each
 //! row: norms with the addition before them, rotation with the write into the caches, attention over the filled part of
-//! the caches with the prompt of a group read in place, and the gate. Products are computed by
+//! the caches with each prompt read in place, and the gate. Products are computed by
 //! [`ProductPrecision`](crate::nn::tensors::products::ProductPrecision).
 
 use super::KernelBatch;
@@ -57,12 +57,12 @@ impl KernelBatch<'_> {
     }
 
     /// Advances the progress to the last token chosen, and computes the rotations of each row's position,
-    /// `[rows, half, 2]`. Several tables of a step advance it to the same token.
+    /// `[rows, num_pairs, 2]`. Several tables of a step advance it to the same token.
     fn advance_and_rotate(&self, table: &Rope) -> CubeTensor {
-        let half = self.token_step.heads.half;
+        let num_pairs = self.token_step.heads.num_rotary_pairs;
         let [low, high] = table.parts;
-        let rotations = uninit(&self.draws, &[self.rows(), half, 2], DType::F32);
-        let cubes = (self.rows() * half).div_ceil(UNITS);
+        let rotations = uninit(&self.draws, &[self.rows(), num_pairs, 2], DType::F32);
+        let cubes = (self.rows() * num_pairs).div_ceil(UNITS);
         // SAFETY: accesses stay below the rows and the parts of the table.
         unsafe {
             rotation_kernel::launch_unchecked(
@@ -75,7 +75,7 @@ impl KernelBatch<'_> {
                 self.rows(),
                 low,
                 high,
-                half,
+                num_pairs,
             );
         }
         rotations
@@ -129,13 +129,13 @@ impl KernelBatch<'_> {
         let attended = uninit(queries, &[self.rows(), 1, heads.query_size()], keys.dtype);
         let window = self.decoder.module.shape().window(layer);
         let operands = [&keys, &values, &prompt_keys, &prompt_values, queries];
-        let vector = vector_size(&operands, |vector| heads.dim.is_multiple_of(vector));
+        let vector = vector_size(&operands, |vector| heads.head_dim.is_multiple_of(vector));
         // SAFETY: accesses stay below the rows, the heads and the room of the caches; all units of a cube reach its
         // barriers.
         unsafe {
             attend_kernel::launch_unchecked(
                 &queries.client,
-                grid(queries, self.rows() * heads.queries),
+                grid(queries, self.rows() * heads.num_query_heads),
                 CubeDim::new_1d(UNITS as u32),
                 argument(queries),
                 CachedKeysValuesLaunch::new(

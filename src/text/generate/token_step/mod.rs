@@ -12,14 +12,14 @@ use crate::nn::tensors::attention::KeysValues;
 use crate::text::generate::decode::{Decode, READ_BACK_STEPS};
 use crate::text::generate::{SampledToken, Sampling};
 use crate::text::kernels::UNITS;
-use crate::text::kernels::choose::{ChoicesLaunch, choose_kernel};
-use crate::text::kernels::heads::Heads;
-use crate::text::kernels::launch::head_norm_weights;
-use crate::text::kernels::narrow::{
-    NarrowScratchLaunch, NarrowingLaunch, TOKENS_PER_FLOAT_WORD, narrow_kernel,
+use crate::text::kernels::choose::{ChoicesLaunch, VALUES_PER_CHOICE, choose_kernel};
+use crate::text::kernels::filter::{
+    FilterScratchLaunch, TOKENS_PER_FLOAT_WORD, TokenFilterLaunch, filter_kernel,
 };
+use crate::text::kernels::heads::KernelHeadShape;
+use crate::text::kernels::launch::head_norm_weights;
 use crate::text::kernels::progress::ProgressLaunch;
-use crate::text::{DeviceDecoder, PromptCaches, inverse_temperature};
+use crate::text::{DeviceDecoder, PromptKvCaches, inverse_temperature};
 use burn::backend::{Cube, DType};
 use burn::cubecl::client::Graph;
 use burn::cubecl::prelude::CubeDim;
@@ -36,7 +36,7 @@ const MIN_REPLAYS: usize = 4;
 pub(super) struct TokenStep {
     /// Weights of the norms of queries and keys of each layer, in the layout of the kernels.
     head_norms: Vec<CubeTensor>,
-    heads: Heads,
+    heads: KernelHeadShape,
 }
 
 impl TokenStep {
@@ -47,7 +47,10 @@ impl TokenStep {
         }
         let module = &decoder.module;
         let head_norms = (0..module.layers.len()).map(|layer| head_norm_weights(module, layer));
-        Some(Self { head_norms: head_norms.collect(), heads: Heads::from_shape(module.shape()) })
+        Some(Self {
+            head_norms: head_norms.collect(),
+            heads: KernelHeadShape::from_shape(module.shape()),
+        })
     }
 }
 
@@ -56,7 +59,7 @@ pub(super) struct KernelBatch<'a> {
     token_step: &'a TokenStep,
     decoder: &'a DeviceDecoder,
     sampling: &'a Sampling,
-    prompts: PromptCaches,
+    prompts: PromptKvCaches,
     /// The draws of all tokens: `[max_new_tokens, rows]`.
     draws: CubeTensor,
     state: StepState,
@@ -88,7 +91,7 @@ struct RecordedStep {
 impl StepState {
     fn new(
         decoder: &DeviceDecoder,
-        prompts: &PromptCaches,
+        prompts: &PromptKvCaches,
         draws: &CubeTensor,
         sampling: &Sampling,
     ) -> Self {
@@ -100,15 +103,15 @@ impl StepState {
             Tensor::<4>::from_primitive::<Cube>(uninit(draws, &sizes, dtype))
         };
         let lengths = prompts.lengths.clone();
-        let groups = lengths.dims()[0];
+        let num_prompts = lengths.dims()[0];
         let counts = Tensor::from_ints([0, -1], decoder.device());
         Self {
             keys_values: (0..shape.num_layers).map(|_| [cache(), cache()]).collect(),
-            progress: cube_ints(Tensor::cat(vec![counts, lengths.reshape([groups])], 0)),
+            progress: cube_ints(Tensor::cat(vec![counts, lengths.reshape([num_prompts])], 0)),
             tokens: uninit(draws, &[rows], DType::I32),
             choices: uninit(
                 draws,
-                &[READ_BACK_STEPS, (3 + num_mask_words(decoder, sampling)) * rows],
+                &[READ_BACK_STEPS, (VALUES_PER_CHOICE + num_mask_words(decoder, sampling)) * rows],
                 DType::F32,
             ),
         }
@@ -129,10 +132,10 @@ impl Decode for KernelBatch<'_> {
         let (rows, vocabulary) = (self.rows(), self.decoder.vocabulary());
         let choices = Tensor::<2>::from_primitive::<Cube>(self.state.choices.clone());
         let size = choices.dims()[1];
-        let numbers = device::fetch(choices.reshape([READ_BACK_STEPS * size]));
+        let numbers = device::read(choices.reshape([READ_BACK_STEPS * size]));
         let step = |index: usize| {
-            let (values, masks) =
-                numbers[index % READ_BACK_STEPS * size..][..size].split_at(3 * rows);
+            let (values, masks) = numbers[index % READ_BACK_STEPS * size..][..size]
+                .split_at(VALUES_PER_CHOICE * rows);
             let words = masks.len() / rows;
             let chosen = |row: usize| SampledToken {
                 token: values[row] as u32,
@@ -152,7 +155,7 @@ impl<'a> KernelBatch<'a> {
         token_step: &'a TokenStep,
         decoder: &'a DeviceDecoder,
         sampling: &'a Sampling,
-        prompts: PromptCaches,
+        prompts: PromptKvCaches,
         draws: Tensor<2>,
     ) -> Self {
         let draws = cube_tensor(draws);
@@ -250,7 +253,7 @@ impl<'a> KernelBatch<'a> {
         let choices =
             ChoicesLaunch::new(argument(choices), READ_BACK_STEPS, choices.meta.shape()[1]);
         let Sampling { temperature, top_k, top_p, min_p, .. } = *self.sampling;
-        if !self.sampling.narrows() {
+        if !self.sampling.has_filter() {
             // SAFETY: accesses stay below `rows`, `vocabulary` and the steps of draws and records; all units of a cube
             // reach its barriers.
             unsafe {
@@ -275,17 +278,17 @@ impl<'a> KernelBatch<'a> {
         let [weights, lists] = [DType::F32, DType::U32].map(scratch);
         // SAFETY: as above.
         unsafe {
-            narrow_kernel::launch_unchecked(
+            filter_kernel::launch_unchecked(
                 &client,
                 cubes,
                 units,
                 argument(&logits),
                 argument(&self.draws),
-                NarrowScratchLaunch::new(argument(&weights), argument(&lists)),
+                FilterScratchLaunch::new(argument(&weights), argument(&lists)),
                 progress,
                 argument(tokens),
                 choices,
-                NarrowingLaunch::new(top_k, top_p, min_p, inverse_temperature(temperature)),
+                TokenFilterLaunch::new(top_k, top_p, min_p, inverse_temperature(temperature)),
                 rows,
                 vocabulary,
             );
@@ -295,7 +298,7 @@ impl<'a> KernelBatch<'a> {
 
 /// Words of a row's mask of candidates; 0 if every token can be drawn.
 fn num_mask_words(decoder: &DeviceDecoder, sampling: &Sampling) -> usize {
-    if sampling.narrows() { decoder.vocabulary().div_ceil(TOKENS_PER_FLOAT_WORD) } else { 0 }
+    if sampling.has_filter() { decoder.vocabulary().div_ceil(TOKENS_PER_FLOAT_WORD) } else { 0 }
 }
 
 /// Unpacks the tokens of a row's mask; none if it has all tokens.

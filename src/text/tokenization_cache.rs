@@ -13,9 +13,9 @@ type PromptKey = (String, String);
 
 /// A cache shared by the clones of a model.
 #[derive(Clone, Debug, Default)]
-pub(super) struct PromptCache(Arc<Mutex<HashMap<PromptKey, Vec<u32>>>>);
+pub(super) struct TokenizationCache(Arc<Mutex<HashMap<PromptKey, Vec<u32>>>>);
 
-impl PromptCache {
+impl TokenizationCache {
     /// Returns the tokens of a prompt, computed by `tokenize` unless they are cached.
     ///
     /// # Errors
@@ -44,7 +44,7 @@ mod tests {
 
     #[test]
     fn a_prompt_is_tokenized_once_while_there_is_room() {
-        let cache = PromptCache::default();
+        let cache = TokenizationCache::default();
         let mut count = 0;
         let mut ask = |index: usize| {
             let tokens = cache.clone().get_or_tokenize((index.to_string(), String::new()), || {

@@ -25,7 +25,7 @@ const MAX_INSTRUCTIONS: u64 = 20_000_000;
 const STACK_BYTES: usize = 512 << 20;
 /// Maximum growth of the process during a rendering, bytes.
 const MAX_GROWTH_BYTES: u64 = 512 << 20;
-/// CPU time of a rendering that may have made the process grow so much; below it, other threads have.
+/// Growth counts against a rendering only once it has used this much CPU time; before, other threads caused it.
 const MIN_GROWTH_TIME: Duration = Duration::from_millis(20);
 /// Maximum CPU time of a rendering, or duration where that is unknown; fuel ends it earlier unless single instructions
 /// are slow.

@@ -13,7 +13,7 @@ mod sequences;
 mod texts;
 mod weights;
 
-pub use crate::nn::ops::attention::cache::{Cache, PrefixCache};
+pub use crate::nn::ops::attention::cache::{KvCache, PrefixCache};
 pub use games::DecoderSequenceModel;
 pub use pool::Pool;
 pub use sequences::{DynSequenceModel, PolicySizes, PooledSequenceModel, SequenceModel, Sequences};
@@ -66,7 +66,7 @@ struct Activations {
 
 /// The activations of all layers, or the streams from which the backward pass recomputes them.
 #[derive(Clone, Debug, Default)]
-struct Tape {
+struct DecoderTape {
     /// The rotations of the rows, for each of the decoder's tables: `[rows, rotary_dim / 2]`.
     rotations: Vec<Vec<Rotation>>,
     /// The activations of every layer, or of the last executed one.
@@ -79,7 +79,7 @@ struct Tape {
     hidden: Vec<f32>,
 }
 
-impl Tape {
+impl DecoderTape {
     /// Replaces the rotations by those of rows at these positions.
     fn set_rotations(
         &mut self,
@@ -101,7 +101,7 @@ pub enum Retention {
     Nothing,
     /// The input of each layer: the backward pass recomputes the rest.
     Inputs,
-    /// All; on a device, the backward pass recomputes the values and the up projection.
+    /// All activations (on a device all but values and up projection, which are recomputed).
     All,
 }
 

@@ -19,7 +19,7 @@ pub fn max_addressable_bytes(_device: &Device) -> Option<u64> {
 }
 
 /// The workgroup memory of a cube on a device, bytes: always `None`, since this build starts none.
-pub(super) fn workgroup_memory(_device: &Device) -> Option<usize> {
+pub(super) fn workgroup_memory_bytes(_device: &Device) -> Option<usize> {
     None
 }
 

@@ -1,8 +1,8 @@
 //! Python semantics of chat templates' values: printing, tests, filters and methods, where minijinja differs from
 //! Jinja.
 
-use super::template_json::format_float;
-use super::template_limits::BoundedText;
+use super::json::format_float;
+use super::limits::BoundedText;
 use minijinja::value::{Kwargs, Rest, ValueKind, from_args};
 use minijinja::{Environment, Error, ErrorKind, State, Value, filters};
 use std::io::{Result as IoResult, Write};

@@ -1,11 +1,11 @@
 //! Rendering of chat templates as in `transformers`, so that a model sees texts as in its training.
 
-use super::template_checks as checks;
-use super::template_json::to_json;
-use super::template_limits as limits;
-use super::template_python as python;
+use super::ChatTemplate;
+use super::checks;
+use super::json::to_json;
+use super::limits;
+use super::python;
 use crate::text::error::LanguageError;
-use crate::text::template::ChatTemplate;
 use minijinja::value::merge_maps;
 use minijinja::{Environment, Error, ErrorKind, Value};
 use serde::Serialize;
@@ -21,7 +21,7 @@ impl ChatTemplate {
     }
 
     /// Text that the template puts after an answer; `None` if it rejects the conversation.
-    pub(super) fn find_answer_suffix(&self) -> Option<String> {
+    pub(in crate::text) fn find_answer_suffix(&self) -> Option<String> {
         // A word that templates neither change nor contain.
         const ANSWER: &str = "Zq7answerZq7";
         let question = [json!({ "role": "user", "content": "question" })];

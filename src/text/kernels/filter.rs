@@ -24,9 +24,9 @@ const LARGEST_BITS: u32 = 0x3f80_0000;
 /// Bits of a weight below its octave.
 const MANTISSA_BITS: u32 = 23;
 
-/// Settings that narrow the choice of a token.
+/// Settings that leave some tokens out of the choice.
 #[derive(CubeType, CubeLaunch)]
-pub(crate) struct Narrowing {
+pub(crate) struct TokenFilter {
     /// Number of the likeliest tokens that can be drawn; 0 for all.
     pub top_k: usize,
     /// Share of the probability that the likeliest tokens must reach together; 1 for all tokens.
@@ -39,7 +39,7 @@ pub(crate) struct Narrowing {
 
 /// Scratch buffers of a choice.
 #[derive(CubeType, CubeLaunch)]
-pub(crate) struct NarrowScratch {
+pub(crate) struct FilterScratch {
     /// The weights of all tokens: `[rows, vocabulary]`.
     pub weights: Buffer<f32>,
     /// Lists of the tokens of one octave, a list for each unit: `[rows, vocabulary]`.
@@ -49,7 +49,7 @@ pub(crate) struct NarrowScratch {
 /// A row of logits, with the workgroup memory of searches among their weights.
 #[derive(CubeType)]
 struct LogitRow {
-    /// Index of the first logit, and of the row's first element in [`NarrowScratch`].
+    /// Index of the first logit, and of the row's first element in [`FilterScratch`].
     start: usize,
     vocabulary: usize,
     /// The factor of logits, and the largest logit times this factor.
@@ -117,7 +117,7 @@ fn passes(sum: f32, goal: f32, #[comptime] kind: SearchKind) -> bool {
 /// differently.
 #[cube]
 fn search(
-    scratch: &mut NarrowScratch,
+    scratch: &mut FilterScratch,
     row: &mut LogitRow,
     min_bits: u32,
     goal: f32,
@@ -207,7 +207,7 @@ fn search(
 /// Finds the token of the found weight that has `before` others of this weight before it, by bisection over token ids.
 #[cube]
 fn find_tied_token(
-    scratch: &mut NarrowScratch,
+    scratch: &mut FilterScratch,
     row: &mut LogitRow,
     found: &FoundWeight,
     before: f32,
@@ -237,7 +237,7 @@ fn find_tied_token(
 
 /// Counts the tokens of the found weight.
 #[cube]
-fn count_ties(scratch: &mut NarrowScratch, start: usize, found: &FoundWeight) -> f32 {
+fn count_ties(scratch: &mut FilterScratch, start: usize, found: &FoundWeight) -> f32 {
     let mut count = 0.0f32;
     for entry in 0..found.listed {
         let i = scratch.lists[start + UNIT_POS as usize + entry * UNITS] as usize;
@@ -261,7 +261,7 @@ struct Cut {
 
 /// Narrows a cut to the `top_k` likeliest tokens.
 #[cube]
-fn cut_top_k(scratch: &mut NarrowScratch, row: &mut LogitRow, cut: &mut Cut, top_k: usize) {
+fn cut_top_k(scratch: &mut FilterScratch, row: &mut LogitRow, cut: &mut Cut, top_k: usize) {
     if top_k > 0 && top_k < row.vocabulary {
         let goal = top_k as f32;
         let found = search(scratch, row, cut.bits, goal, comptime!(SearchKind::Count));
@@ -272,7 +272,7 @@ fn cut_top_k(scratch: &mut NarrowScratch, row: &mut LogitRow, cut: &mut Cut, top
 
 /// Narrows a cut to the fewest tokens that have a share `top_p` of the probability of those before it.
 #[cube]
-fn cut_top_p(scratch: &mut NarrowScratch, row: &mut LogitRow, cut: &mut Cut, top_p: f32) {
+fn cut_top_p(scratch: &mut FilterScratch, row: &mut LogitRow, cut: &mut Cut, top_p: f32) {
     if top_p < 1.0f32 {
         let mut mass = 0.0f32;
         for i in range_stepped(UNIT_POS as usize, row.vocabulary, UNITS) {
@@ -315,7 +315,7 @@ struct DrawableSums {
 #[cube]
 fn sum_drawable(
     logits: &[f32],
-    scratch: &mut NarrowScratch,
+    scratch: &mut FilterScratch,
     row: &LogitRow,
     cut: &mut Cut,
 ) -> DrawableSums {
@@ -350,7 +350,7 @@ fn sum_drawable(
 
 /// Draws a token of those that a cut leaves; `goal` is the draw times the sum of their weights.
 #[cube]
-fn draw(scratch: &mut NarrowScratch, row: &mut LogitRow, cut: &Cut, goal: f32) -> usize {
+fn draw(scratch: &mut FilterScratch, row: &mut LogitRow, cut: &Cut, goal: f32) -> usize {
     let mut goal = goal;
     if goal < MIN_THRESHOLD {
         goal = f32::new(MIN_THRESHOLD);
@@ -391,18 +391,18 @@ fn compute_mask_word(logits: &[f32], row: &LogitRow, cut: &Cut, end: usize, word
 
 /// Draws a token for each row among those that top-k, top-p and min-p leave; one cube per row.
 ///
-/// Buffers: logits `[rows, vocabulary]`; draws `[steps, rows]`; those of [`NarrowScratch`] and [`Progress`]; tokens
+/// Buffers: logits `[rows, vocabulary]`; draws `[steps, rows]`; those of [`FilterScratch`] and [`Progress`]; tokens
 /// `[rows]`; those of [`Choices`], whose masks have [`TOKENS_PER_FLOAT_WORD`] bits each. Workgroup memory: 41 x
 /// [`UNITS`] floats.
 #[cube(launch_unchecked)]
-pub(crate) fn narrow_kernel(
+pub(crate) fn filter_kernel(
     logits: &[f32],
     draws: &[f32],
-    scratch: &mut NarrowScratch,
+    scratch: &mut FilterScratch,
     progress: &mut Progress,
     tokens: &mut [i32],
     choices: &mut Choices,
-    narrowing: Narrowing,
+    filter: TokenFilter,
     rows: usize,
     vocabulary: usize,
 ) {
@@ -416,8 +416,8 @@ pub(crate) fn narrow_kernel(
         let mut row = LogitRow {
             start,
             vocabulary,
-            inverse_temperature: narrowing.inverse_temperature,
-            max: find_max_logit(logits, start, vocabulary, narrowing.inverse_temperature),
+            inverse_temperature: filter.inverse_temperature,
+            max: find_max_logit(logits, start, vocabulary, filter.inverse_temperature),
             sums: Shared::<[f32]>::new_slice(comptime!(OCTAVES * UNITS)),
             octaves: Shared::<[f32]>::new_slice(OCTAVES),
         };
@@ -426,10 +426,10 @@ pub(crate) fn narrow_kernel(
                 unnormalized_prob(logits[start + i] * row.inverse_temperature, row.max);
         }
         let mut cut = Cut { bits: 0u32.runtime(), ties: vocabulary as f32 };
-        cut_top_k(scratch, &mut row, &mut cut, narrowing.top_k);
-        cut_top_p(scratch, &mut row, &mut cut, narrowing.top_p);
-        if u32::reinterpret(narrowing.min_p) > cut.bits {
-            cut.bits = u32::reinterpret(narrowing.min_p);
+        cut_top_k(scratch, &mut row, &mut cut, filter.top_k);
+        cut_top_p(scratch, &mut row, &mut cut, filter.top_p);
+        if u32::reinterpret(filter.min_p) > cut.bits {
+            cut.bits = u32::reinterpret(filter.min_p);
             cut.ties = vocabulary as f32;
         }
         let sums = sum_drawable(logits, scratch, &row, &mut cut);

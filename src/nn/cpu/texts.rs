@@ -4,14 +4,15 @@
 //! generated and when it is learnt from. A prompt goes forward and backward once, whatever the number of its
 //! completions: the gradients that reach its keys and values from all of them are added up.
 
-use super::backward::ForwardTape;
+use super::backward::SegmentedTape;
 use super::weights::DecoderWeights;
 use super::{
-    Activations, Attend, Cache, Pool, Prefix, PrefixCache, Retention, Scratch, Segment, Tape,
-    fill_zeros,
+    Activations, Attend, DecoderTape, KvCache, Pool, Prefix, PrefixCache, Retention, Scratch,
+    Segment, fill_zeros,
 };
 use crate::nn::DecoderParams;
 use crate::nn::arch::{Adapters, DecoderShape, Parameter};
+use crate::nn::ops::attention::AttentionOutput;
 use crate::nn::ops::attention::cache::QueryPlace;
 use crate::nn::ops::linear::Arithmetic;
 use crate::nn::ops::{Parallelism, WriteMode, embed};
@@ -36,9 +37,9 @@ pub struct TokenDecoder {
 #[derive(Debug, Default)]
 pub struct DecodeBuffers {
     /// Caches of completions, then those of the prompts that they continue.
-    pub caches: Vec<Cache>,
+    pub caches: Vec<KvCache>,
     /// Caches of earlier prompts, to be filled again.
-    pub spare_prompt_caches: Vec<Cache>,
+    pub spare_prompt_caches: Vec<KvCache>,
     /// Buffers of a forward pass.
     pub pass: Pass,
     /// The logits of some rows.
@@ -60,7 +61,7 @@ pub struct Row {
 #[derive(Debug, Default)]
 pub struct Pass {
     rows: Vec<Row>,
-    tape: Tape,
+    tape: DecoderTape,
     /// The stream, or its gradient: `[rows, hidden_size]`.
     stream: Vec<f32>,
     scratch: Scratch,
@@ -76,7 +77,7 @@ impl Pass {
 /// Attention over the caches of some segments of text.
 struct CachedAttention<'a> {
     rows: &'a [Row],
-    caches: &'a mut [Cache],
+    caches: &'a mut [KvCache],
 }
 
 impl Attend for CachedAttention<'_> {
@@ -96,10 +97,11 @@ impl Attend for CachedAttention<'_> {
         });
         let caches = &*self.caches;
         let results = [(&mut attended[..], width), (&mut log_sum_exps[..], shape.heads)];
-        weights.parallelism.each_chunk(results, |i, results| {
+        weights.parallelism.each_chunk(results, |i, [output, log_sum_exps]| {
             let Row { cache, index, .. } = rows[i];
             let queries = &queries[i * width..][..width];
             let place = QueryPlace { layer, token: index, window };
+            let results = AttentionOutput { output, log_sum_exps };
             caches[cache].attend(caches, place, queries, results);
         });
     }
@@ -187,7 +189,7 @@ impl TokenDecoder {
     /// each product packs its matrix again, which takes longer for few rows and saves the memory of all weights. Drops
     /// the present copies.
     pub fn keep_packed_weights(&mut self, keep: bool) {
-        self.weights.keep_packed = keep;
+        self.weights.keeps_packed = keep;
         if self.arithmetic() == Arithmetic::F32 {
             self.weights.drop_packed();
         }
@@ -222,12 +224,12 @@ impl TokenDecoder {
 
     /// Whether whole passes of this decoder should run in parallel, as it is too small to divide its products among
     /// threads.
-    pub fn is_small(&self) -> bool {
+    pub fn is_sequential(&self) -> bool {
         self.parallelism() == Parallelism::Sequential
     }
 
     /// Replaces a cache's segment of text and allocates `tokens` tokens after the text of `prefix`, if any.
-    pub fn begin_cache(&self, cache: &mut Cache, tokens: usize, prefix: Option<PrefixCache>) {
+    pub fn begin_cache(&self, cache: &mut KvCache, tokens: usize, prefix: Option<PrefixCache>) {
         self.weights.begin_cache(cache, self.shape().num_layers, tokens, prefix);
     }
 
@@ -236,7 +238,7 @@ impl TokenDecoder {
     pub fn forward(
         &self,
         rows: &[Row],
-        caches: &mut [Cache],
+        caches: &mut [KvCache],
         retention: Retention,
         pass: &mut Pass,
     ) {
@@ -244,7 +246,7 @@ impl TokenDecoder {
         let Pass { rows: kept, tape, stream, scratch } = pass;
         rows.clone_into(kept);
         if rows.is_empty() {
-            *tape = Tape::default();
+            *tape = DecoderTape::default();
             return;
         }
         stream.clear();
@@ -265,7 +267,7 @@ impl TokenDecoder {
     /// Computes the logits of normed vectors: `[rows, vocabulary]`.
     pub fn compute_logits(&self, hidden: &[f32], logits: &mut Vec<f32>) {
         let DecoderWeights { shape, layout, .. } = &self.weights;
-        logits.resize(hidden.len() / shape.hidden_size * shape.num_actions, 0.0);
+        logits.resize(hidden.len() / shape.hidden_size * shape.vocab_size(), 0.0);
         self.weights.linear_forward(&layout.head, hidden, logits, WriteMode::Overwrite);
     }
 }
@@ -275,13 +277,13 @@ impl TokenDecoder {
 pub struct TextPass {
     /// All rows: first the prompts', then the completions'.
     pass: Pass,
-    caches: Vec<Cache>,
+    caches: Vec<KvCache>,
     /// The prompts, then the completions.
     segments: Vec<Segment>,
     num_prompts: usize,
     /// The number of rows of all prompts.
     num_prompt_rows: usize,
-    /// The index of the segment of each text's first completion.
+    /// The index of the segment of each prompt's first completion.
     first_segments: Vec<usize>,
     /// The normed streams from which tokens are predicted: of each prompt's last token, then of the completions' tokens
     /// but the last ones: `[predictions, hidden_size]`.
@@ -296,16 +298,16 @@ impl TextPass {
 
     /// The row of [`TextPass::hidden`] that predicts the token `token_index` of a completion.
     pub fn prediction(&self, completion: CompletionIndex, token_index: usize) -> usize {
-        let CompletionIndex { text, completion } = completion;
-        let Segment { rows, .. } = &self.segments[self.first_segments[text] + completion];
+        let CompletionIndex { prompt, completion } = completion;
+        let Segment { rows, .. } = &self.segments[self.first_segments[prompt] + completion];
         match token_index {
-            0 => text,
+            0 => prompt,
             _ => self.num_prompts + rows.start - self.num_prompt_rows + token_index - 1,
         }
     }
 
-    /// Replaces the texts and returns their rows.
-    fn begin(&mut self, weights: &DecoderWeights, texts: &[PromptWithCompletions]) -> Vec<Row> {
+    /// Replaces the prompts with their completions and returns their rows.
+    fn begin(&mut self, weights: &DecoderWeights, prompts: &[PromptWithCompletions]) -> Vec<Row> {
         let mut rows = Vec::new();
         let mut segment = |cache: usize, tokens: &[u32], prefix: Range<usize>| {
             let start = rows.len();
@@ -313,14 +315,14 @@ impl TextPass {
             rows.extend(tokens.map(|(index, token)| Row { token: *token, cache, index }));
             Segment { rows: start..rows.len(), prefix: Prefix::Rows(prefix), starts: Vec::new() }
         };
-        let prompts = texts.iter().enumerate();
-        self.segments = prompts.map(|(index, text)| segment(index, text.prompt, 0..0)).collect();
-        self.num_prompts = texts.len();
+        let indexed = prompts.iter().enumerate();
+        self.segments = indexed.map(|(index, text)| segment(index, text.prompt, 0..0)).collect();
+        self.num_prompts = prompts.len();
         self.num_prompt_rows = self.segments.last().map_or(0, |segment| segment.rows.end);
         self.first_segments.clear();
-        let count: usize = texts.iter().map(|text| text.completions.len()).sum();
-        self.caches.resize_with(texts.len() + count, Cache::default);
-        for (index, text) in texts.iter().enumerate() {
+        let count: usize = prompts.iter().map(|text| text.completions.len()).sum();
+        self.caches.resize_with(prompts.len() + count, KvCache::default);
+        for (index, text) in prompts.iter().enumerate() {
             let rows = self.segments[index].rows.clone();
             // A layer reads its own keys and values alone, so one layer's memory is enough.
             weights.begin_cache(&mut self.caches[index], 1, rows.len(), None);
@@ -344,12 +346,12 @@ impl TokenDecoder {
     /// If a prompt or a completion has no token.
     pub fn forward_texts(
         &self,
-        texts: &[PromptWithCompletions],
+        prompts: &[PromptWithCompletions],
         retention: Retention,
         text_pass: &mut TextPass,
     ) {
         let size = self.shape().hidden_size;
-        let rows = text_pass.begin(&self.weights, texts);
+        let rows = text_pass.begin(&self.weights, prompts);
         self.forward(&rows, &mut text_pass.caches, retention, &mut text_pass.pass);
         let hidden = text_pass.pass.hidden();
         text_pass.hidden.clear();
@@ -394,12 +396,12 @@ impl TokenDecoder {
         d.extend_from_slice(d_completions);
         let starts = self.layer_starts();
         let first_layer = starts.len() - self.shape().num_layers;
-        let mut forward_tape = ForwardTape { tape, segments };
+        let mut segmented_tape = SegmentedTape { tape, segments };
         let mut attention = CachedAttention { rows, caches };
         let on_layer = |layer: usize, gradient: &[f32]| {
             on_layer(gradient, starts[first_layer + layer]);
         };
-        weights.backward(&mut forward_tape, &mut attention, d, gradient, scratch, on_layer);
+        weights.backward(&mut segmented_tape, &mut attention, d, gradient, scratch, on_layer);
         if !self.has_adapters() {
             let d_table = &mut gradient[weights.layout.embed_tokens.clone()];
             let tokens = rows.iter().map(|row| row.token);

@@ -1,7 +1,7 @@
 //! The forward pass of a decoder's layers over packed rows.
 
 use super::weights::DecoderWeights;
-use super::{Activations, Attend, Retention, Scratch, Tape};
+use super::{Activations, Attend, DecoderTape, Retention, Scratch};
 use crate::nn::arch::{LayerLayout, LinearLayout, QkNorm, QkNorms};
 use crate::nn::ops::linear::Arithmetic;
 use crate::nn::ops::norm::NormActivations;
@@ -17,7 +17,7 @@ impl DecoderWeights {
         stream: &mut [f32],
         retention: Retention,
         attention: &mut impl Attend,
-        tape: &mut Tape,
+        tape: &mut DecoderTape,
         scratch: &mut Scratch,
     ) {
         let num_layers = self.shape.num_layers;

@@ -1,7 +1,7 @@
 //! The filter `tojson` of chat templates: JSON as Python's `json.dumps` writes it, with the arguments of
 //! `transformers`.
 
-use super::template_limits::{self as limits, BoundedText};
+use super::limits::{self, BoundedText};
 use minijinja::value::Kwargs;
 use minijinja::{Error, ErrorKind, Value};
 use serde::Serialize;

@@ -1,5 +1,16 @@
 //! The chat template of a model.
 
+#[cfg(on_disk)]
+mod checks;
+#[cfg(on_disk)]
+mod json;
+#[cfg(on_disk)]
+mod limits;
+#[cfg(on_disk)]
+mod python;
+#[cfg(on_disk)]
+mod render;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 

@@ -4,16 +4,17 @@
 //! One thread runs the whole forward and backward pass of a game. Acting runs the code of learning, so that both give
 //! the same logits to the last bit.
 
-use super::backward::ForwardTape;
+use super::backward::SegmentedTape;
 use super::sequences::{PolicySizes, SequenceModel, Sequences};
 use super::weights::DecoderWeights;
 use super::{
-    Activations, Attend, KeysValues, Pool, Prefix, Retention, Scratch, Segment, SegmentScratch,
-    Tape,
+    Activations, Attend, DecoderTape, KeysValues, Pool, Prefix, Retention, Scratch, Segment,
+    SegmentScratch,
 };
 use crate::math::{LANES, Lanes};
 use crate::nn::arch::{DecoderShape, LinearLayout};
-use crate::nn::ops::attention::sequence::{self, AttentionMask, Heads};
+use crate::nn::ops::attention::AttentionOutput;
+use crate::nn::ops::attention::sequence::{self, AttentionInputs, AttentionMask};
 use crate::nn::ops::linear::Arithmetic;
 use crate::nn::ops::{Parallelism, WriteMode};
 use std::ops::Range;
@@ -40,7 +41,7 @@ struct GameScratch {
 pub struct GameTape {
     obs: Vec<f32>,
     segment: Option<Segment>,
-    tape: Tape,
+    tape: DecoderTape,
     logits: Vec<f32>,
 }
 
@@ -57,9 +58,10 @@ impl Attend for SequenceAttention<'_> {
         let SegmentScratch { attention, keys_values } = &mut *self.scratch;
         self.segment.gather(layer, heads, shape.kv_size(), keys_values);
         let [keys, values] = &*keys_values;
-        let heads = Heads { queries: &heads[0], keys, values };
+        let inputs = AttentionInputs { queries: &heads[0], keys, values };
         let mask = self.segment.mask(weights, layer);
-        sequence::forward(&shape, heads, &mask, [attended, log_sum_exps], attention);
+        let results = AttentionOutput { output: attended, log_sum_exps };
+        sequence::forward(&shape, inputs, &mask, results, attention);
     }
 }
 
@@ -93,13 +95,16 @@ impl Attend for StepAttention<'_> {
                 row.iter_mut().zip(new).for_each(|(lanes, x)| lanes[lane] = *x);
             }
             let [keys, values] = &*keys_values;
-            let heads = Heads { queries: &heads[0][lane * size..][..size], keys, values };
+            let inputs =
+                AttentionInputs { queries: &heads[0][lane * size..][..size], keys, values };
             let mask =
                 AttentionMask { rows: 1, prefix_len, starts: &[], window: shape.window(layer) };
             let count = head_shape.heads;
-            let log_sum_exps = &mut log_sum_exps[lane * count..][..count];
-            let results = [&mut attended[lane * size..][..size], log_sum_exps];
-            sequence::forward(&head_shape, heads, &mask, results, attention);
+            let results = AttentionOutput {
+                output: &mut attended[lane * size..][..size],
+                log_sum_exps: &mut log_sum_exps[lane * count..][..count],
+            };
+            sequence::forward(&head_shape, inputs, &mask, results, attention);
         }
     }
 }
@@ -110,8 +115,8 @@ impl SequenceModel for DecoderSequenceModel {
     fn sizes(&self) -> PolicySizes {
         let shape = &self.weights.shape;
         PolicySizes {
-            num_features: shape.num_features,
-            num_actions: shape.num_actions,
+            num_features: shape.num_features(),
+            num_actions: shape.num_outputs,
             memory_size: shape.memory_size(),
         }
     }
@@ -159,12 +164,12 @@ impl SequenceModel for DecoderSequenceModel {
     ) {
         let (shape, count) = (&self.weights.shape, games.len());
         let (num_memories, actions) =
-            (sequences.memory.len() / shape.memory_size(), shape.num_actions);
+            (sequences.memory.len() / shape.memory_size(), shape.num_outputs);
         assert!(
             num_memories == 0 || num_memories == sequences.num_games,
             "memory: [games, memory_size], or nothing"
         );
-        assert_eq!(sequences.num_features(), shape.num_features, "obs: [steps, games, features]");
+        assert_eq!(sequences.num_features(), shape.num_features(), "obs: [steps, games, features]");
         tapes.resize_with(count, GameTape::default);
         self.scratches.with(|GameScratch { stream, attention, layers }| {
             for (i, game) in games.zip(&mut *tapes) {
@@ -180,7 +185,7 @@ impl SequenceModel for DecoderSequenceModel {
     }
 
     fn backward(&self, tapes: &mut Vec<GameTape>, d_logits: &[f32], gradient: &mut [f32]) {
-        let (games, actions) = (tapes.len(), self.weights.shape.num_actions);
+        let (games, actions) = (tapes.len(), self.weights.shape.num_outputs);
         self.scratches.with(|scratch| {
             for (i, game) in tapes.iter_mut().enumerate() {
                 let rows = d_logits.chunks_exact(actions).skip(i).step_by(games);
@@ -192,9 +197,8 @@ impl SequenceModel for DecoderSequenceModel {
 }
 
 impl DecoderSequenceModel {
-    /// Creates a decoder from its parameters, with products in this arithmetic. With `checkpointing` the forward pass
-    /// keeps only the stream before each layer, and the backward pass recomputes the layers: a third more work, and the
-    /// same gradient to the last bit.
+    /// Creates a decoder from its parameters, with products in this arithmetic. With [`Retention::Inputs`] the backward
+    /// pass recomputes the layers: a third more work, and the same gradient to the last bit.
     ///
     /// # Panics
     /// If the number of parameters differs.
@@ -202,20 +206,20 @@ impl DecoderSequenceModel {
         shape: &DecoderShape,
         params: Vec<f32>,
         arithmetic: Arithmetic,
-        checkpointing: bool,
+        retention: Retention,
     ) -> Self {
         assert_eq!(params.len(), shape.num_params(), "params: [num_params]");
         let weights = DecoderWeights::new(shape.clone(), params.into(), Parallelism::Sequential);
         Self {
             weights: DecoderWeights { arithmetic, ..weights },
-            retention: if checkpointing { Retention::Inputs } else { Retention::All },
+            retention,
             scratches: Pool::default(),
         }
     }
 
     /// The linear layer of observations.
     fn input(&self) -> &LinearLayout {
-        self.weights.layout.input.as_ref().expect("observations enter")
+        self.weights.layout.input.as_ref().expect("this decoder takes observations, not tokens")
     }
 
     /// Runs the forward pass of the rows of one game, or of a step of some games.
@@ -229,11 +233,11 @@ impl DecoderSequenceModel {
     ) {
         let DecoderWeights { shape, layout, .. } = &self.weights;
         let GameTape { obs, tape, logits, .. } = game;
-        let rows = obs.len() / shape.num_features;
+        let rows = obs.len() / shape.num_features();
         stream.resize(rows * shape.hidden_size, 0.0);
         self.weights.linear_forward(self.input(), obs, stream, WriteMode::Overwrite);
         self.weights.forward(stream, retention, attention, tape, scratch);
-        logits.resize(rows * shape.num_actions, 0.0);
+        logits.resize(rows * shape.num_outputs, 0.0);
         self.weights.linear_forward(&layout.head, &tape.hidden, logits, WriteMode::Overwrite);
     }
 
@@ -286,9 +290,9 @@ impl DecoderSequenceModel {
         d.resize(tape.hidden.len(), 0.0);
         let head = [(&weights.layout.head, d_logits)];
         weights.linears_backward(&tape.hidden, head, d, gradient);
-        let mut forward_tape = ForwardTape { tape, segments: std::slice::from_ref(segment) };
+        let mut segmented_tape = SegmentedTape { tape, segments: std::slice::from_ref(segment) };
         let mut attention = SequenceAttention { segment, scratch: attention };
-        weights.backward(&mut forward_tape, &mut attention, d, gradient, layers, |_, _| {});
+        weights.backward(&mut segmented_tape, &mut attention, d, gradient, layers, |_, _| {});
         weights.add_weight_grads(obs, [(self.input(), &d[..])], gradient);
     }
 }

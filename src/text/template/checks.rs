@@ -4,7 +4,7 @@
 //! no memory, its `sort` takes all. With each result checked before the next instruction, every instruction works on
 //! values of a bounded size.
 
-use super::template_limits::{self as limits, COMPUTED, STORED};
+use super::limits::{self, COMPUTED, STORED};
 use minijinja::machinery::{
     CompiledTemplate, Instruction, Instructions, TemplateConfig, Token, Vm, WhitespaceConfig,
     make_string_output, tokenize,

@@ -3,7 +3,7 @@
 use crate::math::LANES;
 use crate::nn::DecoderParams;
 use crate::nn::arch::{Adapters, DecoderShape, Layout, LinearLayout};
-use crate::nn::ops::attention::cache::{Cache, CacheFormat, PrefixCache};
+use crate::nn::ops::attention::cache::{CacheFormat, KvCache, PrefixCache};
 use crate::nn::ops::linear::{self, Arithmetic, PackedWeight};
 use crate::nn::ops::matmul::View;
 use crate::nn::ops::norm::RmsNorm;
@@ -25,16 +25,29 @@ pub struct DecoderWeights {
     pub(super) packed: Arc<[PackedCopies]>,
     /// Whether packed copies in f32 are kept; else large weights are repacked for each product, a block at a time.
     /// Copies in bf16 are always kept.
-    pub(super) keep_packed: bool,
+    pub(super) keeps_packed: bool,
     /// The threads of a pass.
     pub(super) parallelism: Parallelism,
     /// The arithmetic of products with weights; adapters have their own, f32.
     pub(super) arithmetic: Arithmetic,
 }
 
-/// Copies of a matrix in the order in which products read them: for the forward pass, and transposed for the backward
-/// pass.
-type PackedCopies = [OnceLock<PackedWeight>; 2];
+/// Copies of a matrix in the order in which products read them.
+#[derive(Debug, Default)]
+pub(super) struct PackedCopies {
+    /// For the forward pass.
+    forward: OnceLock<PackedWeight>,
+    /// For the backward pass.
+    transposed: OnceLock<PackedWeight>,
+}
+
+/// The pass that a copy of a matrix is packed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Orientation {
+    Forward,
+    /// The backward pass, which multiplies by the transpose.
+    Transposed,
+}
 
 /// No copies yet of the matrices of a decoder.
 fn no_copies(layout: &Layout) -> Arc<[PackedCopies]> {
@@ -62,14 +75,25 @@ impl DecoderWeights {
     ) -> Self {
         let layout = Layout::new(&shape);
         let (packed, rope) = (no_copies(&layout), shape.rope_tables());
-        let (arithmetic, adapters, keep_packed) = (Arithmetic::F32, None, true);
-        Self { shape, layout, rope, params, adapters, packed, keep_packed, parallelism, arithmetic }
+        let (arithmetic, adapters, keeps_packed) = (Arithmetic::F32, None, true);
+        Self {
+            shape,
+            layout,
+            rope,
+            params,
+            adapters,
+            packed,
+            keeps_packed,
+            parallelism,
+            arithmetic,
+        }
     }
 
-    /// Begins a cache of `num_tokens` tokens after a prefix, if any, in each of `num_layers` layers ([`Cache::begin`]).
+    /// Begins a cache of `num_tokens` tokens after a prefix, if any, in each of `num_layers` layers
+    /// ([`KvCache::begin`]).
     pub(super) fn begin_cache(
         &self,
-        cache: &mut Cache,
+        cache: &mut KvCache,
         num_layers: usize,
         num_tokens: usize,
         prefix: Option<PrefixCache>,
@@ -91,12 +115,12 @@ impl DecoderWeights {
         let Self { layout, params, packed, parallelism, .. } = self;
         let Some(packed) = Arc::get_mut(packed) else { return self.drop_packed() };
         let linears: Vec<&LinearLayout> = layout.linears().collect();
-        packed.par_iter_mut().zip(linears).for_each(|([forward, transpose], linear)| {
+        packed.par_iter_mut().zip(linears).for_each(|(copies, linear)| {
             let (view, LinearLayout { inputs, outputs, .. }) = (linear.view(params), linear);
-            if let Some(copy) = forward.get_mut() {
+            if let Some(copy) = copies.forward.get_mut() {
                 copy.repack(*parallelism, view, [*inputs, *outputs]);
             }
-            if let Some(copy) = transpose.get_mut() {
+            if let Some(copy) = copies.transposed.get_mut() {
                 copy.repack(*parallelism, view.transpose(), [*outputs, *inputs]);
             }
         });
@@ -138,8 +162,8 @@ impl DecoderWeights {
                 let (inputs, view) = (linear.inputs, linear.view(&self.params));
                 linear::multiply_unpacked(x, view, [inputs, linear.outputs], inputs, y, mode);
             } else {
-                let pack = || self.pack(linear, false);
-                products.push((self.packed[linear.index][0].get_or_init(pack), &mut **y));
+                let pack = || self.pack(linear, Orientation::Forward);
+                products.push((self.packed[linear.index].forward.get_or_init(pack), &mut **y));
             }
         }
         linear::forward_all(self.parallelism, x, &mut products, mode);
@@ -154,7 +178,7 @@ impl DecoderWeights {
     /// Whether a matrix in f32 is packed for each product, a block at a time.
     fn is_packed_anew(&self) -> bool {
         let is_large = self.parallelism == Parallelism::Parallel;
-        is_large && !self.keep_packed && self.arithmetic == Arithmetic::F32
+        is_large && !self.keeps_packed && self.arithmetic == Arithmetic::F32
     }
 
     /// Packs the matrix of a linear layer, or its transpose; a stored matrix is expanded for this unless products read
@@ -162,11 +186,13 @@ impl DecoderWeights {
     ///
     /// Uses the threads of the pass: where passes run in parallel, the initialization of a cell must not wait for other
     /// threads, since a waiting thread steals other work, which may need the same cell.
-    fn pack(&self, linear: &LinearLayout, transposed: bool) -> PackedWeight {
+    fn pack(&self, linear: &LinearLayout, orientation: Orientation) -> PackedWeight {
         let mut expanded = Vec::new();
         let view = match self.params.stored_matrix(&linear.weight) {
             None => linear.view(&self.params),
-            Some(matrix) if self.arithmetic == Arithmetic::F32 && !transposed => {
+            Some(matrix)
+                if self.arithmetic == Arithmetic::F32 && orientation == Orientation::Forward =>
+            {
                 return PackedWeight::Stored(matrix.clone());
             }
             Some(matrix) => {
@@ -178,10 +204,9 @@ impl DecoderWeights {
                 View::rows(&expanded, linear.inputs).transpose()
             }
         };
-        let (view, sizes) = if transposed {
-            (view.transpose(), [linear.outputs, linear.inputs])
-        } else {
-            (view, [linear.inputs, linear.outputs])
+        let (view, sizes) = match orientation {
+            Orientation::Forward => (view, [linear.inputs, linear.outputs]),
+            Orientation::Transposed => (view.transpose(), [linear.outputs, linear.inputs]),
         };
         linear::pack(self.arithmetic, self.parallelism, view, sizes)
     }
@@ -230,7 +255,8 @@ impl DecoderWeights {
                 }
             }
         } else {
-            let packed = self.packed[linear.index][1].get_or_init(|| self.pack(linear, true));
+            let pack = || self.pack(linear, Orientation::Transposed);
+            let packed = self.packed[linear.index].transposed.get_or_init(pack);
             linear::forward(self.parallelism, dy, packed, dx, mode);
         }
     }

@@ -2,10 +2,13 @@
 
 use super::weights::DecoderWeights;
 use super::{
-    Activations, Attend, KeysValues, Prefix, Scratch, Segment, SegmentScratch, Tape, fill_zeros,
+    Activations, Attend, DecoderTape, KeysValues, Prefix, Scratch, Segment, SegmentScratch,
+    fill_zeros,
 };
 use crate::nn::arch::{LayerLayout, QkNorm};
-use crate::nn::ops::attention::sequence::{self, AttentionPass, Heads};
+use crate::nn::ops::attention::sequence::{
+    self, AttentionGradients, AttentionInputs, AttentionPass,
+};
 use crate::nn::ops::gate;
 use crate::nn::ops::norm::NormActivations;
 use crate::nn::ops::rope::{Direction, Rotation, rotate};
@@ -13,9 +16,9 @@ use std::mem;
 use std::ops::Range;
 
 /// A forward pass to differentiate.
-pub(super) struct ForwardTape<'a> {
+pub(super) struct SegmentedTape<'a> {
     /// The activations.
-    pub tape: &'a mut Tape,
+    pub tape: &'a mut DecoderTape,
     /// The sequences of its rows, in the order of the rows.
     pub segments: &'a [Segment],
 }
@@ -27,7 +30,7 @@ impl DecoderWeights {
     /// `on_layer(layer, gradient)`.
     pub(super) fn backward(
         &self,
-        forward_tape: &mut ForwardTape,
+        segmented_tape: &mut SegmentedTape,
         attention: &mut impl Attend,
         d: &mut Vec<f32>,
         gradient: &mut [f32],
@@ -36,10 +39,16 @@ impl DecoderWeights {
     ) {
         let d_stream = &mut scratch.d_stream;
         fill_zeros(d_stream, d.len());
-        self.norm_backward(&forward_tape.tape.last_norm, &self.layout.norm, d, d_stream, gradient);
+        self.norm_backward(
+            &segmented_tape.tape.last_norm,
+            &self.layout.norm,
+            d,
+            d_stream,
+            gradient,
+        );
         mem::swap(d, d_stream);
         for layer in (0..self.shape.num_layers).rev() {
-            self.layer_backward(layer, forward_tape, attention, d, gradient, scratch);
+            self.layer_backward(layer, segmented_tape, attention, d, gradient, scratch);
             on_layer(layer, gradient);
         }
     }
@@ -49,7 +58,7 @@ impl DecoderWeights {
     fn layer_backward(
         &self,
         layer: usize,
-        ForwardTape { tape, segments }: &mut ForwardTape,
+        SegmentedTape { tape, segments }: &mut SegmentedTape,
         attention: &mut impl Attend,
         d_stream: &mut [f32],
         gradient: &mut [f32],
@@ -222,9 +231,16 @@ impl DecoderWeights {
                 [rows.start * shape.heads..rows.end * shape.heads],
             gradient: &d_attended[query_range],
         };
-        let grads = [d_queries, d_keys, d_values];
+        let grads = AttentionGradients { d_queries, d_keys, d_values };
         let mask = segment.mask(self, layer);
-        sequence::backward(&shape, Heads { queries, keys, values }, &mask, pass, grads, attention);
+        sequence::backward(
+            &shape,
+            AttentionInputs { queries, keys, values },
+            &mask,
+            pass,
+            grads,
+            attention,
+        );
     }
 
     /// Propagates the gradients of queries, keys and values to the stream before the layer.
