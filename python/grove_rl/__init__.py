@@ -6,6 +6,8 @@
 - :class:`Tracker`: a callback that logs a run's records to W&B or Trackio.
 """
 
+from importlib.metadata import version
+
 from ._envs import GroveEnv, GroveVectorEnv, games, make_vec, register_envs
 from ._language import LanguageModel
 from ._policy import Policy
@@ -14,6 +16,8 @@ from ._train import Report, train
 
 register_envs()
 
+__version__ = version("grove_rl")
+
 __all__ = [
     "GroveEnv",
     "GroveVectorEnv",
@@ -21,6 +25,7 @@ __all__ = [
     "Policy",
     "Report",
     "Tracker",
+    "__version__",
     "games",
     "make_vec",
     "register_envs",

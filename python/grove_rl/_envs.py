@@ -231,6 +231,10 @@ class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[A
                 infos["final_info"], infos["_final_info"] = {"score": scores, "_score": ended}, ended
         return obs, rewards, terminated, truncated, infos
 
+    def __repr__(self) -> str:
+        """Names the game and the number of environments."""
+        return f"GroveVectorEnv({self.game!r}, num_envs={self.num_envs})"
+
     def close_extras(self, **kwargs: Any) -> None:
         """Ends the environments."""
         self._is_ready = False

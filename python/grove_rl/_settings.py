@@ -32,6 +32,8 @@ HOST_NAMES = {
 #: Names that several sections of a language model's settings have, with the one that is meant.
 TEXT_NAMES = {"learning_rate": ("optimizer", "learning_rate")}
 
+_RESUME = "the program resumes runs of built-in games: `grove train --resume RUN`"
+
 #: Names that are no settings of :func:`grove_rl.train`, each with the reason.
 _NO_SETTINGS = {
     "env": "the first argument names the game or environment",
@@ -43,6 +45,13 @@ _NO_SETTINGS = {
     "reward_funcs": "the argument `reward` holds the reward functions",
     "train_dataset": "the argument `task` holds the prompts",
     "eval_dataset": "the argument `eval_task` holds the prompts for evaluation",
+    "resume": _RESUME,
+    "resume_from_checkpoint": _RESUME,
+    "init": "a policy begins with new weights, and a language model with those of the argument `model`",
+    "threads": "the environment variable RAYON_NUM_THREADS, set before the first run, is their number",
+    "verbose": "nothing is printed; `callback=print` prints the records",
+    "watch": "the program shows runs: `grove watch RUN`",
+    "config": "settings are keyword arguments, and their sections dicts; those of a file are `**tomllib.load(file)`",
 }
 
 

@@ -19,17 +19,18 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from numpy.typing import NDArray
 
 from . import _native
-from ._batch import Batch, EnvFn, ProcessBatch, close_all, make_env
-from ._language import PromptLike, RewardFn, is_async, text_request
+from ._batch import Batch, EnvFn, close_all, make_env
 from ._policy import Policy
+from ._processes import ProcessBatch
 from ._settings import HOST_NAMES, TEXT_NAMES, Integer, as_json, check_integer, in_sections
 from ._spaces import Encoding
+from ._task import PromptLike, RewardFn, is_async, text_request
 from ._threads import called, end_runs, use_threads
 
 Callback = Callable[[dict[str, Any]], Any]
 
-#: Maximum number of steps per episode for environments without a limit.
-_MAX_STEPS = 1000
+#: Maximum number of steps per episode for environments without a limit, and the largest of all.
+_MAX_STEPS, _MOST_STEPS = 1000, 1 << 30
 
 #: Defaults for Python environments: few, since they are slow, in groups large enough that a member succeeds early, and
 #: several epochs, which cost little compared with the steps.
@@ -57,7 +58,7 @@ class Report:
     details: dict[str, Any] = field(repr=False)
     #: Observation space of a Python environment.
     observation_space: gymnasium.Space[Any] | None = field(default=None, repr=False)
-    #: Folder in which the path of the run begins, if it is relative.
+    #: Folder in which the path of the run begins, if it is relative; empty if there was none.
     base: str = field(default="", repr=False)
 
     def policy(self) -> Policy:
@@ -132,7 +133,7 @@ def train(
     # Python shows a warning once, unless it forgets those of earlier runs.
     globals().setdefault("__warningregistry__", {}).clear()
     listener = None if callback is None else partial(_listen, callback)
-    base = os.getcwd()
+    base = _current_folder()
     of_text = {"reward": reward, "model": model, "reward_weights": reward_weights, "eval_task": eval_task}
     of_host = {"num_processes": num_processes or None, "max_episode_steps": max_episode_steps}
     if task is not None:
@@ -163,6 +164,14 @@ def train(
     _prepare(device)
     with called():
         return _train_envs(what, changes, device, run_dir, listener, num_processes, max_episode_steps)
+
+
+def _current_folder() -> str:
+    """Returns the current folder, or nothing if it has been deleted, in which absolute paths still lead somewhere."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""
 
 
 def _is_unicode(text: str) -> bool:
@@ -234,7 +243,7 @@ def _train_envs(
     """Trains in the environments that `what` makes, after a look at the spaces of one of them."""
     num_processes = check_integer("num_processes", num_processes, 0)
     if max_episode_steps is not None:
-        max_episode_steps = check_integer("max_episode_steps", max_episode_steps, 1)
+        max_episode_steps = check_integer("max_episode_steps", max_episode_steps, 1, _MOST_STEPS)
     # Gymnasium would truncate at the limit with which the id is registered.
     registered = partial(gymnasium.make, max_episode_steps=max_episode_steps, disable_env_checker=True)
     if isinstance(what, str):
@@ -254,7 +263,7 @@ def _train_envs(
         raise gymnasium.error.NameNotFound(f"{error} Nor is it a game of Grove: {games}.") from None
     spec = probe.spec
     environment = spec.id if spec else type(probe.unwrapped).__name__
-    limit = max_episode_steps or _own_limit(probe) or _MAX_STEPS
+    limit = min(max_episode_steps or _own_limit(probe) or _MAX_STEPS, _MOST_STEPS)
     spaces = (probe.observation_space, probe.action_space)
     failure = close_all([probe])
     if failure is not None:
@@ -290,7 +299,7 @@ def _train_envs(
     batch = ProcessBatch(env_fns, spaces, num_processes) if num_processes > 0 else Batch(env_fns, spaces)
     try:
         arguments = (environment, json.dumps(encoding.save()), as_json(changes), device, run_dir, listener)
-        base = os.getcwd()
+        base = _current_folder()
         report = _report(_native.train_envs(batch, name, *arguments), base)
     finally:
         try:

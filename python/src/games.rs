@@ -7,6 +7,7 @@ use grove::rollout::{Autoreset, StepBuffers, VecEnv, VecEnvError};
 use grove::settings::{ConfigError, TrainConfig, overlay::last_part};
 use grove::trainer::new_settings;
 use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 use std::borrow::Cow;
@@ -198,6 +199,28 @@ impl Visitor for NewGames {
     }
 }
 
+/// The games, for a change of them.
+///
+/// # Errors
+/// If another thread is stepping them, which it does with the GIL released.
+fn games_mut<'py>(games: &Bound<'py, Games>) -> PyResult<PyRefMut<'py, Games>> {
+    games.try_borrow_mut().map_err(|_| being_stepped())
+}
+
+/// The games, to look at them.
+///
+/// # Errors
+/// If another thread is stepping them.
+fn games_ref<'py>(games: &Bound<'py, Games>) -> PyResult<PyRef<'py, Games>> {
+    games.try_borrow().map_err(|_| being_stepped())
+}
+
+fn being_stepped() -> PyErr {
+    PyRuntimeError::new_err(
+        "another thread is stepping these environments: let one at a time use them, or make some for each thread",
+    )
+}
+
 #[pymethods]
 impl Games {
     #[new]
@@ -219,20 +242,21 @@ impl Games {
     }
 
     /// Copies the games in their present states, for `copy.deepcopy`.
-    fn __deepcopy__(&self, _memo: &Bound<PyAny>) -> Self {
-        let (feature_names, action_names) = (self.feature_names.clone(), self.action_names.clone());
-        let (batch, references) = (self.batch.copy(), self.references.clone());
-        let arguments = self.arguments.clone();
-        Self { batch, arguments, feature_names, action_names, references, ..*self }
+    fn __deepcopy__(slf: &Bound<Self>, _memo: &Bound<PyAny>) -> PyResult<Self> {
+        let own = games_ref(slf)?;
+        let (feature_names, action_names) = (own.feature_names.clone(), own.action_names.clone());
+        let (batch, references) = (own.batch.copy(), own.references.clone());
+        let arguments = own.arguments.clone();
+        Ok(Self { batch, arguments, feature_names, action_names, references, ..*own })
     }
 
     /// Returns the games for `pickle`: the arguments of the constructor, and the games' present states.
     fn __reduce__<'py>(
         slf: &Bound<'py, Self>,
-    ) -> (Bound<'py, PyType>, Arguments, Cow<'static, [u8]>) {
-        let own = slf.borrow();
+    ) -> PyResult<(Bound<'py, PyType>, Arguments, Cow<'static, [u8]>)> {
+        let own = games_ref(slf)?;
         let states = own.batch.export_state().into_iter().flat_map(u32::to_le_bytes).collect();
-        (slf.get_type(), own.arguments.clone(), Cow::Owned(states))
+        Ok((slf.get_type(), own.arguments.clone(), Cow::Owned(states)))
     }
 
     /// Takes the states that [`__reduce__`](Self::__reduce__) has returned.
@@ -246,31 +270,35 @@ impl Games {
     }
 
     /// Resets every game to the levels of `seed`.
-    fn reset(&mut self, seed: u64) {
-        self.batch.reset(seed);
+    fn reset(slf: &Bound<Self>, seed: u64) -> PyResult<()> {
+        games_mut(slf)?.batch.reset(seed);
+        Ok(())
     }
 
     /// Resets one game to a level of `seed`: that of the game with the number `episode` after `reset`.
-    fn reset_env(&mut self, env: usize, seed: u64, episode: u32) -> PyResult<()> {
-        if env >= self.num_envs {
+    fn reset_env(slf: &Bound<Self>, env: usize, seed: u64, episode: u32) -> PyResult<()> {
+        let mut own = games_mut(slf)?;
+        if env >= own.num_envs {
             return Err(value_error(format!(
                 "there is no environment {env} in a batch of {}",
-                self.num_envs
+                own.num_envs
             )));
         }
-        self.batch.reset_env(env, seed, episode);
+        own.batch.reset_env(env, seed, episode);
         Ok(())
     }
 
     /// Writes observations, `[num_envs, num_features]`.
-    fn observe(&self, obs: PyBuffer<f32>) -> PyResult<()> {
-        self.batch.observe(slice_mut(&obs, self.num_envs * self.num_features, "obs")?);
+    fn observe(slf: &Bound<Self>, obs: PyBuffer<f32>) -> PyResult<()> {
+        let own = games_ref(slf)?;
+        own.batch.observe(slice_mut(&obs, own.num_envs * own.num_features, "obs")?);
         Ok(())
     }
 
     /// Writes 1 for each legal action, else 0: `[num_envs, num_actions]`.
-    fn legal(&self, mask: PyBuffer<u8>) -> PyResult<()> {
-        self.batch.write_legal_actions(slice_mut(&mask, self.num_envs * self.num_actions, "mask")?);
+    fn legal(slf: &Bound<Self>, mask: PyBuffer<u8>) -> PyResult<()> {
+        let own = games_ref(slf)?;
+        own.batch.write_legal_actions(slice_mut(&mask, own.num_envs * own.num_actions, "mask")?);
         Ok(())
     }
 
@@ -278,8 +306,7 @@ impl Games {
     /// ended. Returns whether an episode ended.
     #[allow(clippy::too_many_arguments, reason = "an array of Python each")]
     fn step(
-        &mut self,
-        py: Python,
+        slf: &Bound<Self>,
         actions: PyBuffer<i64>,
         obs: PyBuffer<f32>,
         final_obs: PyBuffer<f32>,
@@ -287,8 +314,9 @@ impl Games {
         ends: PyBuffer<u8>,
         scores: PyBuffer<f32>,
     ) -> PyResult<bool> {
-        let (envs, rows) = (self.num_envs, self.num_envs * self.num_features);
-        let kept = if self.keeps_final_obs { rows } else { 0 };
+        let mut own = games_mut(slf)?;
+        let (envs, rows) = (own.num_envs, own.num_envs * own.num_features);
+        let kept = if own.keeps_final_obs { rows } else { 0 };
         let actions = slice(&actions, actions.item_count(), "actions")?;
         let (terminated, others) = slice_mut(&ends, 3 * envs, "ends")?.split_at_mut(envs);
         let (truncated, ended) = others.split_at_mut(envs);
@@ -301,8 +329,8 @@ impl Games {
             ended,
             scores: slice_mut(&scores, envs, "scores")?,
         };
-        let batch = &mut self.batch;
-        py.detach(|| batch.step(actions, to)).map_err(value_error)
+        let batch = &mut own.batch;
+        slf.py().detach(|| batch.step(actions, to)).map_err(value_error)
     }
 
     /// Takes an action in a batch of one game and writes the observation. Returns the reward, whether the episode

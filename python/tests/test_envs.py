@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -106,6 +107,28 @@ def test_wrong_actions_are_refused() -> None:
     for actions in ([0], [0, 3], [-1, 0]):
         with pytest.raises(ValueError, match="action"):
             envs.step(np.array(actions))
+
+
+def test_environments_are_used_by_one_thread_at_a_time() -> None:
+    envs = grove_rl.make_vec("fruit", 1 << 16)
+    assert repr(envs) == "GroveVectorEnv('fruit', num_envs=65536)"
+    envs.reset(seed=0)
+    failures: list[RuntimeError] = []
+
+    def step() -> None:
+        for _ in range(20):
+            try:
+                envs.step(np.zeros(envs.num_envs, int))
+            except RuntimeError as error:
+                failures.append(error)
+
+    threads = [threading.Thread(target=step) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures and all("another thread is stepping these environments" in str(error) for error in failures)
+    envs.step(np.zeros(envs.num_envs, int))
 
 
 def test_steps_return_new_arrays_unless_told_otherwise() -> None:

@@ -196,7 +196,7 @@ def test_settings_are_checked_before_environments_are_made() -> None:
         ({"learning_rat": 1e-3}, "learning_rat"),
         ({"learning_rate": -1.0}, "learning_rate"),
         ({"group_size": 1 << 40}, "group_size"),
-        ({"max_episode_steps": 1 << 40}, "max_steps|num_steps"),
+        ({"num_steps": 1 << 40}, "num_steps"),
     ]:
         with pytest.raises(ValueError, match=words):
             grove_rl.train(Counted, **(FEW | wrong))
@@ -305,7 +305,10 @@ def logging(completions: list[str], log_metric: Any, **_: Any) -> list[float]:
         (Still, {"num_groups": np.timedelta64(2)}, "`rollout.num_groups` is .*2.*, but must be a whole number"),
         ("catch", {"iterations": np.timedelta64(2, "ns")}, "`iterations` cannot be .*2.*: must be a number"),
         (None, {"task": [{"prompt": "a", "x": np.timedelta64(2, "ns")}], "reward": len}, "column `x` .* type timedelta64"),
-        (Still, {"max_episode_steps": 0}, "`max_episode_steps` is 0, but must be a whole number, 1 or more"),
+        (Still, {"max_episode_steps": 0}, "`max_episode_steps` is 0, but must be a whole number, 1 to"),
+        (Still, {"max_episode_steps": (1 << 30) + 1}, "`max_episode_steps` is 1073741825, but must be a whole number, 1 to 1073741824"),
+        ("catch", {"resume": True}, "`resume` is not a setting of `train`: the program resumes"),
+        ("catch", {"threads": 2}, "`threads` is not a setting of `train`: .* RAYON_NUM_THREADS"),
         (Still, {"num_groups": "2"}, "`rollout.num_groups` is '2', but must be a whole number"),
         (Still, {"rollout": 3}, "`rollout` cannot be 3: must be a dict"),
         (Still, {"num_generations": 4, "rollout.group_size": 4}, "`rollout.group_size` is given twice: 4 and 4"),
@@ -409,6 +412,16 @@ def test_none_leaves_a_setting_at_its_default() -> None:
 def test_names_of_games_are_listed_beside_those_of_gymnasium() -> None:
     with pytest.raises(gymnasium.error.NameNotFound, match="friut.* Nor is it a game of Grove: fruit, "):
         grove_rl.train("friut")
+
+
+def test_a_run_needs_no_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    for what, few in ("catch", {"iterations": 1, "device": "cpu"}), (Still, FEW):
+        report = grove_rl.train(what, run_dir=tmp_path / str(what), **few)
+        assert report.policy().num_actions > 1
+    monkeypatch.chdir(tmp_path)
 
 
 def test_a_run_that_exists_is_refused_in_the_words_of_python() -> None:

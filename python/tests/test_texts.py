@@ -237,14 +237,14 @@ def test_reward_functions_get_the_columns_of_all_prompts_each_time() -> None:
     ],
 )
 def test_no_prompt_is_in_both_splits(task: Any, train: Any, test: Any) -> None:
-    request, _ = grove_rl._language.text_request(list(task), None, len, None)
+    request, _ = grove_rl._task.text_request(list(task), None, len, None)
     texts = [[record["text"] for record in request[split]] for split in ("train", "test")]
     assert texts == [[text.strip() for text in given] for given in (train, test)]
 
 
 def test_a_single_prompt_is_evaluated_with_a_warning() -> None:
     with pytest.warns(UserWarning, match="`task` has a single prompt, so that the model is also evaluated on it"):
-        request, _ = grove_rl._language.text_request(["a", "a"], None, len, None)
+        request, _ = grove_rl._task.text_request(["a", "a"], None, len, None)
     assert request["train"] == request["test"] and len(request["train"]) == 2
 
 

@@ -156,7 +156,7 @@ def test_processes_of_two_threads_leave_the_main_module_in_its_place() -> None:
             # The second one starts during the first, unless it has to wait, and ends after it.
             both[1].wait(0.2) if self.number == 0 else threads[0].join()
 
-    threads = [threading.Thread(target=grove_rl._batch._start, args=(Slow(number),)) for number in (0, 1)]
+    threads = [threading.Thread(target=grove_rl._processes._start, args=(Slow(number),)) for number in (0, 1)]
     for thread, started in zip(threads, both):
         thread.start()
         started.wait()
@@ -221,8 +221,8 @@ class Deaf(Corridor):
 
 
 def test_a_process_that_ignores_signals_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grove_rl._batch, "_CLOSING", 0.0)
-    batch = grove_rl._batch.ProcessBatch([Deaf] * 2, (Deaf.observation_space, Deaf.action_space), 1)
+    monkeypatch.setattr(grove_rl._processes, "_CLOSING", 0.0)
+    batch = grove_rl._processes.ProcessBatch([Deaf] * 2, (Deaf.observation_space, Deaf.action_space), 1)
     # It has made its environments when it answers.
     batch.reset()
     batch._pipes[0].send("step")
@@ -232,14 +232,14 @@ def test_a_process_that_ignores_signals_is_killed(monkeypatch: pytest.MonkeyPatc
 
 
 def test_ctrl_c_while_processes_are_ended_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    batch = grove_rl._batch.ProcessBatch([Corridor] * 2, (Corridor.observation_space, Corridor.action_space), 2)
-    join, names = grove_rl._batch._join, [block.name for block in batch._memory]
+    batch = grove_rl._processes.ProcessBatch([Corridor] * 2, (Corridor.observation_space, Corridor.action_space), 2)
+    join, names = grove_rl._processes._join, [block.name for block in batch._memory]
 
     def interrupted(workers: Any) -> None:
         signal.raise_signal(signal.SIGINT)
         join(workers)
 
-    monkeypatch.setattr(grove_rl._batch, "_join", interrupted)
+    monkeypatch.setattr(grove_rl._processes, "_join", interrupted)
     with pytest.raises(KeyboardInterrupt):
         batch.close()
     assert not any(worker.is_alive() for worker, _ in batch._workers)
@@ -303,14 +303,14 @@ def test_a_process_ends_while_a_daemon_thread_trains(monkeypatch: pytest.MonkeyP
 
 
 def test_ctrl_c_leaves_none_of_the_processes_that_are_being_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    start, started = grove_rl._batch._start, []
+    start, started = grove_rl._processes._start, []
 
     def interrupted(process: Any) -> None:
         start(process)
         started.append(process)
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(grove_rl._batch, "_start", interrupted)
+    monkeypatch.setattr(grove_rl._processes, "_start", interrupted)
     with pytest.raises(KeyboardInterrupt):
         grove_rl.train(Corridor, num_processes=2, max_episode_steps=5, **SHORT)
     assert len(started) == 2 and not any(process.is_alive() for process in started)

@@ -81,6 +81,14 @@ impl Manifest {
         serde_json::from_str(text).map_err(|e| e.to_string())
     }
 
+    /// What a policy that is fitted to the dataset is used by, also when the dataset is gone: all but its shards.
+    pub fn describe(&self) -> serde_json::Value {
+        let mut json = serde_json::to_value(self).expect("a manifest is plain data");
+        let fields = json.as_object_mut().expect("it has fields");
+        fields.retain(|name, _| !["format", "shards", "held_out"].contains(&name.as_str()));
+        json
+    }
+
     /// Creates a manifest without shards for demonstrations of a game.
     pub fn new(env: &str) -> Self {
         Self { format: FORMAT, env: env.to_string(), ..Self::default() }

@@ -8,6 +8,8 @@ use jiff::{Error, Timestamp};
 /// A time, comparable to others of the same kind.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Time {
+    /// A whole number, for instance of nanoseconds since 1970, which are more than an `f64` tells apart.
+    Integer(i128),
     /// A number, for instance of seconds since 1970.
     Number(f64),
     /// An instant.
@@ -21,6 +23,9 @@ impl Time {
         if let Some(format) = format {
             return parse_instant(text, format).ok().map(Self::Instant);
         }
+        if let Ok(number) = text.parse::<i128>() {
+            return Some(Self::Integer(number));
+        }
         if let Ok(number) = text.parse::<f64>() {
             return number.is_finite().then_some(Self::Number(number));
         }
@@ -31,6 +36,9 @@ impl Time {
     /// Whether this time is before `other`; `None` if they are of different kinds.
     pub fn is_before(self, other: Self) -> Option<bool> {
         match (self, other) {
+            (Self::Integer(a), Self::Integer(b)) => Some(a < b),
+            (Self::Integer(a), Self::Number(b)) => Some((a as f64) < b),
+            (Self::Number(a), Self::Integer(b)) => Some(a < b as f64),
             (Self::Number(a), Self::Number(b)) => Some(a < b),
             (Self::Instant(a), Self::Instant(b)) => Some(a < b),
             _ => None,
@@ -60,6 +68,9 @@ mod tests {
         for (a, b) in [
             ("9", "10"),
             ("-1.5", "1e3"),
+            ("1700000000000000000", "1700000000000000001"),
+            ("1.5", "2"),
+            ("2", "2.5"),
             ("2026-01-02", "2026-01-10"),
             ("2026-01-02T03:04:05Z", "2026-01-02T03:04:05.5Z"),
             ("2026-01-02 03:04", "2026-01-02 13:04:00"),

@@ -5,7 +5,7 @@
 //! The new folder is written beside the old one as `.NAME.tmp`; then the old one is moved aside as `.NAME.old`, and the
 //! new one is renamed to `NAME`.
 
-use super::{rename, sync_folder};
+use super::{rename, sha256, sync_folder};
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -39,10 +39,19 @@ impl ReplacementPaths {
     }
 }
 
-/// The hidden path `.NAME` and a suffix beside a path; `None` if `path` has no file name.
+/// The longest name of a file on common file systems, in bytes.
+const MAX_NAME_BYTES: usize = 255;
+
+/// The hidden path `.NAME` and a suffix beside a path, or that of a digest where it would be too long; `None` if `path`
+/// has no file name.
 pub(super) fn hidden_path(path: &Path, suffix: &str) -> Option<PathBuf> {
+    let target = path.file_name()?;
     let mut name = OsString::from(".");
-    name.push(path.file_name()?);
+    if target.len() + 1 + suffix.len() <= MAX_NAME_BYTES {
+        name.push(target);
+    } else {
+        name.push(sha256(target.as_encoded_bytes()));
+    }
     name.push(suffix);
     Some(path.with_file_name(name))
 }

@@ -334,6 +334,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn names_as_long_as_the_file_system_allows_can_be_written() {
+        let folder = tempfile::tempdir().unwrap();
+        for length in [250, 251, 255] {
+            let path = folder.path().join("a".repeat(length));
+            replace(&path, b"new").unwrap();
+            assert_eq!(fs::read(&path).unwrap(), b"new");
+        }
+    }
+
+    #[test]
     fn the_names_of_new_folders_are_synced() {
         let folder = tempfile::TempDir::new().unwrap();
         let changes = |path: &str| {

@@ -32,6 +32,8 @@ pub struct Policy<'a> {
     pub num_actions: usize,
     /// The parameters, in the order of [`PolicyConfig::parameters`].
     pub params: &'a [f32],
+    /// Names and texts for other programs; those without a text are left out.
+    pub metadata: &'a [(&'a str, String)],
 }
 
 /// Encodes a policy as an ONNX file.
@@ -95,12 +97,15 @@ fn encode_model(graph: Graph, policy: &Policy, memory_size: Option<usize>) -> Ve
         .messages(11, inputs)
         .messages(12, outputs);
     let opset = Message::default().bytes(1, "").int(2, OPSET);
+    let metadata = policy.metadata.iter().filter(|(_, text)| !text.is_empty());
+    let metadata = metadata.map(|(key, text)| Message::default().bytes(1, key).bytes(2, text));
     let model = Message::default()
         .int(1, IR_VERSION)
         .bytes(2, "grove")
         .bytes(3, env!("CARGO_PKG_VERSION"))
         .message(7, graph)
-        .message(8, opset);
+        .message(8, opset)
+        .messages(14, metadata);
     model.into_bytes()
 }
 

@@ -32,6 +32,29 @@ impl Memory for Tensor<2> {
     }
 }
 
+/// Takes the steps of whole sequences one by one: `step` maps observations, `[batch, num_features]`, and the memory
+/// before them to logits and the memory after them. `obs` is `[num_steps, batch, num_features]`; where `starts`,
+/// `[num_steps, batch]`, is 1, memory is reset to `initial`. Returns the logits of each step, `[batch, num_actions]`.
+pub(super) fn take_steps(
+    obs: &Tensor<3>,
+    starts: &Tensor<2>,
+    initial: Option<&Tensor<2>>,
+    mut memory: Option<Tensor<2>>,
+    step: impl Fn(Tensor<2>, Option<Tensor<2>>) -> (Tensor<2>, Option<Tensor<2>>),
+) -> Vec<Tensor<2>> {
+    let [num_steps, batch, _] = obs.dims();
+    let take = |t: usize| {
+        let starts = starts.clone().narrow(0, t, 1).reshape([batch]);
+        let obs = obs.clone().narrow(0, t, 1).squeeze_dim::<2>(0);
+        let before = memory.take().zip(initial);
+        let before = before.map(|(memory, initial)| reset(memory, initial, starts));
+        let (logits, after) = step(obs, before);
+        memory = after;
+        logits
+    };
+    (0..num_steps).map(take).collect()
+}
+
 /// Resets memory, `[batch, memory_size]`, at the start of an episode: takes the rows of `initial` where `starts`,
 /// `[batch]`, is 1, and keeps the rows of `memory` where it is 0.
 pub(crate) fn reset(memory: Tensor<2>, initial: &Tensor<2>, starts: Tensor<1>) -> Tensor<2> {

@@ -61,6 +61,7 @@ pub use tensors::TensorActor;
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
+use memory::take_steps;
 
 /// A network that maps an observation, and its memory of the episode, to a logit for each action.
 ///
@@ -87,19 +88,12 @@ pub trait Model: Module + Sync + 'static {
     /// `memory` is the memory before the first step. `starts`, `[num_steps, batch]`, is 1 where a step is the
     /// first of an episode, which resets memory, and 0 elsewhere.
     fn sequence(&self, obs: Tensor<3>, starts: Tensor<2>, memory: Self::Memory) -> Tensor<3> {
-        let [num_steps, batch, _] = obs.dims();
-        let initial = self.initial_memory(batch, &obs.device()).into_rows();
-        let mut memory = memory.into_rows();
-        let mut logits = Vec::with_capacity(num_steps);
-        for t in 0..num_steps {
-            let starts = starts.clone().narrow(0, t, 1).reshape([batch]);
-            let obs = obs.clone().narrow(0, t, 1).squeeze_dim::<2>(0);
-            let before = memory.zip(initial.as_ref());
-            let before = before.map(|(memory, initial)| memory::reset(memory, initial, starts));
-            let (step, after) = self.step(obs, Memory::from_rows(before));
-            logits.push(step);
-            memory = after.into_rows();
-        }
+        let initial = self.initial_memory(obs.dims()[1], &obs.device()).into_rows();
+        let step = |obs, before| {
+            let (logits, after) = self.step(obs, Memory::from_rows(before));
+            (logits, after.into_rows())
+        };
+        let logits = take_steps(&obs, &starts, initial.as_ref(), memory.into_rows(), step);
         Tensor::stack(logits, 0)
     }
 

@@ -20,6 +20,9 @@ pub struct Header {
     pub iteration: u64,
     /// The settings of its run and the parameters of its game, as TOML.
     pub config: String,
+    /// Names and scales in the dataset that it is fitted to, if it is and they are known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dataset: Option<serde_json::Value>,
 }
 
 /// The error for a file without a policy, or with another one.
@@ -140,7 +143,7 @@ pub fn replace_header(bytes: &[u8], header: &Header) -> Result<Vec<u8>, PolicyFi
 }
 
 fn header_metadata(header: &Header) -> HashMap<String, String> {
-    let text = serde_json::to_string(header).expect("a header is a number and a text");
+    let text = serde_json::to_string(header).expect("a header is plain data");
     HashMap::from([(METADATA_KEY.to_string(), text)])
 }
 
@@ -252,7 +255,8 @@ mod tests {
     fn a_policy_and_its_header_survive_a_round_trip() {
         let layout = perceptron(2, &[3]);
         let values: Vec<f32> = (0..17).map(|i| i as f32 * 0.5 - 3.0).collect();
-        let header = Header { iteration: 12, config: "env = \"catch\"\n".to_string() };
+        let dataset = Some(serde_json::json!({ "actions": ["left", "right"] }));
+        let header = Header { iteration: 12, config: "env = \"catch\"\n".to_string(), dataset };
         let bytes = write_params(&layout, &values, Some(&header));
         assert_eq!(read_params(&bytes, &layout).unwrap(), values);
         assert_eq!(read_header(&bytes).unwrap(), header);

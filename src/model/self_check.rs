@@ -1,6 +1,7 @@
 //! Comparison of the two forward passes of a user-defined model, which acts by one and learns by the other.
 
-use super::{Network, memory};
+use super::Network;
+use super::memory::take_steps;
 use crate::nn::parameters::to_vec;
 use crate::rng::{draw, uniform};
 use burn::tensor::{Tensor, TensorData};
@@ -50,18 +51,9 @@ impl Network {
         let starts = tensor(starts, [STEPS, GAMES, 1]).squeeze_dim::<2>(2);
         let initial = self.initial_memory(GAMES, &device);
 
-        let mut memory = initial.clone();
-        let mut acting = Vec::new();
-        for t in 0..STEPS {
-            let starts = starts.clone().narrow(0, t, 1).reshape([GAMES]);
-            let obs = obs.clone().narrow(0, t, 1).squeeze_dim::<2>(0);
-            let before = memory.zip(initial.as_ref());
-            let before = before.map(|(memory, initial)| memory::reset(memory, initial, starts));
-            let (logits, after) = self.step(obs, before);
-            acting.extend(to_vec(logits));
-            memory = after;
-        }
-
+        let step = |obs, before| self.step(obs, before);
+        let acting = take_steps(&obs, &starts, initial.as_ref(), initial.clone(), step);
+        let acting = acting.into_iter().flat_map(to_vec).collect();
         let learner = self.unflatten(&self.flatten().without_autodiff().autodiff().require_grad());
         let learning =
             learner.sequence(obs.autodiff(), starts.autodiff(), initial.map(Tensor::autodiff));
@@ -132,20 +124,13 @@ mod tests {
         }
 
         fn sequence(&self, obs: Tensor<3>, starts: Tensor<2>, memory: Tensor<2>) -> Tensor<3> {
-            let [num_steps, batch, _] = obs.dims();
-            let initial = self.initial_memory(batch, &obs.device());
-            let mut memory = memory;
-            let mut logits = Vec::new();
-            for t in 0..num_steps {
-                let starts = starts.clone().narrow(0, t, 1).reshape([batch]);
-                if self.resets {
-                    memory = memory::reset(memory, &initial, starts);
-                }
-                let (step, after) = self.step(obs.clone().narrow(0, t, 1).squeeze_dim(0), memory);
-                logits.push(step);
-                memory = after;
-            }
-            Tensor::stack(logits, 0)
+            let initial = self.initial_memory(obs.dims()[1], &obs.device());
+            let starts = if self.resets { starts } else { starts.zeros_like() };
+            let step = |obs, before: Option<_>| {
+                let (logits, after) = self.step(obs, before.expect("there is a memory"));
+                (logits, Some(after))
+            };
+            Tensor::stack(take_steps(&obs, &starts, Some(&initial), Some(memory), step), 0)
         }
     }
 

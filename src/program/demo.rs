@@ -31,7 +31,7 @@ pub fn run(games: &Games, args: DemoArgs) -> Result<()> {
 #[derive(Serialize)]
 struct Report<'a> {
     env: &'a str,
-    player: &'a str,
+    player: String,
     out: String,
     episodes: u32,
     steps: u64,
@@ -54,7 +54,7 @@ pub fn demonstrate<G: ConfigurableGame>(models: &Models, args: &DemoArgs) -> Res
     let player = find_demonstrator(models, game, &args.player)?;
     let manifest = Manifest {
         settings: serde_json::to_value(game)?.as_object().cloned().unwrap_or_default(),
-        player: args.player.clone(),
+        player: args.player.display().to_string(),
         features: game.feature_names(),
         actions: game.action_names(),
         license: "CC0-1.0".to_string(),
@@ -69,7 +69,7 @@ pub fn demonstrate<G: ConfigurableGame>(models: &Models, args: &DemoArgs) -> Res
     let out = args.out.display().to_string();
     let DemoArgs { episodes, seed, .. } = *args;
     if args.json {
-        let (env, player) = (G::NAME, &*args.player);
+        let (env, player) = (G::NAME, args.player.display().to_string());
         let report = Report { env, player, out, episodes, steps, seed, mean_score, std_error };
         return print_json(&report);
     }
@@ -78,7 +78,7 @@ pub fn demonstrate<G: ConfigurableGame>(models: &Models, args: &DemoArgs) -> Res
         pluralize(episodes as usize, "episode"),
         G::NAME,
         format_with_prefix(steps as f64),
-        args.player,
+        args.player.display(),
         std_error.map_or(String::new(), |error| format!(" ± {error:.3} (standard error)"))
     ))
 }
@@ -110,27 +110,28 @@ fn write_episodes<G: ConfigurableGame>(
 fn find_demonstrator<G: ConfigurableGame>(
     models: &Models,
     game: G,
-    name: &str,
+    name: &Path,
 ) -> Result<Demonstrator> {
-    if name == "random" {
+    if name == Path::new("random") {
         return Ok(Demonstrator::Random);
     }
     let mut players = game.players();
-    if let Some(i) = players.iter().position(|player| player.name() == name) {
+    if let Some(i) = players.iter().position(|player| name == Path::new(player.name())) {
         return Ok(Demonstrator::Scripted(players.swap_remove(i)));
     }
-    if !Path::new(name).exists() {
+    let shown = name.display();
+    if !name.exists() {
         let names: Vec<_> = players.iter().map(ScriptedPlayer::name).collect();
         bail!(
-            "{} has no player `{name}`, and there is no such run; its players are: {}",
+            "{} has no player `{shown}`, and there is no such run; its players are: {}",
             G::NAME,
             [&["random"], &*names].concat().join(", ")
         );
     }
-    let checkpoint = load_policy_checkpoint(Path::new(name))?;
+    let checkpoint = load_policy_checkpoint(name)?;
     let policy_game = read_game_name(&checkpoint)?;
     if policy_game != G::NAME {
-        bail!("the policy in {name} plays `{policy_game}`, not `{}`", G::NAME);
+        bail!("the policy in {shown} plays `{policy_game}`, not `{}`", G::NAME);
     }
     let (_, config) = read_valid_settings::<G>(models, &checkpoint)?;
     Ok(Demonstrator::Policy(Box::new(models.load_policy(&checkpoint, game, &config)?)))

@@ -8,9 +8,10 @@ use super::output::{eprint_line, print_json, write_file};
 use super::session::load_policy_checkpoint;
 use super::validation::read_valid_settings;
 use crate::checkpoint::Checkpoint;
+use crate::disk::input;
 use crate::env::{Env, HostGame};
 use crate::export::onnx;
-use crate::model::policy_file::{Header, write_params};
+use crate::model::policy_file::{Header, read_header, write_params};
 use crate::model::{Actor, LANES, Lanes, Parameter};
 use crate::rng::{draw, uniform};
 use crate::run::{RunFolder, is_of_language_model};
@@ -18,6 +19,8 @@ use crate::settings::TrainConfig;
 use crate::trainer::{config_to_toml, read_game_name, read_policy_params};
 use anyhow::{Result, bail, ensure};
 use serde::Serialize;
+use serde_json::Value;
+use std::path::Path;
 
 #[derive(Serialize)]
 struct JsonPolicy<'a> {
@@ -27,6 +30,8 @@ struct JsonPolicy<'a> {
     activation: String,
     features: Vec<String>,
     actions: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dataset: Option<&'a Value>,
     tensors: Vec<Tensor<'a>>,
 }
 
@@ -86,7 +91,8 @@ pub fn write<G: ConfigurableGame>(
     let iteration = checkpoint.iteration;
     let format = args.format.unwrap_or(ExportFormat::Onnx);
     ensure!(!args.merge && args.outtype.is_none(), LANGUAGE_OPTIONS_ERROR);
-    let bytes = encode(format, game, &config, iteration, &layout, &values)?;
+    let dataset = find_dataset(&args.run);
+    let bytes = encode(format, game, &config, iteration, &layout, &values, dataset.as_ref())?;
     let stem = output_stem(&args.run);
     let out = args.out.clone().unwrap_or_else(|| format!("{stem}.{}", name_of(&format)).into());
     args.samples.iter().chain([&out]).try_for_each(|path| RunFolder::check_output(path))?;
@@ -115,7 +121,9 @@ fn encode<G: ConfigurableGame>(
     iteration: u64,
     layout: &[Parameter],
     values: &[f32],
+    dataset: Option<&Value>,
 ) -> Result<Vec<u8>> {
+    let (features, actions) = (feature_names(&game, dataset), action_names(&game, dataset));
     Ok(match format {
         ExportFormat::Onnx => onnx::encode(&onnx::Policy {
             name: G::NAME,
@@ -123,9 +131,18 @@ fn encode<G: ConfigurableGame>(
             num_features: game.num_features(),
             num_actions: game.num_actions(),
             params: values,
+            metadata: &[
+                ("features", serde_json::to_string(&features)?),
+                ("actions", serde_json::to_string(&actions)?),
+                ("dataset", dataset.map(Value::to_string).unwrap_or_default()),
+            ],
         })?,
         ExportFormat::Safetensors => {
-            let header = Header { iteration, config: config_to_toml(&game, config) };
+            let header = Header {
+                iteration,
+                config: config_to_toml(&game, config),
+                dataset: dataset.cloned(),
+            };
             write_params(layout, values, Some(&header))
         }
         ExportFormat::Gguf => bail!(LANGUAGE_OPTIONS_ERROR),
@@ -134,11 +151,48 @@ fn encode<G: ConfigurableGame>(
             iteration,
             kind: config.policy.kind.to_string(),
             activation: config.policy.activation.to_string(),
-            features: game.feature_names(),
-            actions: game.action_names(),
+            features,
+            actions,
+            dataset,
             tensors: split_into_tensors(layout, values),
         })?,
     })
+}
+
+/// The description of the dataset that a policy is fitted to: that in its file's header, or in its run.
+fn find_dataset(policy: &Path) -> Option<Value> {
+    let file = policy.is_file().then(|| input::read(policy, input::MAX_DATA_BYTES).ok()).flatten();
+    let in_header = file.and_then(|bytes| read_header(&bytes).ok()?.dataset);
+    in_header.or_else(|| RunFolder::find_dataset(policy))
+}
+
+/// Names in a list of a dataset's description.
+fn names_in(dataset: Option<&Value>, list: &str) -> Vec<String> {
+    let names = dataset.and_then(|dataset| dataset[list].as_array()).into_iter().flatten();
+    names.filter_map(|name| Some(name.as_str()?.to_string())).collect()
+}
+
+/// Names of the numbers of an observation: those of a table's columns for each of its rows, `x[-1]` for the row before
+/// the last one, otherwise the game's.
+fn feature_names(game: &impl ConfigurableGame, dataset: Option<&Value>) -> Vec<String> {
+    let (columns, count) = (names_in(dataset, "features"), game.num_features());
+    if columns.is_empty() || !count.is_multiple_of(columns.len()) {
+        return game.feature_names();
+    }
+    let names_of_row = |age: usize| {
+        let name = move |column: &String| match age {
+            0 => column.clone(),
+            _ => format!("{column}[-{age}]"),
+        };
+        columns.iter().map(name)
+    };
+    (0..count / columns.len()).rev().flat_map(names_of_row).collect()
+}
+
+/// Names of the actions: the dataset's, otherwise the game's.
+fn action_names(game: &impl ConfigurableGame, dataset: Option<&Value>) -> Vec<String> {
+    let names = names_in(dataset, "actions");
+    if names.len() == game.num_actions() { names } else { game.action_names() }
 }
 
 fn split_into_tensors<'a>(layout: &'a [Parameter], mut values_left: &'a [f32]) -> Vec<Tensor<'a>> {

@@ -50,10 +50,6 @@ pub fn write(games: &Games, args: &ExportArgs, run: Option<&RunFolder>) -> Resul
     if args.outtype.is_some() && format != ExportFormat::Gguf {
         bail!("--outtype is for the format gguf");
     }
-    let mut model = load_named_model(run.map_or(&*args.run, RunFolder::path))?;
-    if args.merge {
-        model = model.merge_adapters();
-    }
     let suffix = match format {
         ExportFormat::Gguf => ".gguf",
         ExportFormat::Safetensors => "-model",
@@ -61,6 +57,10 @@ pub fn write(games: &Games, args: &ExportArgs, run: Option<&RunFolder>) -> Resul
             bail!("a language model is written as gguf or safetensors (a Hugging Face folder)")
         }
     };
+    let mut model = load_named_model(run.map_or(&*args.run, RunFolder::path))?;
+    if args.merge {
+        model = model.merge_adapters();
+    }
     let default_out = || format!("{}{suffix}", output_stem(&args.run)).into();
     let out = args.out.clone().unwrap_or_else(default_out);
     RunFolder::check_output(&out)?;

@@ -2,7 +2,7 @@
 
 use super::output::{eprint_line, print_result};
 use crate::task::TASKS;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::builder::{PossibleValuesParser, Resettable};
 use clap::{Arg, Args, Command, Id};
 use clap_complete::Shell;
@@ -105,6 +105,11 @@ fn format_fish_positionals(command: &Command) -> String {
 /// Writes `grove.1` and a page for each subcommand of a command line.
 pub fn write_man_pages(args: &ManArgs, command: Command) -> Result<()> {
     let folder = &args.out;
+    ensure!(
+        folder.is_dir() || !folder.exists(),
+        "{} is not a folder, into which the pages go",
+        folder.display()
+    );
     fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     clap_mangen::generate_to(command, folder)
         .with_context(|| format!("cannot write into {}", folder.display()))?;

@@ -5,13 +5,14 @@ use super::recorded_run::{RecordedRun, flatten};
 use crate::checkpoint::Checkpoint;
 use crate::metrics::pluralize;
 use crate::run::{FinalEvaluation, Run, RunFiles, format_with_prefix};
+use crate::settings::overlay;
 use crate::text::LanguageModel;
 use crate::trainer::text::TINY;
 use anyhow::Result;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
-use toml::Value;
+use toml::{Table, Value};
 
 impl Games {
     /// Describes the trained policy of a run after `env_steps` environment steps: a game's best policy by an animation,
@@ -55,7 +56,7 @@ pub fn format_card(
     let overview = format_overview(run, model, base);
     let scores = format_scores(evaluation);
     let settings = format_changed_settings(games, run);
-    [header, overview, scores, settings, format_usage(model)].concat()
+    [header, overview, scores, settings, format_usage(model), format_stops(&run.settings)].concat()
 }
 
 /// Formats the card's metadata for the Hub, and its title. `base` is the base model's identifier there.
@@ -186,6 +187,21 @@ fn format_usage(model: &LanguageModel) -> String {
     )
 }
 
+/// Formats the note about the strings that end completions; empty without any.
+fn format_stops(settings: &Table) -> String {
+    let stops = overlay::get(settings, "generation.stop").and_then(Value::as_array);
+    let texts = stops.into_iter().flatten().filter_map(Value::as_str);
+    let texts: Vec<String> = texts.map(|text| format!("`{text:?}`")).collect();
+    if texts.is_empty() {
+        return String::new();
+    }
+    format!(
+        "\nIn training, completions ended before {}: give it to `grove generate` by `--stop`, and to `transformers` as \
+         `stop_strings`.\n",
+        texts.join(" or ")
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -225,6 +241,14 @@ mod tests {
         assert_eq!(hub_id(Path::new("model.gguf"), &BTreeMap::new()), None);
         let long = "a".repeat(97);
         assert_eq!(found("model", &format!("acme/{long}")), None);
+    }
+
+    #[test]
+    fn texts_that_end_completions_are_named() {
+        let stops_of = |settings: &str| format_stops(&settings.parse().unwrap());
+        let named = stops_of("generation = { stop = [\"\\n\", 'END'] }");
+        assert!(named.contains("before `\"\\n\"` or `\"END\"`: give"), "{named}");
+        assert_eq!(stops_of("generation = { stop = [] }") + &stops_of(""), "");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::text::device::default_precision;
 use crate::disk::input;
 use crate::env::{Env, HostGame};
 use crate::metrics::{EvaluationRecord, IterationRecord};
-use crate::run::{CONFIG, METRICS, RunError, RunFolder, Schedule};
+use crate::run::{CHECKPOINTS, CONFIG, METRICS, RunError, RunFolder, Schedule, pluralize};
 use crate::schema::range::is_long;
 use crate::settings::overlay::last_part;
 use crate::settings::{
@@ -39,10 +39,12 @@ pub struct RecordedRun {
     pub path: PathBuf,
     pub settings: Table,
     pub records: Vec<IterationRecord>,
+    /// Number of records that cannot be read.
+    num_damaged: usize,
     /// Name of another program's environment in which it trains.
     environment: Option<String>,
     /// Number of iterations that the epochs of its data take.
-    pub iterations_of_epochs: Option<u32>,
+    iterations_of_epochs: Option<u32>,
     /// Names of the devices that trained it last.
     devices: Vec<String>,
     is_locked: bool,
@@ -72,7 +74,7 @@ impl RecordedRun {
             Some(text) => overlay::parse(&file.display().to_string(), &text)?,
             None => read_settings(&folder.load_latest()?.checkpoint)?,
         };
-        let records = folder.read_records()?;
+        let (records, num_damaged) = folder.read_and_count_records()?;
         let last = records.last().map_or(0, |record| record.iteration);
         Ok(Self {
             is_locked: folder.is_locked(),
@@ -80,6 +82,7 @@ impl RecordedRun {
             path: folder.path().to_path_buf(),
             settings,
             records,
+            num_damaged,
             environment: folder.environment(),
             iterations_of_epochs: folder.iterations_of_epochs(),
             devices: folder.devices(),
@@ -90,7 +93,9 @@ impl RecordedRun {
     /// the folder is itself a run directory, reads that run.
     pub fn read_all(folder: &Path) -> Result<Vec<Self>> {
         if is_run(folder) {
-            return Ok(vec![Self::read(folder)?]);
+            let run = Self::read(folder)?;
+            run.warn_of_damage();
+            return Ok(vec![run]);
         }
         ensure!(folder.exists(), RunError::Missing(folder.to_path_buf()));
         let paths = list_paths(folder);
@@ -99,13 +104,24 @@ impl RecordedRun {
             if is_run(&path) { vec![path] } else { list_paths(&path).unwrap_or_default() }
         });
         let read = |path: PathBuf| match Self::read(&path) {
-            Ok(run) => Some(run),
+            Ok(run) => {
+                run.warn_of_damage();
+                Some(run)
+            }
             Err(error) => {
                 eprint_line!("warning: {}: {error:#}", path.display());
                 None
             }
         };
         Ok(runs.filter(|path| is_run(path)).filter_map(read).collect())
+    }
+
+    /// Warns if records are missing, without which the run seems shorter.
+    fn warn_of_damage(&self) {
+        if self.num_damaged > 0 {
+            let records = pluralize(self.num_damaged, "record");
+            eprint_line!("warning: {}: {records} in {METRICS} cannot be read", self.path.display());
+        }
     }
 
     /// Name of the game or task.
@@ -161,8 +177,8 @@ impl RecordedRun {
         policy.map_or("?".into(), |policy| format!("{} {}", policy.kind, policy.describe_sizes()))
     }
 
-    /// Settings that differ from the defaults of the game or task, or of `grove fit` with it; `None` if this program
-    /// does not know its defaults.
+    /// Settings that differ from the defaults of the game or task, or of `grove fit` with it, whose epochs give the
+    /// iterations; `None` if this program does not know its defaults.
     pub fn changes(&self, games: &Games) -> Option<FlatSettings> {
         let possible_defaults = if self.has_language_model() {
             self.language_defaults()
@@ -182,8 +198,9 @@ impl RecordedRun {
         if !self.is_fit() {
             return Ok(defaults);
         }
-        let defaults =
+        let mut defaults =
             overlay::merge(defaults, overlay::parse("the defaults of fit", IMITATION_DEFAULTS)?);
+        self.set_iterations_of_epochs(&mut defaults);
         // Epochs that do not fill the last iteration shorten all (`TrainingData::set_iterations_of_epochs`).
         let iterations = i64::from(self.planned_iterations());
         let steps = num_optimizer_steps(&self.settings).zip(num_optimizer_steps(&defaults));
@@ -216,9 +233,20 @@ impl RecordedRun {
             };
             // A run shorter than its SFT stage is SFT throughout.
             config.fit.iterations = config.fit.iterations.min(self.planned_iterations());
-            Ok(join_language_settings(subject, &task_settings, &config))
+            let mut defaults = join_language_settings(subject, &task_settings, &config);
+            if self.is_fit() {
+                self.set_iterations_of_epochs(&mut defaults);
+            }
+            Ok(defaults)
         };
         [0, usize::MAX].into_iter().map(for_size).collect()
+    }
+
+    /// Sets the number of iterations in the defaults of `grove fit` to that of the epochs, if it is known.
+    fn set_iterations_of_epochs(&self, defaults: &mut Table) {
+        if let Some(iterations) = self.iterations_of_epochs {
+            defaults.insert("iterations".to_string(), i64::from(iterations).into());
+        }
     }
 
     fn schedule(&self) -> Result<Schedule> {
@@ -321,7 +349,7 @@ fn is_run(path: &Path) -> bool {
         Ok(found) => found.is_file(),
         Err(error) => error.kind() == ErrorKind::PermissionDenied,
     };
-    is_file(CONFIG) || is_file(METRICS) && path.join("checkpoints").is_dir()
+    is_file(CONFIG) || is_file(METRICS) && path.join(CHECKPOINTS).is_dir()
 }
 
 /// Lists the paths in a folder, sorted by name.

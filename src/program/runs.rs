@@ -44,12 +44,7 @@ impl RunRow {
     fn new(games: &Games, run: &RecordedRun) -> Self {
         let name = run.subject().to_string();
         let environment = (run.title() != name).then(|| run.title().to_string());
-        let mut changes = run.changes(games);
-        let iterates_by_epochs =
-            run.is_fit() && run.iterations_of_epochs == Some(run.planned_iterations());
-        if let Some(changes) = changes.as_mut().filter(|_| iterates_by_epochs) {
-            changes.remove("iterations");
-        }
+        let changes = run.changes(games);
         Self {
             run: run.path.display().to_string(),
             subject: if run.has_language_model() {

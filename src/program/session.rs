@@ -21,6 +21,7 @@ use crate::run::{
 use crate::settings::StopConfig;
 use crate::task::DataTask;
 use anyhow::{Result, bail};
+use serde_json::Value;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -46,6 +47,8 @@ pub struct Session<'a> {
     pub origin: Origin<'a>,
     /// Number of iterations that the epochs of the data take; `None` without them.
     pub iterations_of_epochs: Option<u32>,
+    /// Description of the dataset, for games' policies that are fitted to one.
+    pub dataset: Option<Value>,
     /// Start of the preparation.
     pub started: Instant,
 }
@@ -91,6 +94,9 @@ impl RunOutputs {
         let mut metadata = RunMetadata::new(run, &chosen.info);
         metadata.iterations_of_epochs = session.iterations_of_epochs;
         files.write_metadata(&metadata)?;
+        if let Some(dataset) = &session.dataset {
+            files.write_dataset(dataset)?;
+        }
         Ok(Some(Self { files, port, _lock: lock }))
     }
 

@@ -213,8 +213,9 @@ fn train_new_rank<G: ConfigurableGame>(games: &Games, run: &NewRun, rank: Rank) 
         && overlay::to_table(&game) == overlay::to_table(&G::default());
     let iterations_of_epochs =
         data.as_ref().map(|data| data.iterations_of_epochs(&config, config.data.epochs));
+    let dataset = data.as_ref().map(|data| data.description.clone());
     let origin = Origin::New(G::NAME);
-    let session = Session { args, games, origin, iterations_of_epochs, started };
+    let session = Session { args, games, origin, iterations_of_epochs, dataset, started };
     let next =
         if can_improve_by_play { format!("train {} --from", G::NAME) } else { "watch".to_string() };
     let next_command = |folder: &str| format!("grove {next} {folder}");
@@ -256,8 +257,10 @@ fn resume_rank<G: ConfigurableGame>(
     refuse_data_settings::<G>(&data, &config)?;
     let iterations_of_epochs =
         data.as_ref().map(|data| data.iterations_of_epochs(&config, config.data.epochs));
+    let dataset = data.as_ref().map(|data| data.description.clone());
     let origin = Origin::Saved(run);
-    let session = Session { args: &args.run, games, origin, iterations_of_epochs, started };
+    let session =
+        Session { args: &args.run, games, origin, iterations_of_epochs, dataset, started };
     let next_command = |folder: &str| format!("grove watch {folder}");
     train_rank(&session, rank, game, &config, data, None, next_command)
 }

@@ -19,6 +19,8 @@ pub struct TrainingData {
     pub demonstrations: Demonstrations,
     /// Names of the actions, if the dataset has them.
     pub action_names: Vec<String>,
+    /// The manifest without its shards.
+    pub description: Value,
     /// Number of steps of the longest episode to learn from.
     longest_episode: usize,
     /// Files with the steps.
@@ -100,8 +102,15 @@ impl TrainingData {
         let steps = dataset.into_steps(width, game.num_actions())?;
         let split = split_episodes(&config.data, &manifest, &steps)?;
         let longest_episode = split[0].iter().map(ExactSizeIterator::len).max().unwrap_or(0);
+        let DataConfig { path, window, .. } = &config.data;
+        ensure!(
+            *window <= longest_episode,
+            "data.window is {window}, but the longest episode in {path} has {longest_episode} steps"
+        );
         let demonstrations = cut_into_windows(game, &config.data, steps, split)?;
-        Ok(Self { demonstrations, action_names: manifest.actions, longest_episode, files })
+        let description = manifest.describe();
+        let action_names = manifest.actions;
+        Ok(Self { demonstrations, action_names, description, longest_episode, files })
     }
 
     /// A warning if a network with memory sees single steps, from which its memory learns nothing.
@@ -227,7 +236,7 @@ fn split_episodes(
         let (train, validation) = episodes.into_iter().partition(is_train);
         [train, validation]
     };
-    let DataConfig { path, window, validation: share, .. } = data;
+    let DataConfig { path, validation: share, .. } = data;
     let num_episodes = train.len() + validation.len();
     if train.is_empty() || validation.is_empty() {
         let part = if train.is_empty() { "shards" } else { "held_out" };
@@ -240,10 +249,6 @@ fn split_episodes(
             "the dataset in {path} has too few episodes, {num_episodes}, to hold out a share of {share} (data.validation); \
              `ends` marks the last step of each"
         );
-    }
-    let longest = train.iter().map(ExactSizeIterator::len).max().unwrap_or(0);
-    if *window > longest {
-        bail!("data.window is {window}, but the longest episode in {path} has {longest} steps");
     }
     Ok([train, validation])
 }

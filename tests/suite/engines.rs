@@ -76,7 +76,7 @@ fn a_run_resumed_with_smaller_launches_learns_the_same() {
     let mut resumed = resumed.with_checkpoint(&saved).unwrap();
     iterate(&mut resumed, 2);
     // The weights carry the settings in their header.
-    let header = Header { iteration: 4, config: String::new() };
+    let header = Header { iteration: 4, config: String::new(), dataset: None };
     let without_settings = |trainer: &GameTrainer<Catch>| {
         let sections = snapshot(trainer).sections.into_iter().filter(|it| it.name != "config.toml");
         let of = |Section { name, bytes, .. }| match name.as_str() {

@@ -77,6 +77,24 @@ fn a_run_on_a_table_reports_and_resumes_but_cannot_be_played() {
     assert_eq!(json(folder, &on)["iteration"], 3);
     let line = fs::read_to_string(folder.join("runs/table-1/metrics.jsonl")).unwrap();
     assert!(line.contains("\"episodes\":0"), "{line}");
+    fs::remove_dir_all(folder.join("shown")).unwrap();
+    success(folder, &["export", "runs/table-1", "--format", "json", "--out", "policy.json"]);
+    let policy = fs::read_to_string(folder.join("policy.json")).unwrap();
+    let policy: serde_json::Value = serde_json::from_str(&policy).unwrap();
+    let features = policy["features"].as_array().unwrap();
+    assert_eq!(features.len(), 3 * ROWS);
+    assert_eq!(features[0], format!("pressure[-{}]", ROWS - 1));
+    assert_eq!(features[3 * ROWS - 1], "heat");
+    assert_eq!(policy["actions"], serde_json::json!(["dip", "fall", "ripple"]));
+    assert_eq!(policy["dataset"]["window"], ROWS);
+    assert_eq!(policy["dataset"]["scales"].as_array().unwrap().len(), 3);
+    success(folder, &["export", "runs/table-1/best", "--format", "safetensors", "--out", "p.st"]);
+    for (from, to) in [("runs/table-1", "run.onnx"), ("p.st", "file.onnx")] {
+        success(folder, &["export", from, "--format", "onnx", "--out", to]);
+        let model = fs::read(folder.join(to)).unwrap();
+        let text = String::from_utf8_lossy(&model);
+        assert!(text.contains("\"ripple\"") && text.contains("\"scales\":[{"), "{from}");
+    }
     for line in ["train table", "eval runs/table-1", "settings table"] {
         refused(folder, line, &["a labelled table is not one"]);
     }

@@ -248,6 +248,17 @@ pub(super) fn read_sliding_layers(
     check_layer_list("layer_types", layers, num_layers)
 }
 
+/// Rejects layers with a sliding window where there is no size of one, with which `transformers` fails, too.
+pub(super) fn refuse_sliding_layers(config: &Value) -> Result<(), ConfigError> {
+    let types = config["layer_types"].as_array();
+    match types.into_iter().flatten().any(|kind| *kind == "sliding_attention") {
+        true => Err(ConfigError::Sizes(
+            "`layer_types` has sliding_attention, but `sliding_window` or `use_sliding_window` turns windows off".into(),
+        )),
+        false => Ok(()),
+    }
+}
+
 /// Adds the entries of a `config.json` about sliding windows.
 pub(super) fn describe_sliding(shape: &DecoderShape, config: &mut Value) {
     config["sliding_window"] = json!(shape.sliding.as_ref().map(|sliding| sliding.size));
@@ -412,6 +423,20 @@ mod tests {
             ("qwen3", json!({}), None),
         ] {
             assert_eq!(window(family, others.clone()), expected, "{family}, {others}");
+        }
+        for (family, switch) in
+            [("mistral", true), ("smollm3", true), ("qwen3", true), ("qwen2", false)]
+        {
+            let error = sample_shape(
+                family,
+                json!({
+                    "sliding_window": null,
+                    "use_sliding_window": switch,
+                    "layer_types": ["sliding_attention", "full_attention", "full_attention"],
+                }),
+            );
+            let error = error.unwrap_err().to_string();
+            assert!(error.contains("turns windows off"), "{family}: {error}");
         }
     }
 

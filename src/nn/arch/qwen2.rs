@@ -1,6 +1,8 @@
 //! Qwen2 and Qwen2.5 (Yang et al. 2024): biases of queries, keys and values.
 
-use super::config::{describe_sliding, read_sliding_layers, read_window_size};
+use super::config::{
+    describe_sliding, read_sliding_layers, read_window_size, refuse_sliding_layers,
+};
 use super::entries::{is_on, read_count};
 use super::{ConfigError, DecoderShape, Family, GgufForm, QkNorm, SlidingWindow};
 use serde_json::Value;
@@ -29,9 +31,9 @@ pub(super) fn configure_window(
     shape: &mut DecoderShape,
 ) -> Result<(), ConfigError> {
     if !is_on(config, "use_sliding_window")? {
-        return Ok(());
+        return refuse_sliding_layers(config);
     }
-    let Some(size) = read_window_size(config)? else { return Ok(()) };
+    let Some(size) = read_window_size(config)? else { return refuse_sliding_layers(config) };
     let first = read_count(config, "max_window_layers")?.unwrap_or(28);
     let layers = read_sliding_layers(config, shape.num_layers, |layer| layer >= first)?;
     shape.sliding = Some(SlidingWindow { size, layers, rope_theta: None });

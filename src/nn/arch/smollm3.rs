@@ -1,6 +1,6 @@
 //! SmolLM3 (Bakouch et al. 2025): Llama's form, without rotary positions in every fourth layer (NoPE).
 
-use super::config::{describe_sliding, read_sliding_layers};
+use super::config::{describe_sliding, read_sliding_layers, refuse_sliding_layers};
 use super::entries::{
     check_layer_list, is_on, read_count, read_entry, read_switch, unsupported_error,
 };
@@ -22,6 +22,9 @@ pub(super) static SMOLLM3: Family = Family {
         let is_windowed = size.is_some() && is_on(config, "use_sliding_window")?;
         let layers =
             read_sliding_layers(config, shape.num_layers, |layer| is_windowed && !rotated[layer])?;
+        if size.is_none() {
+            refuse_sliding_layers(config)?;
+        }
         shape.sliding = size.filter(|_| layers.contains(&true)).map(|size| SlidingWindow {
             size,
             layers,

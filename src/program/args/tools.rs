@@ -10,7 +10,7 @@ pub struct DemoArgs {
     pub game: Option<String>,
     /// The player: `random`, one of the game's scripted players, or a run or a policy file (greedy actions).
     #[arg(long, value_name = "NAME|RUN")]
-    pub player: String,
+    pub player: PathBuf,
     /// Number of episodes, each on a different level.
     #[arg(long, default_value_t = 1000, value_name = "N", value_parser = count_in::<u32>(1..=100_000_000))]
     pub episodes: u32,

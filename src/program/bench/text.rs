@@ -36,6 +36,10 @@ impl Task for RandomRewards {
         self.task.name()
     }
 
+    fn num_prompts(&self, split: Split) -> Option<u64> {
+        self.task.num_prompts(split)
+    }
+
     fn prompt(&self, split: Split, index: u64) -> Result<Prompt, TaskError> {
         self.task.prompt(split, index)
     }

@@ -238,7 +238,7 @@ fn a_run_of_demonstrations_meets_a_fault_anywhere_and_continues_to_the_same_byte
     let out = temp_dir.path().join("data");
     let args = DemoArgs {
         game: None,
-        player: "random".to_string(),
+        player: "random".into(),
         episodes: 8,
         out: out.clone(),
         seed: 1,

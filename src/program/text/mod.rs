@@ -288,8 +288,14 @@ fn train_new(games: &Games, request: &LanguageRequest, args: &RunArgs) -> Result
         config.iterations = iterations;
     }
     let (run_name, started) = (request.run_name(&task_name), Instant::now());
-    let session =
-        Session { args, games, origin: Origin::New(&run_name), iterations_of_epochs, started };
+    let session = Session {
+        args,
+        games,
+        origin: Origin::New(&run_name),
+        iterations_of_epochs,
+        dataset: None,
+        started,
+    };
     let next_command = |folder: &str| request.next_command(&*task, has_template, args, folder);
     train_on_ranks(&session, &settings, &task, model, next_command)
 }
@@ -309,7 +315,14 @@ pub fn resume(games: &Games, args: &TrainArgs, run: SavedRun) -> Result<()> {
     let has_template = model.template.is_some();
     let (origin, iterations_of_epochs) =
         (Origin::Saved(run), count_iterations_of_epochs(&*task, config));
-    let session = Session { args, games, origin, iterations_of_epochs, started: Instant::now() };
+    let session = Session {
+        args,
+        games,
+        origin,
+        iterations_of_epochs,
+        dataset: None,
+        started: Instant::now(),
+    };
     let next_command = |folder: &str| inspection_command(&*task, has_template, folder);
     train_on_ranks(&session, &settings, &task, Some(model), next_command)
 }

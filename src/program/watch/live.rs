@@ -5,7 +5,7 @@ use super::files::WatchedFiles;
 use super::metrics_index::MetricsIndex;
 use super::page::hash_content;
 use crate::checkpoint::Store;
-use crate::run::{CONFIG, METADATA, catch_panic};
+use crate::run::{CHECKPOINTS, CONFIG, METADATA, catch_panic};
 use hyper::body::Bytes;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -121,10 +121,10 @@ impl Follower {
 
     /// Lists the saved checkpoints, newest first.
     fn list_checkpoints(&self) -> Vec<String> {
-        let store = Store::new(self.files.root.join("checkpoints"));
+        let store = Store::new(self.files.root.join(CHECKPOINTS));
         let iterations = store.iterations().unwrap_or_default().into_iter().rev();
         let name = |iteration| Some(store.path(iteration).file_name()?.to_str()?.to_string());
-        iterations.filter_map(name).map(|name| format!("checkpoints/{name}")).collect()
+        iterations.filter_map(name).map(|name| format!("{CHECKPOINTS}/{name}")).collect()
     }
 }
 

@@ -55,7 +55,7 @@ pub fn run(games: &Games, args: WatchArgs) -> Result<()> {
         eprint_line!("{remote_advice}");
     }
     if args.json {
-        print_json(&json!({ "run_dir": folder.path().display().to_string(), "url": url }))?;
+        print_json(&json!({ "run": folder.path().display().to_string(), "url": url }))?;
     }
     if args.open
         && let Err(error) = open::that_detached(&url)

@@ -12,10 +12,12 @@ pub const METRICS: &str = "metrics.jsonl";
 pub const COMPLETIONS: &str = "completions.jsonl";
 /// Observation and action spaces of an environment in Python.
 pub(super) const SPACES: &str = "spaces.json";
+/// Description of the dataset that a run learns from.
+pub(super) const DATASET: &str = "dataset.json";
 /// Empty file, locked by the process that trains the run.
 pub(super) const LOCK: &str = "run.lock";
 /// Folder of a run's checkpoints.
-pub(super) const CHECKPOINTS: &str = "checkpoints";
+pub const CHECKPOINTS: &str = "checkpoints";
 /// Checkpoint of a run's best policy.
 pub(super) const BEST: &str = "best";
 /// Folder of the exported language model, for other programs. A run resumes from its checkpoint alone.

@@ -1,6 +1,8 @@
 //! Open files of a run in training.
 
-use super::file_names::{COMPLETIONS, CONFIG, METADATA, METRICS, MODEL, MODEL_CARD, SPACES};
+use super::file_names::{
+    COMPLETIONS, CONFIG, DATASET, METADATA, METRICS, MODEL, MODEL_CARD, SPACES,
+};
 use super::folder::{BestPolicy, RunFolder, missing_best_warning};
 use super::lock::RunLock;
 use super::model_folder;
@@ -12,6 +14,7 @@ use crate::settings::CompletionsConfig;
 use crate::text::LanguageModel;
 use crate::track::{Animation, CSV, TENSORBOARD, Trackers};
 use crate::trainer::text::CompletionRecord;
+use serde_json::Value;
 use std::iter;
 use std::path::PathBuf;
 use toml::Table;
@@ -122,6 +125,15 @@ impl RunFiles {
     /// If it cannot be written.
     pub fn write_spaces(&self, spaces: &str) -> Result<(), RunError> {
         self.folder.write(SPACES, spaces)
+    }
+
+    /// Writes the description of the dataset that the run learns from (`dataset.json`).
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn write_dataset(&self, description: &Value) -> Result<(), RunError> {
+        let text = serde_json::to_string_pretty(description).expect("JSON is text") + "\n";
+        self.folder.write(DATASET, &text)
     }
 
     /// Appends the records of an iteration. Returns warnings about records that are lost, and trackers that have
@@ -274,7 +286,7 @@ fn open_records(
 /// Removes the files of a run that ended before its first checkpoint, for which a new run in the folder could be
 /// taken.
 fn remove_leftovers(folder: &RunFolder) -> Result<(), RunError> {
-    let names = [MODEL, TENSORBOARD, COMPLETIONS, CSV, SPACES];
+    let names = [MODEL, TENSORBOARD, COMPLETIONS, CSV, SPACES, DATASET];
     names.map(|name| folder.path().join(name)).iter().try_for_each(|path| {
         let remove = if path.is_dir() { disk::remove_tree } else { disk::remove_file };
         input::allow_missing(remove(path)).map(drop).map_err(RunError::file("remove", path))
@@ -383,17 +395,25 @@ mod tests {
     }
 
     #[test]
+    fn records_that_cannot_be_read_are_counted_but_for_the_last() {
+        let (_root, path, files, _lock) = create_files(&new_run(1));
+        fs::write(path.join(METRICS), "{}\n\0\0\n{\"iteration\": 1e999}\n{\"iter").unwrap();
+        let (records, num_damaged) = files.folder().read_and_count_records().unwrap();
+        assert_eq!((records.len(), num_damaged), (0, 3));
+    }
+
+    #[test]
     fn a_new_run_is_not_taken_for_one_that_ended_before_its_first_checkpoint() {
         let (_root, path, files, lock) = create_files(&new_run(1));
         drop((files, lock));
         fs::create_dir(path.join("model")).unwrap();
-        for name in ["model/config.json", "completions.jsonl", "metrics.csv", "spaces.json"] {
+        for name in ["model/config.json", "completions.jsonl", "metrics.csv", "dataset.json"] {
             fs::write(path.join(name), "{}").unwrap();
         }
         assert!(RunFolder::find(&path).unwrap().has_language_model());
         let (files, _lock) = RunFiles::create(Some(path.clone()), "run", &new_run(1), "").unwrap();
         assert!(!files.folder().has_language_model());
-        for name in ["model", "completions.jsonl", "metrics.csv", "spaces.json"] {
+        for name in ["model", "completions.jsonl", "metrics.csv", "dataset.json"] {
             assert!(!path.join(name).exists(), "{name}");
         }
     }

@@ -2,7 +2,8 @@
 
 use super::RunError;
 use super::file_names::{
-    BEST, CHECKPOINTS, COMPLETIONS, CONFIG, LOCK, METADATA, METRICS, MODEL, MODEL_CARD, RUNS,
+    BEST, CHECKPOINTS, COMPLETIONS, CONFIG, DATASET, LOCK, METADATA, METRICS, MODEL, MODEL_CARD,
+    RUNS,
 };
 use crate::checkpoint::{self, Checkpoint, CheckpointError, Store};
 use crate::disk::{self, input};
@@ -14,7 +15,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// Files of a run that no output may replace.
-const PROTECTED_FILES: [&str; 6] = [CONFIG, METADATA, METRICS, COMPLETIONS, LOCK, CSV];
+const PROTECTED_FILES: [&str; 7] = [CONFIG, METADATA, METRICS, COMPLETIONS, DATASET, LOCK, CSV];
 
 /// A run directory.
 #[derive(Clone, Debug)]
@@ -189,6 +190,17 @@ impl RunFolder {
         self.read_metadata()?.get("iterations_of_epochs")?.as_u64()?.try_into().ok()
     }
 
+    /// Description of the dataset that a policy is fitted to, by a path to its run, or to its checkpoint or file in one;
+    /// `None` if it is unknown.
+    pub fn find_dataset(policy: &Path) -> Option<serde_json::Value> {
+        let run = Self::find(policy).map(|run| run.path);
+        let path = run.or_else(|_| policy.canonicalize()).ok()?;
+        // A file in a checkpoint is three levels below the run.
+        let mut folders = path.ancestors().take(4).filter(|folder| folder.join(LOCK).is_file());
+        let text = input::read_description(&folders.next()?.join(DATASET)).ok()?;
+        serde_json::from_str(&text).ok()
+    }
+
     /// The version of Grove that trained the run last, if it differs from this one.
     pub fn other_version(&self) -> Option<String> {
         let version = self.read_metadata()?.get("grove")?.as_str()?.to_string();
@@ -281,11 +293,26 @@ impl RunFolder {
     /// # Errors
     /// If there is a file of them that cannot be read.
     pub fn read_records(&self) -> Result<Vec<IterationRecord>, RunError> {
+        self.read_and_count_records().map(|(records, _)| records)
+    }
+
+    /// Reads the records so far, and counts the damaged ones. The last one does not count: it may be half written.
+    ///
+    /// # Errors
+    /// If there is a file of them that cannot be read.
+    pub fn read_and_count_records(&self) -> Result<(Vec<IterationRecord>, usize), RunError> {
         let path = self.path.join(METRICS);
         let file =
             input::allow_missing(input::open(&path)).map_err(RunError::file("read", &path))?;
         let lines = file.into_iter().flat_map(input::lines).map_while(Result::ok);
-        Ok(lines.filter_map(|line| serde_json::from_slice(&line).ok()).collect())
+        let (mut records, mut num_damaged, mut is_damaged) = (Vec::new(), 0, false);
+        for line in lines {
+            num_damaged += usize::from(is_damaged);
+            let record = serde_json::from_slice(&line);
+            is_damaged = record.is_err();
+            records.extend(record);
+        }
+        Ok((records, num_damaged))
     }
 
     pub(super) fn store(&self) -> Store {

@@ -26,7 +26,7 @@ pub use crate::metrics::pluralize;
 pub use drive::{RunObserver, drive, finish, restore_best};
 pub use error::{RunError, SavedState};
 pub use events::{Event, Events};
-pub use file_names::{COMPLETIONS, CONFIG, METADATA, METRICS};
+pub use file_names::{CHECKPOINTS, COMPLETIONS, CONFIG, METADATA, METRICS};
 pub use files::RunFiles;
 pub use folder::{BestPolicy, RunFolder, SavedPolicy};
 pub use format::format_with_prefix;

@@ -164,7 +164,8 @@ impl<'a> Gguf<'a> {
             }
         }
         let alignment = metadata.get("general.alignment").map_or(Some(32), Value::as_u64);
-        let alignment = alignment.ok_or("its `general.alignment` is not a whole number")?;
+        let alignment = alignment.filter(|bytes| bytes.is_power_of_two());
+        let alignment = alignment.ok_or("its `general.alignment` is not a power of two")?;
         let start = (bytes.len() - header.rest.len()).checked_next_multiple_of(alignment as usize);
         let weights =
             start.and_then(|start| bytes.get(start..)).ok_or("it ends with its header")?;
@@ -349,7 +350,7 @@ impl<'a> Gguf<'a> {
         match (self.find_integer("split.no")?, self.find_integer("split.count")?) {
             (Some(index), Some(count)) if count > 1 => Err(format!(
                 "it is part {} of {count} of a model; `llama-gguf-split --merge` joins them",
-                index + 1
+                index.saturating_add(1)
             )),
             _ => Ok(()),
         }

@@ -37,6 +37,11 @@ impl TokenTable {
             let kind = if token["special"] == true { CONTROL } else { USER_DEFINED };
             put(token["content"].as_str().unwrap_or_default(), token["id"].as_u64(), kind);
         }
+        for (name, _) in names.iter_mut().zip(&kinds).filter(|(_, kind)| **kind == UNUSED) {
+            while ids.contains_key(name) {
+                name.push('_');
+            }
+        }
         Self { names, kinds, ids }
     }
 }
@@ -200,4 +205,15 @@ fn bounding_tokens(processor: &Value) -> [Option<u32>; 2] {
     };
     let single = template["single"].as_array().map_or(&[][..], Vec::as_slice);
     [special(single.first()), special(single.last())]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_without_a_token_get_names_that_no_token_has() {
+        let json = json!({ "model": { "vocab": { "[PAD1]": 0 } } });
+        assert_eq!(TokenTable::new(&json, 3).names, ["[PAD1]", "[PAD1]_", "[PAD2]"]);
+    }
 }

@@ -9,7 +9,7 @@ use crate::text::error::LanguageError;
 use memmap2::Mmap;
 use safetensors::tensor::{Dtype, Metadata, SafeTensors, TensorInfo};
 use serde_json::Value;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::Write;
 use std::ops::Range;
@@ -68,7 +68,9 @@ impl WeightFiles {
             // Ranges and shapes are checked against the length of the file.
             let (header_bytes, metadata) =
                 SafeTensors::read_metadata(&map).map_err(unusable(&path))?;
-            for (name, tensor) in metadata.tensors() {
+            // Sorted, so that a damaged file always gives the same error.
+            let tensors = BTreeMap::from_iter(metadata.tensors());
+            for (name, tensor) in tensors {
                 let (start, end) = tensor.data_offsets;
                 let bytes = 8 + header_bytes + start..8 + header_bytes + end;
                 let location = TensorLocation {

@@ -105,7 +105,7 @@ pub fn load_weights(network: Network, checkpoint: &Checkpoint) -> Result<Network
 /// # Errors
 /// If it is not such a file.
 pub fn read_policy_file(bytes: Vec<u8>) -> Result<Checkpoint, PolicyFileError> {
-    let Header { iteration, config } = policy_file::read_header(&bytes)?;
+    let Header { iteration, config, .. } = policy_file::read_header(&bytes)?;
     let sections = vec![new_section(CONFIG, config.into_bytes()), new_section(WEIGHTS, bytes)];
     Ok(Checkpoint { iteration, sections })
 }
@@ -196,7 +196,7 @@ impl<G: Rules + Serialize> GameEngine<G> {
     /// The header of a policy file.
     fn header(&self, iteration: u32) -> Header {
         let config = config_to_toml(&self.game, &self.part.config);
-        Header { iteration: iteration.into(), config }
+        Header { iteration: iteration.into(), config, dataset: None }
     }
 }
 

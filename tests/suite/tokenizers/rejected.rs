@@ -41,6 +41,7 @@ fn unusable_gguf_files_are_rejected_in_a_sentence() {
         whole().with("split.no", 0).with("split.count", 3),
         "part 1 of 3 of a model; `llama-gguf-split --merge` joins them",
     );
+    refused(whole().with("general.alignment", 0), "`general.alignment` is not a power of two");
     for (name, value, expected) in [
         ("llama.attention.head_count_kv", json!("two"), "a whole number"),
         ("llama.rope.freq_base", json!("x"), "a number"),

@@ -178,7 +178,7 @@ impl Training {
     pub fn file(&self) -> Vec<u8> {
         let model = self.trainer.model();
         let iteration = self.trainer.iteration().into();
-        let header = Header { iteration, config: self.settings.clone() };
+        let header = Header { iteration, config: self.settings.clone(), dataset: None };
         write_params(&model.shape.parameters(), model.params.values(), Some(&header))
     }
 

@@ -71,7 +71,7 @@ impl Policy {
     /// Reads a checkpoint's `config.toml` and `weights.safetensors`.
     pub fn from_parts(config: String, weights: Vec<u8>) -> Result<Policy, JsError> {
         let iteration = read_header(&weights).map_or(0, |header| header.iteration);
-        Self::new(replace_header(&weights, &Header { iteration, config })?)
+        Self::new(replace_header(&weights, &Header { iteration, config, dataset: None })?)
     }
 
     /// A policy with random weights for the game of this name.
@@ -83,7 +83,7 @@ impl Policy {
         let num_params = layout.iter().map(Parameter::num_elements).sum::<usize>() as u32;
         let random = |i| uniform(draw(config.seed as u32, i)) - 0.5;
         let values: Vec<f32> = (0..num_params).map(random).collect();
-        let header = Header { iteration: 0, config: kind.settings(&config) };
+        let header = Header { iteration: 0, config: kind.settings(&config), dataset: None };
         Self::new(write_params(&layout, &values, Some(&header)))
     }
 

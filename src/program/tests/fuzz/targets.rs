@@ -329,7 +329,7 @@ fn policy() {
     let (game, config) = new_settings::<CartPole>(&toml::Table::new(), &[]).unwrap();
     let layout = config.policy.parameters(4, 2);
     let num_values = layout.iter().map(|parameter| parameter.num_elements()).sum();
-    let header = Header { iteration: 3, config: config_to_toml(&game, &config) };
+    let header = Header { iteration: 3, config: config_to_toml(&game, &config), dataset: None };
     let whole = write_params(&layout, &vec![0.5; num_values], Some(&header));
     fuzz(&[whole], |bytes| {
         let Ok(checkpoint) = read_policy_file(bytes.to_vec()) else { return };
