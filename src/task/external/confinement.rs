@@ -68,7 +68,7 @@ impl Confinement {
             has_programs: true,
             has_network: options.sandbox.has_network,
             workdir: Some(workdir),
-            scratch_mb: 1024,
+            scratch_mib: 1024,
         };
         let scratch = folder.create_subfolder("try").map_err(wrong)?;
         let sandbox = Sandbox::new(limits, &scratch, access);

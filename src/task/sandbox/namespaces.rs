@@ -188,7 +188,7 @@ impl Root {
             (c"/proc/self/uid_map", format!("{user} {user} 1")),
             (c"/proc/self/gid_map", format!("{group} {group} 1")),
         ];
-        let size = access.scratch_mb;
+        let size = access.scratch_mib;
         let tmpfs_options = format!("size={size}m,nr_inodes={},mode=1777", 64 * size);
         let tmpfs_options = CString::new(tmpfs_options)?;
         let (scratch_folder, has_network) = (BindMount::new(folder)?, access.has_network);
