@@ -43,8 +43,8 @@ pub struct BoardOrigin {
 }
 
 impl Wall {
-    /// Fits `count` games into a picture of `width` x `height` pixels. The wall is empty if there are no games, whose
-    /// boards would have the size of a single one's, or no pixels.
+    /// Fits `count` games into a picture of `width` x `height` pixels. With no games or no pixels the wall is
+    /// empty. (The size of a board is then that of a wall of one game.)
     pub fn fit(scene: SceneSize, count: usize, width: u32, height: u32) -> Self {
         let count = count as u32;
         let (cells_x, cells_y) = (scene.columns as f32, scene.rows as f32);
