@@ -4,7 +4,7 @@ use super::args::ImportArgs;
 use super::games::Games;
 use super::output::{eprint_line, print_json, print_result};
 use super::progress_note::with_note;
-use super::table::TableGame;
+use super::table_game::TableGame;
 use crate::data::{
     AnnotatedTable, DatasetWriter, Manifest, StepColumns, Steps, TableOptions, deserialize_games,
 };
@@ -23,7 +23,7 @@ struct SplitStats {
 }
 
 impl SplitStats {
-    fn of(columns: &StepColumns) -> Self {
+    fn new(columns: &StepColumns) -> Self {
         let labelled_rows = columns.weights.iter().filter(|weight| **weight > 0.0).count();
         Self { rows: columns.weights.len(), labelled_rows }
     }
@@ -67,7 +67,7 @@ fn import_table(args: &ImportArgs, label: &str, window: usize) -> Result<()> {
         writer.finish()
     })?;
     let (out, learnt, held_out) =
-        (out.display(), SplitStats::of(&training), SplitStats::of(&held_out));
+        (out.display(), SplitStats::new(&training), SplitStats::new(&held_out));
     if *json {
         return print_json(&json!({
             "out": out.to_string(),

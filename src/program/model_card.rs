@@ -2,41 +2,14 @@
 
 use super::games::Games;
 use super::recorded_run::{RecordedRun, flatten};
-use crate::checkpoint::Checkpoint;
 use crate::metrics::pluralize;
-use crate::run::{FinalEvaluation, Run, RunFiles, format_with_prefix};
+use crate::run::{FinalEvaluation, format_with_prefix};
 use crate::text::LanguageModel;
 use crate::trainer::text::TINY;
-use anyhow::Result;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 use toml::Value;
-
-impl Games {
-    /// Describes the trained policy of a run after `env_steps` environment steps: a game's best policy by an animation,
-    /// and a language model by its model card, if it has been evaluated. Returns warnings.
-    ///
-    /// # Errors
-    /// If the run's files cannot be read, or the model card cannot be written.
-    pub fn describe_policy(
-        &self,
-        run: &dyn Run,
-        files: &mut RunFiles,
-        env_steps: u64,
-        best: Option<&Checkpoint>,
-        evaluation: Option<&FinalEvaluation>,
-    ) -> Result<Vec<String>> {
-        let warnings = self.animate(run, files, env_steps, best);
-        if evaluation.is_some()
-            && let Some(model) = run.language_model()
-        {
-            let recorded = RecordedRun::read(files.folder().path())?;
-            files.write_model_card(&format_card(self, &recorded, &model, evaluation))?;
-        }
-        Ok(warnings)
-    }
-}
 
 /// Formats the card of a run's model, in the format of the Hugging Face Hub. `evaluation` is the final one,
 /// if any.

@@ -1,17 +1,17 @@
 //! `grove plot`: draws and tabulates learning curves of runs.
 
 use super::args::{Axis, PlotArgs, name_of};
-use super::columns::{align_columns, format_number};
 use super::games::Games;
 use super::output::{eprint_line, print_json, print_result};
 use super::progress_note::with_note;
 use super::recorded_run::{
     FlatSettings, READING_RUNS, RecordedRun, flatten, format_settings, read_runs,
 };
+use super::text_table::{align_columns, format_number};
 use crate::metrics::IterationRecord;
 use crate::plot::{Chart, Line, aggregate};
 use crate::run::RunFolder;
-use crate::track::list_figures;
+use crate::track::list_scalars;
 use anyhow::{Result, bail};
 use serde::Serialize;
 use serde_json::Value as Json;
@@ -43,7 +43,7 @@ impl RunGroup {
 #[derive(Serialize)]
 struct Row {
     name: String,
-    /// Number of runs that have the figure.
+    /// Number of runs that have the metric.
     runs: usize,
     /// Last position that all of them have reached.
     x: Option<f64>,
@@ -68,7 +68,7 @@ pub fn run(games: &Games, args: PlotArgs) -> Result<()> {
     lines.retain(|line| !line.band.x.is_empty());
     if lines.is_empty() {
         let runs = groups.iter().flat_map(|group| &group.runs);
-        check_figure_name(runs.flat_map(|run| &run.records), &args.y)?;
+        check_metric_name(runs.flat_map(|run| &run.records), &args.y)?;
     }
     if let Some(path) = &args.out {
         RunFolder::check_output(path)?;
@@ -162,7 +162,7 @@ fn name_groups(games: &Games, groups: &[RunGroup]) -> Vec<String> {
     names.iter().zip(groups).map(disambiguate).collect()
 }
 
-/// The tracked name of a figure.
+/// The tracked name of a metric.
 fn tracked_name(y: &str) -> &str {
     match y {
         "score" => "charts/episodic_return",
@@ -171,7 +171,7 @@ fn tracked_name(y: &str) -> &str {
     }
 }
 
-/// Collects the points of a run's curve of the figure `y` over `x`.
+/// Collects the points of a run's curve of the metric `y` over `x`.
 fn collect_points(records: &[IterationRecord], x: Axis, y: &str) -> Vec<(f64, f64)> {
     let (mut seconds, mut points) = (0.0, Vec::new());
     for record in records {
@@ -181,16 +181,16 @@ fn collect_points(records: &[IterationRecord], x: Axis, y: &str) -> Vec<(f64, f6
             Axis::Seconds => seconds,
             Axis::Iterations => f64::from(record.iteration),
         };
-        points.extend(find_figure(record, tracked_name(y)).map(|y| (x, y)));
+        points.extend(find_metric(record, tracked_name(y)).map(|y| (x, y)));
     }
     points
 }
 
-/// Finds a figure of a record by its tracked name, which has a slash, or by the name of a field, such as `entropy` or
-/// `seconds.total`. A run's records need not have the same figures: records of SFT have no rewards.
-fn find_figure(record: &IterationRecord, name: &str) -> Option<f64> {
+/// Finds a metric of a record by its tracked name, which has a slash, or by the name of a field, such as `entropy` or
+/// `seconds.total`. A run's records need not have the same metrics: records of SFT have no rewards.
+fn find_metric(record: &IterationRecord, name: &str) -> Option<f64> {
     if name.contains('/') {
-        return list_figures(record).into_iter().find(|(tracked, _)| tracked == name)?.1;
+        return list_scalars(record).into_iter().find(|(tracked, _)| tracked == name)?.1;
     }
     find_field(&serde_json::to_value(record).ok()?, name)?.as_f64()
 }
@@ -200,7 +200,8 @@ fn find_field<'a>(record: &'a Json, name: &str) -> Option<&'a Json> {
     name.split('.').try_fold(record, |fields, key| fields.get(key))
 }
 
-/// Whether records may have a field of this name: one that is null in this record may have any fields.
+/// Whether `name` may be a field of some record: it is one of this record, or it lies inside a field that is null here
+/// and an object in others.
 fn may_have_field(record: &Json, name: &str) -> bool {
     let outer = name.match_indices('.').map(|(end, _)| &name[..end]);
     outer.chain([name]).any(|part| match find_field(record, part) {
@@ -209,8 +210,8 @@ fn may_have_field(record: &Json, name: &str) -> bool {
     })
 }
 
-/// Checks that some record, if there is any, has a figure of this name, which is a number.
-fn check_figure_name<'a>(
+/// Checks that some record, if there is any, has a metric of this name, which is a number.
+fn check_metric_name<'a>(
     records: impl Iterator<Item = &'a IterationRecord>,
     y: &str,
 ) -> Result<()> {
@@ -228,7 +229,7 @@ fn check_figure_name<'a>(
         if let Some(what) = what {
             bail!("`{y}` of metrics.jsonl is not a number, but {what}");
         }
-        for (name, _) in list_figures(record) {
+        for (name, _) in list_scalars(record) {
             if !known.contains(&name) {
                 known.push(name);
             }
@@ -236,7 +237,7 @@ fn check_figure_name<'a>(
     }
     if !known.is_empty() && !is_field && !known.iter().any(|name| name == tracked_name(y)) {
         bail!(
-            "no run has the figure `{y}`; must be score, greedy, a field of metrics.jsonl or one of: {}",
+            "no run has the metric `{y}`; must be score, greedy, a field of metrics.jsonl or one of: {}",
             known.join(", ")
         );
     }
@@ -308,13 +309,13 @@ mod tests {
         let records = [record(1, &[]), record(2, &[("exact", 0.5)])];
         assert_eq!(collect_points(&records, Axis::Iterations, "rewards/exact"), [(2.0, 0.5)]);
         assert_eq!(collect_points(&records, Axis::Iterations, "rewards/none"), []);
-        assert!(check_figure_name(records.iter(), "rewards/exact").is_ok());
-        assert!(check_figure_name(records.iter(), "seconds.rollout").is_err());
-        assert!(check_figure_name(records.iter(), "seconds.phases.rollout").is_ok());
-        assert!(check_figure_name(records.iter(), "evaluation.mean_score").is_ok());
-        let error = check_figure_name(records.iter(), "rewards/none").unwrap_err().to_string();
+        assert!(check_metric_name(records.iter(), "rewards/exact").is_ok());
+        assert!(check_metric_name(records.iter(), "seconds.rollout").is_err());
+        assert!(check_metric_name(records.iter(), "seconds.phases.rollout").is_ok());
+        assert!(check_metric_name(records.iter(), "evaluation.mean_score").is_ok());
+        let error = check_metric_name(records.iter(), "rewards/none").unwrap_err().to_string();
         assert!(error.ends_with("rewards/exact"), "{error}");
-        assert!(check_figure_name(records[..0].iter(), "rewards/none").is_ok());
+        assert!(check_metric_name(records[..0].iter(), "rewards/none").is_ok());
         // A field has its own name, and those inside it one after a dot.
         let fields = [
             ("iteration", 2),
@@ -327,9 +328,9 @@ mod tests {
         for (name, points) in fields {
             assert_eq!(collect_points(&records, Axis::Iterations, name).len(), points, "{name}");
             let is_known = !["seconds", "is_sft", "none"].contains(&name);
-            assert_eq!(check_figure_name(records.iter(), name).is_ok(), is_known, "{name}");
+            assert_eq!(check_metric_name(records.iter(), name).is_ok(), is_known, "{name}");
         }
-        let error = check_figure_name(records.iter(), "is_sft").unwrap_err().to_string();
+        let error = check_metric_name(records.iter(), "is_sft").unwrap_err().to_string();
         assert_eq!(error, "`is_sft` of metrics.jsonl is not a number, but true or false");
     }
 }

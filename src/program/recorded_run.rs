@@ -27,7 +27,7 @@ use toml::{Table, Value};
 /// Settings by full name, for instance `optimizer.learning_rate`.
 pub type FlatSettings = BTreeMap<String, Value>;
 
-/// Settings of an update whose product is its number of optimizer steps.
+/// The settings of `[update]` that multiply to the optimizer steps of an iteration.
 const STEP_FACTORS: [&str; 2] = ["update_epochs", "num_minibatches"];
 
 /// Message shown while runs are read.
@@ -42,7 +42,7 @@ pub struct RecordedRun {
     /// Name of another program's environment in which it trains.
     environment: Option<String>,
     /// Number of iterations that the epochs of its data take.
-    pub iterations_of_epochs: Option<u32>,
+    pub iterations_for_epochs: Option<u32>,
     /// Names of the devices that trained it last.
     devices: Vec<String>,
     is_locked: bool,
@@ -81,7 +81,7 @@ impl RecordedRun {
             settings,
             records,
             environment: folder.environment(),
-            iterations_of_epochs: folder.iterations_of_epochs(),
+            iterations_for_epochs: folder.iterations_for_epochs(),
             devices: folder.devices(),
         })
     }
@@ -184,7 +184,7 @@ impl RecordedRun {
         }
         let defaults =
             overlay::merge(defaults, overlay::parse("the defaults of fit", IMITATION_DEFAULTS)?);
-        // Epochs that do not fill the last iteration shorten all (`TrainingData::set_iterations_of_epochs`).
+        // Epochs that do not fill the last iteration shorten all (`TrainingData::fit_iterations_to_epochs`).
         let iterations = i64::from(self.planned_iterations());
         let steps = num_optimizer_steps(&self.settings).zip(num_optimizer_steps(&defaults));
         let is_shorter = steps.is_some_and(|(own, usual)| {

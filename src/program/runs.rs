@@ -1,13 +1,13 @@
 //! `grove runs`: a table of runs.
 
 use super::args::RunsArgs;
-use super::columns::{align_columns, format_number};
 use super::games::Games;
 use super::output::{print_json, print_result};
 use super::progress_note::with_note;
 use super::recorded_run::{
     FlatSettings, READING_RUNS, RecordedRun, RunStatus, flatten, format_settings,
 };
+use super::text_table::{align_columns, format_number};
 use crate::run::{Subject, format_with_prefix};
 use anyhow::Result;
 use serde::Serialize;
@@ -46,7 +46,7 @@ impl RunRow {
         let environment = (run.title() != name).then(|| run.title().to_string());
         let mut changes = run.changes(games);
         let iterates_by_epochs =
-            run.is_fit() && run.iterations_of_epochs == Some(run.planned_iterations());
+            run.is_fit() && run.iterations_for_epochs == Some(run.planned_iterations());
         if let Some(changes) = changes.as_mut().filter(|_| iterates_by_epochs) {
             changes.remove("iterations");
         }

@@ -3,11 +3,13 @@
 use super::args::RunArgs;
 use super::games::{Games, PendingLock, SavedRun};
 use super::interrupt::Interrupt;
+use super::model_card::format_card;
 use super::output::{eprint_line, print_json, print_result};
 use super::paths::{quote_path, resume_arguments};
 use super::progress::ProgressLine;
 use super::progress_note::{with_note, with_note_if};
 use super::ranks;
+use super::recorded_run::RecordedRun;
 use super::terminal::{LivePage, Terminal};
 use super::watch::{self, Port};
 use crate::checkpoint::Checkpoint;
@@ -45,7 +47,7 @@ pub struct Session<'a> {
     pub games: &'a Games,
     pub origin: Origin<'a>,
     /// Number of iterations that the epochs of the data take; `None` without them.
-    pub iterations_of_epochs: Option<u32>,
+    pub iterations_for_epochs: Option<u32>,
     /// Start of the preparation.
     pub started: Instant,
 }
@@ -89,7 +91,7 @@ impl RunOutputs {
             }
         };
         let mut metadata = RunMetadata::new(run, &chosen.info);
-        metadata.iterations_of_epochs = session.iterations_of_epochs;
+        metadata.iterations_for_epochs = session.iterations_for_epochs;
         files.write_metadata(&metadata)?;
         Ok(Some(Self { files, port, _lock: lock }))
     }
@@ -170,6 +172,39 @@ fn evaluate_best(
     };
     let is_root = files.is_some();
     Ok(Some(with_note_if(is_root, message, || finish(run, files, best))?))
+}
+
+/// The trained policy at the end of a run.
+#[derive(Clone, Copy)]
+pub struct PolicyAtEnd<'a> {
+    /// Number of environment steps of the run.
+    pub env_steps: u64,
+    /// The best policy, if the run has one.
+    pub best: Option<&'a Checkpoint>,
+    /// The final evaluation, if there was one.
+    pub evaluation: Option<&'a FinalEvaluation>,
+}
+
+/// Publishes the trained policy of a run: a game's best policy by an animation, and a language model by its model card,
+/// if it has been evaluated. Returns warnings.
+///
+/// # Errors
+/// If the run's files cannot be read, or the model card cannot be written.
+pub fn publish_policy(
+    games: &Games,
+    run: &dyn Run,
+    files: &mut RunFiles,
+    policy: PolicyAtEnd,
+) -> Result<Vec<String>> {
+    let PolicyAtEnd { env_steps, best, evaluation } = policy;
+    let warnings = games.animate(run, files, env_steps, best);
+    if evaluation.is_some()
+        && let Some(model) = run.language_model()
+    {
+        let recorded = RecordedRun::read(files.folder().path())?;
+        files.write_model_card(&format_card(games, &recorded, &model, evaluation))?;
+    }
+    Ok(warnings)
 }
 
 /// Describes the early end of a run, one before its last iteration; `None` if it had them all, or ran
@@ -260,8 +295,12 @@ impl Session<'_> {
         let evaluation = evaluate_best(run, files, best.as_ref(), summary.end_reason)?;
         let Some(mut outputs) = outputs else { return Ok(()) };
         warn(evaluation.as_ref().and_then(FinalEvaluation::warning).as_slice());
-        let (games, files, env_steps) = (self.games, &mut outputs.files, summary.env_steps);
-        warn(&games.describe_policy(run, files, env_steps, best.as_ref(), evaluation.as_ref())?);
+        let policy = PolicyAtEnd {
+            env_steps: summary.env_steps,
+            best: best.as_ref(),
+            evaluation: evaluation.as_ref(),
+        };
+        warn(&publish_policy(self.games, run, &mut outputs.files, policy)?);
         let (device, evaluation) = (&chosen.info.name, evaluation.unwrap_or_default());
         let report = summary.into_report(run, &outputs.files, device, best.as_ref(), evaluation);
         self.print_end(&report, run.trainer().schedule(), outputs.path(), next_command)?;

@@ -11,7 +11,7 @@ use super::seeds;
 use super::session::{self, Origin, Session};
 use super::settings::add_comments;
 use super::text;
-use super::training_data::{TrainingData, names_iterations, note_iterations_of_epochs};
+use super::training_data::{TrainingData, has_given_iterations, note_iterations_for_epochs};
 use super::validation::{read_valid_settings, validate};
 use crate::device::{self, ChosenDevice};
 use crate::model::Network;
@@ -67,7 +67,7 @@ fn resume_any(games: &Games, mut args: TrainArgs) -> Result<()> {
         args.run.device = devices.join(",");
     }
     let TrainArgs { game: name, run, .. } = &args;
-    let name = name.as_deref().filter(|name| !names_folder(&args, name));
+    let name = name.as_deref().filter(|name| !is_run_folder(&args, name));
     let SavedPolicy { checkpoint, warnings } = folder.load_latest()?;
     session::warn(&warnings);
     let saved = SavedRun { folder: &folder, lock: &lock, checkpoint: &checkpoint };
@@ -97,7 +97,7 @@ fn resume_any(games: &Games, mut args: TrainArgs) -> Result<()> {
 /// Finds the run that the command line names by run directory, game or task.
 fn find_folder_to_resume(games: &Games, args: &TrainArgs) -> Result<RunFolder> {
     let name = args.game.as_deref();
-    let path = name.filter(|name| names_folder(args, name)).map(Path::new);
+    let path = name.filter(|name| is_run_folder(args, name)).map(Path::new);
     match (path.or(args.run.run_dir.as_deref()), name) {
         (Some(path), _) => Ok(RunFolder::find(path)?),
         (None, None) => find_unfinished_run(games, &args.run),
@@ -106,7 +106,7 @@ fn find_folder_to_resume(games: &Games, args: &TrainArgs) -> Result<RunFolder> {
 }
 
 /// Whether the command line names a run directory instead of a game.
-fn names_folder(args: &TrainArgs, name: &str) -> bool {
+fn is_run_folder(args: &TrainArgs, name: &str) -> bool {
     args.run.run_dir.is_none() && Path::new(name).is_dir()
 }
 
@@ -190,12 +190,12 @@ fn train_new_rank<G: ConfigurableGame>(games: &Games, run: &NewRun, rank: Rank) 
     match (&data, args.iterations) {
         (_, Some(iterations)) => config.iterations = iterations,
         (Some(data), None)
-            if !layers.last().is_some_and(|file| names_iterations(file, &args.set)) =>
+            if !layers.last().is_some_and(|file| has_given_iterations(file, &args.set)) =>
         {
             let in_file = config.iterations;
-            data.set_iterations_of_epochs(&mut config);
+            data.fit_iterations_to_epochs(&mut config);
             if let Some(file) = layers.last().filter(|_| is_root) {
-                note_iterations_of_epochs(file, in_file, config.iterations);
+                note_iterations_for_epochs(file, in_file, config.iterations);
             }
         }
         _ => {}
@@ -208,13 +208,13 @@ fn train_new_rank<G: ConfigurableGame>(games: &Games, run: &NewRun, rank: Rank) 
     }
     let is_default = args.set.is_empty() && args.config.is_none();
     let can_improve_by_play = config.data.is_on()
-        && G::PLAYABLE
+        && G::IS_PLAYABLE
         && is_default
         && overlay::to_table(&game) == overlay::to_table(&G::default());
-    let iterations_of_epochs =
-        data.as_ref().map(|data| data.iterations_of_epochs(&config, config.data.epochs));
+    let iterations_for_epochs =
+        data.as_ref().map(|data| data.iterations_for_epochs(&config, config.data.epochs));
     let origin = Origin::New(G::NAME);
-    let session = Session { args, games, origin, iterations_of_epochs, started };
+    let session = Session { args, games, origin, iterations_for_epochs, started };
     let next =
         if can_improve_by_play { format!("train {} --from", G::NAME) } else { "watch".to_string() };
     let next_command = |folder: &str| format!("grove {next} {folder}");
@@ -254,10 +254,10 @@ fn resume_rank<G: ConfigurableGame>(
     let open = || TrainingData::open_saved(game, &mut config, args.data.as_deref());
     let data = with_note_if(rank.team.is_root(), READING_DATA, open)?;
     refuse_data_settings::<G>(&data, &config)?;
-    let iterations_of_epochs =
-        data.as_ref().map(|data| data.iterations_of_epochs(&config, config.data.epochs));
+    let iterations_for_epochs =
+        data.as_ref().map(|data| data.iterations_for_epochs(&config, config.data.epochs));
     let origin = Origin::Saved(run);
-    let session = Session { args: &args.run, games, origin, iterations_of_epochs, started };
+    let session = Session { args: &args.run, games, origin, iterations_for_epochs, started };
     let next_command = |folder: &str| format!("grove watch {folder}");
     train_rank(&session, rank, game, &config, data, None, next_command)
 }
@@ -284,8 +284,8 @@ fn train_rank<G: ConfigurableGame>(
         })
     };
     let (chosen, team) = match (&data, &session.origin) {
-        (None, Origin::New(_)) => rank.choose_faster_device(try_rollout)?,
-        _ => rank.choose_device()?,
+        (None, Origin::New(_)) => rank.start_faster_device(try_rollout)?,
+        _ => rank.start_device()?,
     };
     let note = "Initializing the policy's weights.";
     let network = with_note_if(team.is_root(), note, || create_network(&chosen));
@@ -304,7 +304,7 @@ fn train_rank<G: ConfigurableGame>(
     // Games have no epochs, but evaluations.
     let iterations_per_epoch = data
         .as_ref()
-        .map_or(config.checkpoint.eval_every, |data| data.iterations_of_epochs(config, 1));
+        .map_or(config.checkpoint.eval_every, |data| data.iterations_for_epochs(config, 1));
     let (demonstrations, names) = data.map(|data| (data.demonstrations, data.action_names)).unzip();
     let names = names.filter(|names: &Vec<String>| !names.is_empty());
     let action_names = names.unwrap_or_else(|| game.action_names());

@@ -189,7 +189,7 @@ fn measure(
     let iteration = Measurement::measure_rate(repeats, tokens, &mut train_once)?;
     let rate = |seconds: &[f64]| {
         let measured = &seconds[seconds.len().saturating_sub(repeats)..];
-        Measurement::of(measured.iter().map(|seconds| tokens as f64 / seconds).collect())
+        Measurement::from_values(measured.iter().map(|seconds| tokens as f64 / seconds).collect())
     };
     Ok(([rate(&rollout_seconds), rate(&update_seconds), iteration], peak_memory))
 }
