@@ -9,7 +9,8 @@ use super::{Completion, MAX_REWARD_PART, Rewards, Task, TaskError};
 /// The errors of [`Task::verify`], and one if the task returns another number of rewards than there are completions, or
 /// rewards of another number of parts than it has.
 pub fn judge(task: &dyn Task, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
-    let (name, parts) = (task.name(), task.reward_parts());
+    let name = task.name();
+    let parts = task.reward_parts();
     let mut all = task.verify(completions)?;
     if all.len() != completions.len() {
         let (found, expected) = (all.len(), completions.len());

@@ -60,7 +60,8 @@ impl VerifierOptions {
     /// Options for a command that returns one number, with a time limit of ten seconds and without a sandbox.
     pub fn new(command: &str) -> Self {
         let parts = vec![RewardPart::new("reward", 1.0)];
-        let (command, sandbox) = (command.to_string(), VerifierSandbox::default());
+        let command = command.to_string();
+        let sandbox = VerifierSandbox::default();
         Self { command, folder: None, workers: 0, timeout_seconds: 10.0, parts, sandbox }
     }
 
@@ -362,7 +363,8 @@ mod tests {
             timeout_seconds: 600.0,
             ..VerifierOptions::new(command)
         });
-        let (verifier, start) = (verifier.unwrap(), Barrier::new(4));
+        let verifier = verifier.unwrap();
+        let start = Barrier::new(4);
         let prompt = Prompt::new("?".to_string(), String::new(), Default::default());
         let completions = [Completion::new(&prompt, "!"); 8];
         verifier.check(&completions[0]).unwrap();

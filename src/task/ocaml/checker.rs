@@ -330,7 +330,8 @@ mod tests {
     #[test]
     fn programs_that_are_kept_at_once_stay_whole() {
         let cache = tempfile::tempdir().unwrap();
-        let (cached, start) = (cache.path().join("checker"), Barrier::new(8));
+        let cached = cache.path().join("checker");
+        let start = Barrier::new(8);
         let keep = |byte: u8| {
             let folder = SandboxFolder::new().unwrap();
             let program = folder.path().join("checker.byte");

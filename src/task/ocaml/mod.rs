@@ -297,7 +297,8 @@ mod tests {
             return report_not_tested("there is no OCaml compiler");
         }
         let settings = OcamlSettings { workers: 1, r#unsafe: true, ..OcamlSettings::default() };
-        let (task, start) = (Ocaml::open(&settings).unwrap(), Barrier::new(4));
+        let task = Ocaml::open(&settings).unwrap();
+        let start = Barrier::new(4);
         let run = || {
             start.wait();
             for _ in 0..4 {

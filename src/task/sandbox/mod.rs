@@ -362,7 +362,8 @@ mod tests {
     fn without_namespaces(readable: Vec<PathBuf>) -> Sandbox {
         let limits = Limits { cpu_seconds: 5, ..Limits::default() };
         let access = Access { readable, has_programs: true, scratch_mib: 16, ..Access::default() };
-        let (user, has_process_limit) = (User::Current, false);
+        let user = User::Current;
+        let has_process_limit = false;
         Sandbox { limits, access, has_namespaces: false, user, has_process_limit, group: None }
     }
 
