@@ -55,7 +55,8 @@ impl WindowSet {
     pub fn new(steps: Arc<dyn Steps>, episodes: &[Range<usize>], options: WindowOptions) -> Self {
         let mut this = Self { steps, options, spans: Vec::new(), selected: 0..0, scale: 1.0 };
         // Steps of the windows, context included, and their total weight.
-        let (mut num_steps, mut total_weight) = (0, 0.0);
+        let mut num_steps = 0;
+        let mut total_weight = 0.0;
         for episode in episodes {
             for first in episode.clone().step_by(this.options.window) {
                 let learnt = first..episode.end.min(first.saturating_add(this.options.window));

@@ -121,8 +121,8 @@ mod tests {
         let scene = Bars::new(game.num_features());
         let (width, height) = Wall::picture_size(scene.size(), 2, 16);
         let paint_game = |before: &[_], now: &[_], progress| {
-            let (mut picture, mut sprites) =
-                (Picture::new(width as u32, height as u32), Vec::new());
+            let mut picture = Picture::new(width as u32, height as u32);
+            let mut sprites = Vec::new();
             compute_bars(game, before, now, progress, &mut sprites);
             paint(&scene, 2, &sprites, &mut picture);
             picture

@@ -74,7 +74,8 @@ impl Wall {
             fit_cells(a).total_cmp(&fit_cells(b)).then(empty(b).cmp(&empty(a))).then(b.cmp(&a))
         });
         let columns = best.unwrap_or(1);
-        let (rows, cell_size) = (count.div_ceil(columns), fit_cells(columns));
+        let rows = count.div_ceil(columns);
+        let cell_size = fit_cells(columns);
         // Boards with fractional cells are truncated to whole pixels.
         let board_width = (cells_x * cell_size + 1e-3) as u32;
         let board_height = (cells_y * cell_size + 1e-3) as u32;
