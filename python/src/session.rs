@@ -6,6 +6,7 @@ use super::{check_memory, value_error, warn};
 use grove::data::OBS_MULTIPLE;
 use grove::device::{self, ChosenDevice};
 use grove::env::ConfigurableGame;
+use grove::program::PolicyAtEnd;
 use grove::run::{
     BestPolicy, GameRun, IterationReport, Run, RunError, RunFiles, RunFolder, RunMetadata,
     RunObserver, catch_device_panics, drive, finish,

@@ -69,7 +69,8 @@ pub fn demonstrate<G: ConfigurableGame>(models: &Models, args: &DemoArgs) -> Res
     let out = args.out.display().to_string();
     let DemoArgs { episodes, seed, .. } = *args;
     if args.json {
-        let (env, player) = (G::NAME, &*args.player);
+        let env = G::NAME;
+        let player = &*args.player;
         let report = Report { env, player, out, episodes, steps, seed, mean_score, std_error };
         return print_json(&report);
     }

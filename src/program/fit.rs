@@ -76,7 +76,8 @@ fn replace_dataset(mut file: Table, folder: String) -> Table {
 /// The defaults, as TOML, for a series of labels, each about the last `window` rows: a perceptron sees these rows at
 /// once, a network with memory one after the other, with as many before each window as its first label needs.
 fn series_defaults(window: usize, kind: &ModelKind) -> String {
-    let (game, rows) = (TableGame::NAME, window as i64);
+    let game = TableGame::NAME;
+    let rows = window as i64;
     match kind {
         ModelKind::Mlp => format!("{game}.stack = {rows}"),
         _ => format!(

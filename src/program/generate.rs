@@ -305,7 +305,8 @@ mod tests {
             let token = |at| (key + below(draw(key, at), 1 + key % 7)) % 7;
             let tokens: Vec<u32> = (0..600).map(token).collect();
             for stops in [vec![], vec!["b\u{20ac}aabb\n".to_string()]] {
-                let (mut printed, mut whole) = (PrintedPart::default(), 0);
+                let mut printed = PrintedPart::default();
+                let mut whole = 0;
                 for end in 1..=tokens.len() {
                     let new = printed.extend(decode, &tokens[..end], &stops);
                     let text = decode(&tokens[..end]);

@@ -33,7 +33,8 @@ pub fn format_card(
 
 /// Formats the card's metadata for the Hub, and its title. `base` is the base model's identifier there.
 fn format_header(run: &RecordedRun, model: &LanguageModel, base: Option<&str>) -> String {
-    let (task, algorithm) = (run.subject(), if run.is_fit() { "sft" } else { "grpo" });
+    let task = run.subject();
+    let algorithm = if run.is_fit() { "sft" } else { "grpo" };
     let (library, relation) =
         if model.adapters.is_some() { ("peft", "adapter") } else { ("transformers", "finetune") };
     let mut text = format!("---\npipeline_tag: text-generation\ntags: [grove, {algorithm}]\n");
@@ -59,11 +60,12 @@ fn format_overview(run: &RecordedRun, model: &LanguageModel, base: String) -> St
     row("Architecture", model.shape.family.class.to_string());
     row("Parameters", format_with_prefix(model.shape.num_params() as f64));
     if let Some(adapters) = &model.adapters {
-        let (rank, count) =
-            (adapters.config().r, format_with_prefix(adapters.params().len() as f64));
+        let rank = adapters.config().r;
+        let count = format_with_prefix(adapters.params().len() as f64);
         row("Adapters", format!("LoRA of rank {rank}, {count} parameters"));
     }
-    let (iterations, tokens) = (run.iteration(), format_with_prefix(run.env_steps() as f64));
+    let iterations = run.iteration();
+    let tokens = format_with_prefix(run.env_steps() as f64);
     let algorithm = if run.is_fit() { " of supervised fine-tuning (SFT)" } else { "" };
     row("Training", format!("{iterations} iterations{algorithm}, {tokens} tokens"));
     let best = run.best();

@@ -201,7 +201,8 @@ impl RecordedRun {
     /// Defaults for a small and for a large model, since the settings do not tell the number of parameters. Their
     /// precision is the default of the devices that trained the run.
     fn language_defaults(&self) -> Result<Vec<Table>> {
-        let (subject, path) = (self.subject(), self.text_setting("model.path"));
+        let subject = self.subject();
+        let path = self.text_setting("model.path");
         let task_settings = match task::find(subject) {
             Err(TaskError::Python) => Table::new(),
             found => (found?.defaults)(),
@@ -411,7 +412,8 @@ mod tests {
 
     #[test]
     fn a_run_with_the_defaults_for_its_model_has_no_changes() {
-        let (path, task) = ("models/one", task::find("sort").unwrap());
+        let path = "models/one";
+        let task = task::find("sort").unwrap();
         let changes_of = |mut config: LanguageConfig| {
             config.iterations = 60;
             config.fit.iterations = config.fit.iterations.min(60);

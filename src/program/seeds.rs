@@ -33,7 +33,8 @@ struct Summary<'a> {
 
 /// Trains a run for each seed, side by side in processes, and prints their scores with the means over all seeds.
 pub fn run(games: &Games, args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
-    let (device, is_text) = (&args.run.device, text::is_requested(args));
+    let device = &args.run.device;
+    let is_text = text::is_requested(args);
     let concurrency = Concurrency::new(device, args.run.threads, is_text, seeds.len())?;
     let jobs = format_command_lines(args, seeds);
     eprint_line!("Training {}, {}.", pluralize(seeds.len(), "seed"), concurrency.describe());

@@ -136,12 +136,14 @@ pub fn load_policy_checkpoint(path: &Path) -> Result<Checkpoint> {
 /// Checks that a run is not over, including its final evaluation.
 fn check_unfinished(run: &dyn Run, folder: &RunFolder) -> Result<()> {
     let trainer = run.trainer();
-    let (path, iteration) = (folder.path().to_path_buf(), trainer.iteration());
+    let path = folder.path().to_path_buf();
+    let iteration = trainer.iteration();
     let schedule = trainer.schedule();
     // The first rank may save it while others look.
     let is_unsaved = trainer.team().any(!folder.has_checkpoint(iteration))?;
     let is_complete = !is_unsaved && folder.has_final_evaluation();
-    let (is_beyond, patience) = (iteration > schedule.iterations, schedule.patience);
+    let is_beyond = iteration > schedule.iterations;
+    let patience = schedule.patience;
     bail!(match schedule.end_reason(iteration, trainer.best()) {
         None | Some(EndReason::Seconds) => return Ok(()),
         Some(_) if !is_complete && !is_beyond => return Ok(()),
@@ -301,7 +303,8 @@ impl Session<'_> {
             evaluation: evaluation.as_ref(),
         };
         warn(&publish_policy(self.games, run, &mut outputs.files, policy)?);
-        let (device, evaluation) = (&chosen.info.name, evaluation.unwrap_or_default());
+        let device = &chosen.info.name;
+        let evaluation = evaluation.unwrap_or_default();
         let report = summary.into_report(run, &outputs.files, device, best.as_ref(), evaluation);
         self.print_end(&report, run.trainer().schedule(), outputs.path(), next_command)?;
         // The run is over. Another process may resume it while its page is still served.
@@ -323,7 +326,8 @@ impl Session<'_> {
     ) -> Result<RunSummary> {
         let trainer = run.trainer();
         let progress = outputs.as_ref().map(|outputs| {
-            let (ranks, iterations) = (trainer.team().size(), trainer.schedule().iterations);
+            let ranks = trainer.team().size();
+            let iterations = trainer.schedule().iterations;
             let line = ProgressLine::new(self.args, ranks, trainer.iteration(), iterations);
             (line, LivePage::new(self.games, outputs.path()))
         });
@@ -387,7 +391,8 @@ impl Session<'_> {
 /// Prints a run's engine, its ranks and stages if there are several, and its warning.
 fn print_details(run: &dyn Run) {
     let trainer = run.trainer();
-    let (shards, ranks) = (trainer.shards(), trainer.team().size());
+    let shards = trainer.shards();
+    let ranks = trainer.team().size();
     if ranks > 1 {
         let (num_own, num_shards) = (shards.own_shards().len(), shards.count());
         eprint_line!(

@@ -114,7 +114,8 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
         None => LanguageTrainer::for_task(rewards.clone(), config.clone(), None)?.model(),
     };
     model.stop_tokens.clear();
-    let (num_params, precision) = (model.params.len(), config.precision);
+    let num_params = model.params.len();
+    let precision = config.precision;
     let chosen = device::start(device_name(&args.device))?;
     let mut trainer = LanguageTrainer::for_task(rewards, config, Some(model))?
         .with_device(chosen.language_device())?;

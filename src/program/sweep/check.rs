@@ -178,7 +178,8 @@ mod tests {
     /// The error about a sweep's file; empty if it is accepted.
     fn refusal(text: &str) -> String {
         let config = toml::from_str(text).unwrap();
-        let (file_path, device) = ("none/sweep.toml".into(), "cpu".to_string());
+        let file_path = "none/sweep.toml".into();
+        let device = "cpu".to_string();
         let args = SweepArgs { file: file_path, device, ..SweepArgs::default() };
         let sweep = Sweep::new(&builtin_games(), config, &args).map(drop);
         sweep.err().map(|error| format!("{error:#}")).unwrap_or_default()
@@ -222,7 +223,8 @@ mod tests {
 
     /// The error about a `--set` of `grove train`.
     fn refusal_of_set(game: &str, assignment: &str) -> String {
-        let (games, assignments) = (builtin_games(), [assignment.to_string()]);
+        let games = builtin_games();
+        let assignments = [assignment.to_string()];
         let checked = match games.find(game) {
             Ok(game) => (game.validate)(&games.models, &assignments),
             Err(_) => text::validate(game, &assignments),

@@ -193,7 +193,8 @@ impl<'a> Sweep<'a> {
 
     /// Searches round by round, and reports.
     fn search(&mut self) -> Result<()> {
-        let (mut trials, mut first_scores) = (Vec::new(), BTreeMap::new());
+        let mut trials = Vec::new();
+        let mut first_scores = BTreeMap::new();
         let interrupt = Interrupt::listen(Some(INTERRUPT_ANSWER))?;
         for round in 0.. {
             let indices = search::select_trials(&self.config, &mut trials, round);

@@ -90,7 +90,8 @@ pub fn read_results(path: &Path) -> io::Result<Results> {
     let Some(file) = input::allow_missing(input::open(path))? else {
         return Ok(Results::default());
     };
-    let (mut results, mut end) = (Results::default(), 0);
+    let mut results = Results::default();
+    let mut end = 0;
     for line in input::lines(file) {
         let line = line?;
         if !line.ends_with(b"\n") {

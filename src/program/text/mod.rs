@@ -287,7 +287,8 @@ fn train_new(games: &Games, request: &LanguageRequest, args: &RunArgs) -> Result
         note_iterations_for_epochs(&file, config.iterations, iterations);
         config.iterations = iterations;
     }
-    let (run_name, started) = (request.run_name(&task_name), Instant::now());
+    let run_name = request.run_name(&task_name);
+    let started = Instant::now();
     let session =
         Session { args, games, origin: Origin::New(&run_name), iterations_for_epochs, started };
     let next_command = |folder: &str| request.next_command(&*task, has_template, args, folder);
@@ -307,8 +308,8 @@ pub fn resume(games: &Games, args: &TrainArgs, run: SavedRun) -> Result<()> {
     let load = || load_language_model(run.checkpoint, model.as_deref());
     let model = with_note(READING_MODEL, load)?;
     let has_template = model.template.is_some();
-    let (origin, iterations_for_epochs) =
-        (Origin::Saved(run), count_iterations_for_epochs(&*task, config));
+    let origin = Origin::Saved(run);
+    let iterations_for_epochs = count_iterations_for_epochs(&*task, config);
     let session = Session { args, games, origin, iterations_for_epochs, started: Instant::now() };
     let next_command = |folder: &str| inspection_command(&*task, has_template, folder);
     train_on_ranks(&session, &settings, &task, Some(model), next_command)
