@@ -62,8 +62,8 @@ pub trait HostEnv: Send {
     fn step(&mut self, action: u32, obs: &mut [f32]) -> HostStepResult;
 }
 
-/// Largest absolute value of a reward, and of the sum of the rewards of an episode. Squares of much larger ones overflow
-/// 32 bits, so that nothing would be learnt.
+/// Largest absolute value of a reward, and of the sum of the rewards of an episode. Squares of much larger ones
+/// overflow 32 bits, so that nothing would be learnt.
 pub(crate) const MAX_STEP_REWARD: f32 = 1e15;
 
 /// Result of one step of an environment on the host.

@@ -147,7 +147,8 @@ impl TrainingData {
 }
 
 /// Whether the user has chosen the number of iterations; otherwise it follows from the epochs. `--set` takes precedence
-/// over the file. In a file with both `iterations` and `epochs`, such as an earlier run's config.toml, the epochs count.
+/// over the file. In a file with both `iterations` and `epochs`, such as an earlier run's config.toml, the epochs
+/// count.
 pub fn has_given_iterations(file: &Table, assignments: &[String]) -> bool {
     const EPOCHS: [&str; 2] = ["data.epochs", "fit.epochs"];
     let is_epochs = |key: &str| EPOCHS.into_iter().any(|path| overlay::is_name_of(key, path));

@@ -1,5 +1,5 @@
-//! The user's approval of code: a run or settings file may come from someone else, and name a verifier (a shell command) or
-//! permit code without a sandbox.
+//! The user's approval of code: a run or settings file may come from someone else, and name a verifier (a shell
+//! command) or permit code without a sandbox.
 
 use super::args::VerifierArgs;
 use crate::disk::{self, input};

@@ -10,8 +10,7 @@ use serde::{Deserialize, Deserializer, de};
 use std::collections::BTreeMap;
 use toml::{Table, Value};
 
-/// Number of random trials with which a value is tried that is invalid beside the defaults: each sets the other settings
-/// of the space.
+/// A value that is invalid beside the defaults is tried together with the other settings of this many random trials.
 const CHECKED_TRIALS: u32 = 256;
 
 /// Reads the seeds of a sweep's file, a string.

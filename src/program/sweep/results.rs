@@ -71,9 +71,9 @@ pub fn forget_failures(results: &mut Results, config: &SweepConfig, num_seeds: u
         .retain(|run, result| result.error.is_none() || used.contains(&run.round));
 }
 
-/// Whether the TPE batch of this round has to be tried again before TPE can go on. This is so if it is the newest batch,
-/// all of its runs failed, and either no run of the sweep has a score yet, or this was the first attempt and no run
-/// diverged (a full disk may be the reason).
+/// Whether the TPE batch of this round has to be tried again before TPE can go on. This is so if it is the newest
+/// batch, all of its runs failed, and either no run of the sweep has a score yet, or this was the first attempt and no
+/// run diverged (a full disk may be the reason).
 pub fn is_lost_batch(results: &Results, round: u32) -> bool {
     let runs = || results.latest_results.iter().filter(|(run, _)| run.round == round);
     let errors = || runs().filter_map(|(_, result)| result.error.as_deref());

@@ -120,8 +120,8 @@ impl Range {
     }
 
     /// Divides the range into parts and returns the index of the one at `position`, in [0, 1). A range of numbers has
-    /// `count` parts, or one for each value if it has fewer integers; each choice is a part of its own, and equal choices
-    /// share one.
+    /// `count` parts, or one for each value if it has fewer integers; each choice is a part of its own, and equal
+    /// choices share one.
     pub fn part_at(&self, position: f64, count: usize) -> usize {
         match (self, self.value_at(position)) {
             (Self::Choices(values), value) => {
