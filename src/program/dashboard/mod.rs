@@ -283,10 +283,10 @@ mod tests {
         let mut dashboard = Dashboard::empty(10);
         dashboard.metrics = metric_lines(&record, true);
         let frame = draw_frame(&dashboard, MIN_TERMINAL_SIZE.0);
-        for figure in ["play          100 %", "learn         0 %", "verify        50 %", "q stop"] {
-            assert!(frame.contains(figure), "{figure}: {frame}");
+        for text in ["play          100 %", "learn         0 %", "verify        50 %", "q stop"] {
+            assert!(frame.contains(text), "{text}: {frame}");
         }
-        assert!(dashboard.metrics.iter().all(|figure| frame.contains(figure)), "{frame}");
+        assert!(dashboard.metrics.iter().all(|metric| frame.contains(metric)), "{frame}");
     }
 
     #[test]
