@@ -9,7 +9,7 @@
 //! result is exact up to floating-point rounding: the value of a state with n steps to go is the maximum over the
 //! three moves of the expected reward plus value with n - 1 steps to go.
 
-use grove::env::{Env, Fruit, FruitState, Rules, new_game};
+use grove::env::{Env, Fruit, FruitState, Rules, initial_state};
 use grove::rng::{below, draw};
 use grove::settings::overlay;
 use rayon::prelude::*;
@@ -85,7 +85,7 @@ impl Process {
         };
         let mut found: Vec<FruitState> = Vec::new();
         for level in 0..LEVELS {
-            let state = new_game::<Fruit>(draw(0, level), game);
+            let state = initial_state::<Fruit>(draw(0, level), game);
             let start = process.enter(&state, &mut found);
             process.starts.insert((start, state.basket));
         }

@@ -17,7 +17,7 @@ struct Layout {
     unused_c: u32,
 }
 
-struct Instance {
+struct Sprite {
     x: f32,
     y: f32,
     width: f32,
@@ -34,7 +34,7 @@ struct Instance {
 // The tile of each cell of a scene, row by row.
 @group(0) @binding(2) var<storage, read> background: array<u32>;
 // The sprites, game by game.
-@group(0) @binding(3) var<storage, read> instances: array<Instance>;
+@group(0) @binding(3) var<storage, read> sprites: array<Sprite>;
 
 const TILE: f32 = 16.0;
 // Added to a position before it is rounded down, so that rounding does not decide on which side borders lie.
@@ -89,7 +89,7 @@ struct Quad {
 
 @vertex
 fn sprite(@builtin(vertex_index) corner: u32, @builtin(instance_index) index: u32) -> Quad {
-    let sprite = instances[index];
+    let sprite = sprites[index];
     let game = index / wall.sprites;
     let place = vec2(game % wall.columns, game / wall.columns);
     let board = vec2<f32>(wall.first + place * (wall.board + wall.gap));

@@ -29,7 +29,7 @@ class Tracker:
         """Begins a run of the tracker.
 
         Args:
-            module: The module ``wandb`` or ``trackio``: functions ``init(project=...)``, ``log(figures, step=...)``
+            module: The module ``wandb`` or ``trackio``: functions ``init(project=...)``, ``log(metrics, step=...)``
                 and ``finish()``.
             **init: Arguments of ``module.init``; ``project`` is ``grove`` by default.
         """
@@ -41,8 +41,8 @@ class Tracker:
         """Logs the record of an iteration."""
         if self._has_failed:
             return
-        figures = _native.scalars(json.dumps(record))
-        self._attempt(lambda: self._module.log(figures, step=record["env_steps"]))
+        metrics = _native.scalars(json.dumps(record))
+        self._attempt(lambda: self._module.log(metrics, step=record["env_steps"]))
 
     def finish(self) -> None:
         """Ends the tracker's run, also after a failure."""

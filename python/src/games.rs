@@ -189,7 +189,7 @@ impl Visitor for NewGames {
             num_features,
             num_actions,
             max_steps: game.max_steps(),
-            masked: G::MASKED,
+            masked: G::HAS_ILLEGAL_ACTIONS,
             feature_names: game.feature_names(),
             action_names: game.action_names(),
             references: references.map(|(name, score)| (name.to_string(), *score)).collect(),

@@ -57,11 +57,11 @@ fn names() -> Vec<&'static str> {
     NAMES.to_vec()
 }
 
-/// The figures of a record, a JSON object, by their names in trackers.
+/// The metrics of a record, a JSON object, by their names in trackers.
 #[pyfunction]
 fn scalars(record: &str) -> PyResult<HashMap<String, f64>> {
     let record: IterationRecord = serde_json::from_str(record).map_err(value_error)?;
-    let all = grove::track::list_figures(&record).into_iter();
+    let all = grove::track::list_scalars(&record).into_iter();
     Ok(all.filter_map(|(name, value)| Some((name, value?))).collect())
 }
 

@@ -6,6 +6,7 @@ use super::{check_memory, value_error, warn};
 use grove::data::OBS_MULTIPLE;
 use grove::device::{self, ChosenDevice};
 use grove::env::ConfigurableGame;
+use grove::program::PolicyAtEnd;
 use grove::run::{
     BestPolicy, GameRun, IterationReport, Run, RunError, RunFiles, RunFolder, RunMetadata,
     RunObserver, catch_device_panics, drive, finish,
@@ -120,11 +121,14 @@ impl Session {
         listener.warn_all(&warnings)?;
         let evaluation = finish(run, Some(&files), best.as_ref()).map_err(runtime_error)?;
         listener.warn_all(evaluation.warning().as_slice())?;
-        let (program, env_steps) = (grove::program(), summary.env_steps);
-        let described =
-            program.describe_policy(run, &mut files, env_steps, best.as_ref(), &evaluation);
+        let policy = PolicyAtEnd {
+            env_steps: summary.env_steps,
+            best: best.as_ref(),
+            evaluation: Some(&evaluation),
+        };
+        let published = grove::program().publish_policy(run, &mut files, policy);
         listener
-            .warn_all(&described.map_err(|error| PyRuntimeError::new_err(format!("{error:#}")))?)?;
+            .warn_all(&published.map_err(|error| PyRuntimeError::new_err(format!("{error:#}")))?)?;
         self.interrupts.check()?;
         let mut report =
             summary.into_report(run, &files, &self.chosen.info.name, best.as_ref(), evaluation);

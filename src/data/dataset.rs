@@ -135,7 +135,8 @@ impl DatasetWriter {
         let file = PendingFile::create_output(&path).map_err(io_error("write", &path))?;
         // A file system without locks only lacks the refusal of a second writer.
         let _ = file.file.try_lock();
-        let (folder, manifest_file) = (folder.to_path_buf(), Some(file));
+        let folder = folder.to_path_buf();
+        let manifest_file = Some(file);
         Ok(Self { folder, manifest, manifest_file, is_finished: false })
     }
 

@@ -83,7 +83,8 @@ pub struct StepColumns {
 impl StepColumns {
     /// Copies steps from any source.
     pub fn from_steps(steps: &dyn Steps) -> Self {
-        let (count, num_features) = (steps.len(), steps.num_features());
+        let count = steps.len();
+        let num_features = steps.num_features();
         let mut obs = vec![0.0; count * num_features];
         obs.chunks_mut(num_features).enumerate().for_each(|(step, obs)| steps.observe(step, obs));
         Self {

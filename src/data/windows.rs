@@ -29,10 +29,10 @@ impl WindowOptions {
 pub struct WindowSet {
     steps: Arc<dyn Steps>,
     options: WindowOptions,
-    /// All windows in order. The rest of a window follows from where episodes end, so that a dataset of many windows
-    /// takes little memory.
-    runs: Vec<WindowRun>,
-    /// The indices of the selected windows among those of `runs`.
+    /// All windows in order. Only the start of each span is stored; the end of a window is found from the ends of the
+    /// episodes. A dataset of many windows thus takes little memory.
+    spans: Vec<WindowSpan>,
+    /// The indices of the selected windows among those of `spans`.
     selected: Range<usize>,
     /// Factor on all weights that makes their mean 1 over all steps, context included.
     scale: f32,
@@ -40,7 +40,7 @@ pub struct WindowSet {
 
 /// Windows whose losses start at steps of equal distance, the length of a window.
 #[derive(Clone, Copy, Debug)]
-struct WindowRun {
+struct WindowSpan {
     first_window: usize,
     /// The first step of that window that contributes to the loss.
     first_step: usize,
@@ -53,9 +53,10 @@ impl WindowSet {
     /// # Panics
     /// If `options.window` is 0, or an action has no weight.
     pub fn new(steps: Arc<dyn Steps>, episodes: &[Range<usize>], options: WindowOptions) -> Self {
-        let mut this = Self { steps, options, runs: Vec::new(), selected: 0..0, scale: 1.0 };
+        let mut this = Self { steps, options, spans: Vec::new(), selected: 0..0, scale: 1.0 };
         // Steps of the windows, context included, and their total weight.
-        let (mut num_steps, mut total_weight) = (0, 0.0);
+        let mut num_steps = 0;
+        let mut total_weight = 0.0;
         for episode in episodes {
             for first in episode.clone().step_by(this.options.window) {
                 let learnt = first..episode.end.min(first.saturating_add(this.options.window));
@@ -80,16 +81,16 @@ impl WindowSet {
     /// Appends a window whose loss starts at step `first`.
     fn push(&mut self, first: usize) {
         let window = self.selected.end;
-        if self.runs.is_empty() || self.first_learnt_step(window) != first {
-            self.runs.push(WindowRun { first_window: window, first_step: first });
+        if self.spans.is_empty() || self.first_learnt_step(window) != first {
+            self.spans.push(WindowSpan { first_window: window, first_step: first });
         }
         self.selected.end += 1;
     }
 
     /// The step at which the loss of the window at `index` starts.
     fn first_learnt_step(&self, index: usize) -> usize {
-        let run = self.runs[self.runs.partition_point(|run| run.first_window <= index) - 1];
-        run.first_step + (index - run.first_window) * self.options.window
+        let span = self.spans[self.spans.partition_point(|span| span.first_window <= index) - 1];
+        span.first_step + (index - span.first_window) * self.options.window
     }
 
     /// Keeps the windows of this range; their weights do not change.

@@ -1,8 +1,8 @@
 //! A linter for games: plays random episodes and reports violations of the [`Rules`] contract.
 
 use super::{
-    Episode, MAX_REWARD, Outcome, PackedState, Rules, StepResult, advance, draw_legal_action,
-    new_game, num_words, validate_sizes,
+    Episode, MAX_STEP_REWARD, Outcome, PackedState, Rules, StepResult, draw_legal_action,
+    initial_state, num_words, step_episode, validate_sizes,
 };
 use crate::rng::draw;
 use serde::Serialize;
@@ -189,10 +189,11 @@ impl<'a, G: Rules> ValidatingPlayer<'a, G> {
             self.inspect(&state, time);
             let action = self.choose_action(&state, draw(actions, time));
             let before = (state, episode);
-            let (mut copy, mut copy_episode) = (pack_and_unpack(&state), episode);
+            let mut copy = pack_and_unpack(&state);
+            let mut copy_episode = episode;
             self.num_steps += 1;
-            let played = advance::<G>(&mut state, &mut episode, action, game);
-            let replayed = advance::<G>(&mut copy, &mut copy_episode, action, game);
+            let played = step_episode::<G>(&mut state, &mut episode, action, game);
+            let replayed = step_episode::<G>(&mut copy, &mut copy_episode, action, game);
             if result_bits(&played) != result_bits(&replayed) || state.words() != copy.words() {
                 self.record_error(Aspect::Packing, || {
                     format!(
@@ -201,7 +202,9 @@ impl<'a, G: Rules> ValidatingPlayer<'a, G> {
                     )
                 });
             }
-            self.check_step_draws(before, action, level, time);
+            let (state, episode) = before;
+            let outcome = self.check_step_draws(state, episode, action, time);
+            self.check_rewards(&outcome);
             if played.has_ended() {
                 self.num_ended += 1;
                 break;
@@ -212,14 +215,14 @@ impl<'a, G: Rules> ValidatingPlayer<'a, G> {
     /// Starts a level twice, from a fresh state and over a used one; both must agree.
     fn start(&mut self, level: u32) -> StateAndEpisode<G> {
         let game = self.game;
-        let state = new_game::<G>(level, game);
+        let state = initial_state::<G>(level, game);
         let words = state.words();
         // A state of another level after a few steps, reset to this level.
-        let mut reused = new_game::<G>(!level, game);
+        let mut reused = initial_state::<G>(!level, game);
         let mut other_episode = Episode { level: !level, ..Episode::default() };
         for time in 0..3 {
             let action = self.choose_action(&reused, draw(level, time));
-            if advance::<G>(&mut reused, &mut other_episode, action, game).has_ended() {
+            if step_episode::<G>(&mut reused, &mut other_episode, action, game).has_ended() {
                 break;
             }
         }
@@ -270,13 +273,13 @@ impl<'a, G: Rules> ValidatingPlayer<'a, G> {
         }
         let is_legal = |a: &usize| G::is_legal(state, *a, game);
         let all = 0..game.num_actions();
-        if G::MASKED && !all.clone().any(|a| is_legal(&a)) {
+        if G::HAS_ILLEGAL_ACTIONS && !all.clone().any(|a| is_legal(&a)) {
             self.record_error(Aspect::Masks, || format!("no action may be taken at step {time}"));
         }
-        if let (false, Some(a)) = (G::MASKED, all.clone().find(|a| !is_legal(a))) {
+        if let (false, Some(a)) = (G::HAS_ILLEGAL_ACTIONS, all.clone().find(|a| !is_legal(a))) {
             self.record_error(Aspect::Masks, || {
                 let name = game.action_name(a);
-                format!("action {a} ({name}) may not be taken at step {time}, but MASKED is false")
+                format!("action {a} ({name}) may not be taken at step {time}, but HAS_ILLEGAL_ACTIONS is false")
             });
         }
     }
@@ -286,14 +289,15 @@ impl<'a, G: Rules> ValidatingPlayer<'a, G> {
         draw_legal_action(state, key, self.game).unwrap_or(0)
     }
 
-    /// Steps a copy twice with the same key and once with another, to test determinism.
+    /// Steps a copy twice with the same key and once with another, to test determinism. Returns the step's outcome.
     fn check_step_draws(
         &mut self,
-        (state, episode): StateAndEpisode<G>,
+        state: G::State,
+        episode: Episode,
         action: u32,
-        level: u32,
         time: u32,
-    ) {
+    ) -> Outcome {
+        let level = episode.level;
         let game = self.game;
         let step = |key: u32| -> (Vec<u32>, Outcome) {
             let mut state = state;
@@ -313,11 +317,16 @@ impl<'a, G: Rules> ValidatingPlayer<'a, G> {
             });
         }
         self.steps_differ |= first != third;
-        let Outcome { reward, score, .. } = outcome;
-        if reward.is_finite() && reward.abs() > MAX_REWARD {
+        outcome
+    }
+
+    /// Checks the size of a step's reward and score, and whether they agree as declared.
+    fn check_rewards(&mut self, outcome: &Outcome) {
+        let Outcome { reward, score, .. } = *outcome;
+        if reward.is_finite() && reward.abs() > MAX_STEP_REWARD {
             self.record_error(Aspect::Rewards, || {
                 format!(
-                    "reward {reward:e} is beyond {MAX_REWARD:e} in size: scale it down, since squares of \
+                    "reward {reward:e} is beyond {MAX_STEP_REWARD:e} in size: scale it down, since squares of \
                      larger ones may overflow"
                 )
             });

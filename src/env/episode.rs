@@ -49,7 +49,7 @@ impl StepResult {
 
 /// Returns the initial state of the level with key `level`.
 #[cube]
-pub fn new_game<G: Rules>(level: u32, #[comptime] game: G) -> G::State {
+pub fn initial_state<G: Rules>(level: u32, #[comptime] game: G) -> G::State {
     let mut state = zero_state::<G::State>();
     G::reset(&mut state, draw(level, START_COUNTER), game);
     state
@@ -76,13 +76,13 @@ mod zero_state {
 /// Games of a group that end an episode at the same time continue with the same next level.
 #[cube]
 #[inline(always)]
-pub fn play_step<G: Rules>(
+pub fn step_with_auto_reset<G: Rules>(
     state: &mut G::State,
     episode: &mut Episode,
     action: u32,
     #[comptime] game: G,
 ) -> StepResult {
-    let played = advance::<G>(state, episode, action, game);
+    let played = step_episode::<G>(state, episode, action, game);
     if played.has_ended() {
         start_next_level::<G>(state, episode, game);
     }
@@ -92,7 +92,7 @@ pub fn play_step<G: Rules>(
 /// Plays one step without starting a new episode if it ended.
 #[cube]
 #[inline(always)]
-pub fn advance<G: Rules>(
+pub fn step_episode<G: Rules>(
     state: &mut G::State,
     episode: &mut Episode,
     action: u32,

@@ -62,9 +62,9 @@ pub trait HostEnv: Send {
     fn step(&mut self, action: u32, obs: &mut [f32]) -> HostStepResult;
 }
 
-/// Largest size of a reward, and of the sum of an episode's. Squares of much larger ones overflow 32 bits, so that nothing
-/// would be learnt.
-pub(crate) const MAX_REWARD: f32 = 1e15;
+/// Largest absolute value of a reward, and of the sum of the rewards of an episode. Squares of much larger ones
+/// overflow 32 bits, so that nothing would be learnt.
+pub(crate) const MAX_STEP_REWARD: f32 = 1e15;
 
 /// Result of one step of an environment on the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -235,7 +235,7 @@ settings! {
 
 impl Env for HostGame {
     const NAME: &'static str = "host";
-    const PLAYABLE: bool = false;
+    const IS_PLAYABLE: bool = false;
 
     fn training_defaults(&self) -> &'static [&'static str] {
         &[include_str!("host.toml")]

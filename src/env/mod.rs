@@ -7,7 +7,8 @@
 //! kernels.
 //!
 //! Rules have access to neither time nor a generator. The caller passes a random key to every step
-//! ([`crate::rng`]); [`play_step()`] counts steps, ends episodes and starts the next one.
+//! ([`crate::rng`]); [`step_with_auto_reset()`] counts steps, ends episodes and starts the next
+//! one.
 
 pub mod bits;
 mod catalog;
@@ -24,12 +25,13 @@ pub use catalog::{Catalog, ConfigurableGame};
 pub use cells::Cells;
 pub use check::{Aspect, CheckOptions, CheckReport, Finding, check};
 pub use episode::{
-    Episode, StepResult, advance, new_game, next_level, play_step, start_next_level,
+    Episode, StepResult, initial_state, next_level, start_next_level, step_episode,
+    step_with_auto_reset,
 };
 pub use host::{
     HostEnv, HostEnvError, HostEnvs, HostGame, HostState, HostStepResult, HostVecEnv, ThreadedEnvs,
 };
-pub(crate) use host::{MAX_REWARD, impl_placeholder_rules};
+pub(crate) use host::{MAX_STEP_REWARD, impl_placeholder_rules};
 pub use registry::*;
 pub use scripted::ScriptedPlayer;
 #[doc(hidden)]
@@ -45,7 +47,8 @@ use state::KernelForm;
 use std::fmt::Debug;
 use std::hash::Hash;
 
-/// Host-side description of a game: name, sizes, defaults and reference scores.
+/// Description of a game: name, sizes, defaults and reference scores. The game itself, with `reset` and `step`, is
+/// [`Rules`]; an environment in plain Rust, such as one in the style of Gymnasium, is a [`HostEnv`] instead.
 ///
 /// The implementing struct is the game's parameters. Kernels take it as a compile-time value, which
 /// explains the trait bounds.
@@ -64,11 +67,11 @@ pub trait Env: Copy + Eq + Hash + Debug + Send + Sync + 'static {
 
     /// Whether some states have illegal actions, so that [`Rules::is_legal`] is consulted. Such a game
     /// has at most [`MAX_MASKED_ACTIONS`] actions.
-    const MASKED: bool = false;
+    const HAS_ILLEGAL_ACTIONS: bool = false;
 
     /// Whether the game can be played. False for a placeholder that only describes the features and
     /// actions of a dataset, or of environments on the host.
-    const PLAYABLE: bool = true;
+    const IS_PLAYABLE: bool = true;
 
     /// Default training settings for these parameters: TOML fragments applied in order on top of
     /// the general defaults ([`mod@crate::settings`]).
@@ -151,7 +154,7 @@ fn validate_sizes<G: Env>(game: &G) -> Result<(), String> {
             "num_features is {features}, num_actions {actions} and max_steps {steps}, but each must be 1 or more"
         ));
     }
-    if G::MASKED && actions > MAX_MASKED_ACTIONS {
+    if G::HAS_ILLEGAL_ACTIONS && actions > MAX_MASKED_ACTIONS {
         return Err(format!(
             "num_actions is {actions}, but a game with masks has at most {MAX_MASKED_ACTIONS}"
         ));
@@ -162,8 +165,8 @@ fn validate_sizes<G: Env>(game: &G) -> Result<(), String> {
 /// Draws a legal action by random bits, each equally likely; `None` if no action is legal.
 pub fn draw_legal_action<G: Rules>(state: &G::State, bits: u32, game: G) -> Option<u32> {
     let actions = 0..game.num_actions() as u32;
-    let mut legal =
-        actions.filter(|action| !G::MASKED || G::is_legal(state, *action as usize, game));
+    let mut legal = actions
+        .filter(|action| !G::HAS_ILLEGAL_ACTIONS || G::is_legal(state, *action as usize, game));
     let count = legal.clone().count() as u64;
     legal.nth(((u64::from(bits) * count) >> 32) as usize)
 }
@@ -231,7 +234,7 @@ pub trait Rules: Env {
     fn feature(state: &Self::State, i: usize, game: Self) -> f32;
 
     /// Whether `action` is legal. At least one action must be legal in every state. Only consulted
-    /// if [`Env::MASKED`]. Rollouts never take an illegal action, and learners assign it
+    /// if [`Env::HAS_ILLEGAL_ACTIONS`]. Rollouts never take an illegal action, and learners assign it
     /// probability 0.
     fn is_legal(_state: &Self::State, _action: usize, _game: Self) -> bool {
         true
@@ -291,7 +294,7 @@ mod tests {
     #[test]
     fn any_of_many_actions_is_taken_at_random() {
         let game = HostGame { num_actions: 300, ..HostGame::default() };
-        let state = new_game::<HostGame>(1, game);
+        let state = initial_state::<HostGame>(1, game);
         let mut taken = [0; 300];
         for i in 0..30_000 {
             taken[draw_legal_action(&state, draw(5, i), game).unwrap() as usize] += 1;

@@ -134,8 +134,8 @@ pub(crate) fn parse_iteration(line: &[u8]) -> Option<u32> {
     Some(record.ok()?.iteration)
 }
 
-/// Finds the start of the oldest iteration from which a file of `length` bytes has at most `bytes`, or else that of
-/// the newest one.
+/// Finds the offset from which to keep the file so that at most `bytes` of its `length` bytes remain. It is the start
+/// of an iteration; if even the newest one is larger, its start.
 fn find_start_of_newest(file: File, length: u64, bytes: u64) -> std::io::Result<u64> {
     let (mut offset, mut start, mut last_iteration) = (0, 0, None);
     for line in input::lines(file) {

@@ -65,7 +65,7 @@ pub struct LanguageEvaluation {
     /// Fraction of the prompts with such a completion among their `completions_per_prompt`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pass_at_k: Option<f64>,
-    /// Completions that the verifier could not judge, which all other figures but `truncated_fraction` and
+    /// Completions that the verifier could not judge, which all other metrics but `truncated_fraction` and
     /// [`mean_length`](super::EvaluationRecord::mean_length) leave out.
     #[serde(default)]
     pub num_unjudged: usize,

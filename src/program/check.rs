@@ -33,7 +33,8 @@ pub fn check<G: ConfigurableGame>(args: &CheckArgs) -> Result<()> {
         findings.extend(crate::rollout::check_on_device(game, &options, &chosen.device));
     }
     let num_findings = findings.len();
-    let (kernels, device) = (has_kernels.then_some(&chosen.info), &*chosen.info.name);
+    let kernels = has_kernels.then_some(&chosen.info);
+    let device = &*chosen.info.name;
     let report =
         Report { env: G::NAME, seed: args.seed, episodes, steps, kernels, device, findings };
     if args.json {

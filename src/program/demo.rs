@@ -8,7 +8,7 @@ use super::progress_note::with_note;
 use super::session::load_policy_checkpoint;
 use super::validation::read_valid_settings;
 use crate::data::{DatasetWriter, EpisodeStatus, Manifest, StepColumns};
-use crate::env::{self, Episode, ScriptedPlayer, advance, draw_legal_action, new_game};
+use crate::env::{self, Episode, ScriptedPlayer, draw_legal_action, initial_state, step_episode};
 use crate::model::{Actor, LANES, NativePolicy, argmax_lane, splat};
 use crate::rng::{Stream, draw};
 use crate::rollout::{EpisodeResult, Evaluation};
@@ -69,7 +69,8 @@ pub fn demonstrate<G: ConfigurableGame>(models: &Models, args: &DemoArgs) -> Res
     let out = args.out.display().to_string();
     let DemoArgs { episodes, seed, .. } = *args;
     if args.json {
-        let (env, player) = (G::NAME, args.player.display().to_string());
+        let env = G::NAME;
+        let player = args.player.display().to_string();
         let report = Report { env, player, out, episodes, steps, seed, mean_score, std_error };
         return print_json(&report);
     }
@@ -143,7 +144,7 @@ fn play_episode<G: ConfigurableGame>(
     player: &Demonstrator,
     level: u32,
 ) -> (StepColumns, f64) {
-    let mut state = new_game::<G>(level, game);
+    let mut state = initial_state::<G>(level, game);
     let mut episode = Episode { level, ..Episode::default() };
     let mut steps = StepColumns::default();
     let mut actor_state = match player {
@@ -159,7 +160,7 @@ fn play_episode<G: ConfigurableGame>(
                 let logits = policy.compute_logits(&splat(&obs), memory, scratch);
                 let mut masked = logits.to_vec();
                 for (a, logit) in masked.iter_mut().enumerate() {
-                    if G::MASKED && !G::is_legal(&state, a, game) {
+                    if G::HAS_ILLEGAL_ACTIONS && !G::is_legal(&state, a, game) {
                         *logit = [f32::NEG_INFINITY; LANES];
                     }
                 }
@@ -169,7 +170,7 @@ fn play_episode<G: ConfigurableGame>(
             _ => draw_legal_action(&state, draw(!level, episode.time), game)
                 .expect("an action is legal"),
         };
-        let result = advance::<G>(&mut state, &mut episode, action, game);
+        let result = step_episode::<G>(&mut state, &mut episode, action, game);
         steps.obs.extend(obs);
         steps.actions.push(action as i32);
         steps.weights.push(1.0);

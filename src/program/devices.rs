@@ -1,8 +1,8 @@
 //! `grove devices`: lists the devices that this build can use on this machine.
 
 use super::args::DevicesArgs;
-use super::columns::align_columns;
 use super::output::{print_json, print_result};
+use super::text_table::align_columns;
 use crate::device::{self, DeviceInfo};
 use anyhow::Result;
 use serde::Serialize;

@@ -3,7 +3,7 @@
 use super::args::{Cli, Command, RecordArgs};
 use super::games::{ConfigurableGame, GameCommands, Games};
 use super::models::Models;
-use super::table::TableGame;
+use super::table_game::TableGame;
 use super::{
     bench, check, demo, devices, eval, export, fit, generate, import, manual, plot, ranks, record,
     runs, settings, sweep, train, validation, verify, watch,
@@ -52,7 +52,7 @@ pub fn builtin_games() -> Games {
     macro_rules! with_sprites {
         ($($Game:ident),*) => {{
             let mut games = Games::new(commands_with_bars::<TableGame>());
-            $(games.add::<crate::env::$Game>(commands_with_sprites::<crate::env::$Game>());)*
+            $(games.add::<crate::env::$Game>(commands_with_look::<crate::env::$Game>());)*
             games
         }};
     }
@@ -68,7 +68,7 @@ pub fn commands_with_bars<G: ConfigurableGame>() -> GameCommands {
 }
 
 /// The commands of a game that has sprites.
-pub fn commands_with_sprites<G: ConfigurableGame + Look>() -> GameCommands {
+pub fn commands_with_look<G: ConfigurableGame + Look>() -> GameCommands {
     commands::<G>(
         |models, args, checkpoint| record::record(models, args, checkpoint, Scene::<G>::with_look),
         |models, checkpoint| record::render_animation(models, checkpoint, Scene::<G>::with_look),

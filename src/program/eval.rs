@@ -96,7 +96,8 @@ fn evaluate_and_report(
     subject: Subject,
     evaluate: impl FnOnce() -> Result<Scores>,
 ) -> Result<()> {
-    let (iteration, started) = (checkpoint.iteration, Instant::now());
+    let iteration = checkpoint.iteration;
+    let started = Instant::now();
     let episodes = match subject {
         Subject::Env(_) => format!("{} held-out episodes", args.episodes),
         // There may be fewer of them.

@@ -70,7 +70,8 @@ pub fn write(games: &Games, args: &ExportArgs, run: Option<&RunFolder>) -> Resul
     } else {
         write_folder(games, &model, &out, run)?;
     }
-    let (out, is_adapter) = (out.display().to_string(), model.adapters.is_some());
+    let out = out.display().to_string();
+    let is_adapter = model.adapters.is_some();
     if args.json {
         let architecture = model.shape.family.class;
         let parameters = model.shape.num_params();

@@ -3,7 +3,7 @@
 use super::args::FitArgs;
 use super::games::{Games, NewRun};
 use super::paths::canonical_path;
-use super::table::TableGame;
+use super::table_game::TableGame;
 use super::{ranks, text};
 use crate::data::{Dataset, MANIFEST_FILE};
 use crate::env::Env;
@@ -27,7 +27,7 @@ pub fn run(games: &Games, args: FitArgs) -> Result<()> {
             args.data.display()
         );
     }
-    if text::fits_texts(&args) {
+    if text::is_fit_of_texts(&args) {
         return text::fit(games, args);
     }
     let FitArgs { data, run, verifier, .. } = args;
@@ -63,9 +63,9 @@ pub fn run(games: &Games, args: FitArgs) -> Result<()> {
 
 /// Replaces the dataset of a settings file, which may be that of an earlier run, by the one of the command line.
 fn replace_dataset(mut file: Table, folder: String) -> Table {
-    let names_data =
+    let is_data_setting =
         |key: &str| ["data.path", "data.digest"].iter().any(|path| overlay::is_name_of(key, path));
-    file.retain(|key, _| !names_data(key));
+    file.retain(|key, _| !is_data_setting(key));
     if let Some(Value::Table(data)) = file.get_mut("data") {
         data.remove("digest");
         data.insert("path".to_string(), folder.into());
@@ -76,7 +76,8 @@ fn replace_dataset(mut file: Table, folder: String) -> Table {
 /// The defaults, as TOML, for a series of labels, each about the last `window` rows: a perceptron sees these rows at
 /// once, a network with memory one after the other, with as many before each window as its first label needs.
 fn series_defaults(window: usize, kind: &ModelKind) -> String {
-    let (game, rows) = (TableGame::NAME, window as i64);
+    let game = TableGame::NAME;
+    let rows = window as i64;
     match kind {
         ModelKind::Mlp => format!("{game}.stack = {rows}"),
         _ => format!(

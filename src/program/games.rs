@@ -5,7 +5,7 @@ use super::args::{
 };
 use super::bench::BenchArgs;
 use super::models::Models;
-use super::table::TableGame;
+use super::table_game::TableGame;
 use crate::checkpoint::Checkpoint;
 pub use crate::env::ConfigurableGame;
 use crate::env::{Catalog, Env, HostGame};

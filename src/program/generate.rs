@@ -24,6 +24,42 @@ pub fn run(args: GenerateArgs) -> Result<()> {
     ranks::start_thread_pool(args.threads)?;
     let model = text::load_named_model(&args.model)?;
     let (tokens, max_new_tokens) = tokenize_prompt(&model, &choose_prompt(&args)?, &args)?;
+    let stops = choose_stops(&args);
+    let printer = CompletionPrinter {
+        model: &model,
+        stops: &stops,
+        printed: Mutex::default(),
+        is_closed: AtomicBool::new(false),
+    };
+    let key = Stream::Evaluation.key(args.seed);
+    let request = CompletionRequest { tokens, num_completions: args.completions, key };
+    let started = Instant::now();
+    let completions = generate(&args, &request, max_new_tokens, &printer);
+    let seconds = started.elapsed().as_secs_f64();
+    if args.json {
+        print_as_json(&request, &completions, &printer, seconds)?;
+    } else {
+        print_completions(&args, &completions, printer)?;
+    }
+    let num_tokens: usize = completions.iter().map(|completion| completion.tokens.len()).sum();
+    let rate = num_tokens as f64 / seconds.max(1e-9);
+    eprint_line!("{num_tokens} tokens in {seconds:.2} s, {rate:.0} a second.");
+    Ok(())
+}
+
+/// Whether the text is printed while it is generated.
+fn is_streaming(args: &GenerateArgs) -> bool {
+    args.completions == 1 && !args.json
+}
+
+/// Generates the completions of `request`; `printer` prints a single one meanwhile.
+fn generate(
+    args: &GenerateArgs,
+    request: &CompletionRequest,
+    max_new_tokens: usize,
+    printer: &CompletionPrinter,
+) -> Vec<Completion> {
+    let model = printer.model;
     let sampling = Sampling {
         temperature: args.temperature,
         top_k: args.top_k,
@@ -34,57 +70,54 @@ pub fn run(args: GenerateArgs) -> Result<()> {
     };
     let decoder = model.new_decoder().with_arithmetic(Arithmetic::for_precision(args.precision));
     let decode = |tokens: &[u32]| model.decode_completion(tokens);
-    let stops = choose_stops(&args);
-    let printer = CompletionPrinter {
-        model: &model,
-        stops: &stops,
-        printed: Mutex::default(),
-        is_closed: AtomicBool::new(false),
-    };
     let is_stopped = |tokens: &[u32]| {
-        printer.is_closed.load(Ordering::Relaxed) || stop::is_reached(decode, tokens, &stops)
+        printer.is_closed.load(Ordering::Relaxed) || stop::is_reached(decode, tokens, printer.stops)
     };
     let print = |_: CompletionIndex, completion: &Completion| printer.print(&completion.tokens);
-    let is_streaming = args.completions == 1 && !args.json;
     let generator = Generator {
         decoder: &decoder,
         sampling: &sampling,
         num_slots: args.completions.min(GenerationConfig::default().slots),
         stop: Some(&is_stopped),
-        listener: if is_streaming { Some(&print) } else { None },
+        listener: if is_streaming(args) { Some(&print) } else { None },
     };
-    let started = Instant::now();
-    let key = Stream::Evaluation.key(args.seed);
-    let request = CompletionRequest { tokens, num_completions: args.completions, key };
-    let completions = generator.generate(std::slice::from_ref(&request)).remove(0);
-    let seconds = started.elapsed().as_secs_f64();
-    let text = |completion: &Completion| {
-        let text = decode(&completion.tokens);
-        stop::text_before(&text, &stops).map(str::to_string).unwrap_or(text)
+    generator.generate(std::slice::from_ref(request)).remove(0)
+}
+
+/// Prints the completions as JSON.
+fn print_as_json(
+    request: &CompletionRequest,
+    completions: &[Completion],
+    printer: &CompletionPrinter,
+    seconds: f64,
+) -> Result<()> {
+    let describe = |completion: &Completion| {
+        let Completion { tokens, logprobs, has_stopped, .. } = completion;
+        let text = printer.final_text(completion);
+        json!({ "text": text, "tokens": tokens, "logprobs": logprobs, "ended": has_stopped })
     };
-    if args.json {
-        let describe = |completion: &Completion| {
-            let Completion { tokens, logprobs, has_stopped, .. } = completion;
-            json!({ "text": text(completion), "tokens": tokens, "logprobs": logprobs, "ended": has_stopped })
-        };
-        let completions: Vec<Value> = completions.iter().map(describe).collect();
-        print_json(&json!({
-            "prompt_tokens": request.tokens.len(),
-            "completions": completions,
-            "seconds": seconds,
-        }))?;
-    } else if is_streaming {
+    let completions: Vec<Value> = completions.iter().map(describe).collect();
+    print_json(&json!({
+        "prompt_tokens": request.tokens.len(),
+        "completions": completions,
+        "seconds": seconds,
+    }))
+}
+
+/// Prints the rest of a single completion that was printed while it was generated, or the whole of several.
+fn print_completions(
+    args: &GenerateArgs,
+    completions: &[Completion],
+    printer: CompletionPrinter,
+) -> Result<()> {
+    if is_streaming(args) {
+        let text = printer.final_text(&completions[0]);
         let printed = printer.printed.into_inner().expect("no holder of the lock panics");
-        print_result(text(&completions[0]).get(printed.num_bytes..).unwrap_or(""))?;
-    } else {
-        for completion in &completions {
-            print_result(format_args!("{}\n---", text(completion)))?;
-        }
+        return print_result(text.get(printed.num_bytes..).unwrap_or(""));
     }
-    let num_tokens: usize = completions.iter().map(|completion| completion.tokens.len()).sum();
-    let rate = num_tokens as f64 / seconds.max(1e-9);
-    eprint_line!("{num_tokens} tokens in {seconds:.2} s, {rate:.0} a second.");
-    Ok(())
+    completions.iter().try_for_each(|completion| {
+        print_result(format_args!("{}\n---", printer.final_text(completion)))
+    })
 }
 
 /// Returns the prompt on the command line, or else a held-out one of the run's task, which is printed.
@@ -184,16 +217,22 @@ struct CompletionPrinter<'a> {
 struct PrintedPart {
     /// The length in bytes.
     num_bytes: usize,
-    /// The first token of those that are still decoded.
+    /// Tokens before this index are printed and no longer decoded.
     first_token: usize,
-    /// Length in bytes of what has been printed of their text.
-    num_bytes_of_tail: usize,
+    /// Number of bytes of the text of the remaining tokens that are printed.
+    tail_bytes_printed: usize,
 }
 
-/// Number of tokens beyond which fewer are decoded.
+/// Once more tokens than this are decoded for each new one, earlier ones are dropped (`first_token` advances).
 const MAX_TAIL_TOKENS: usize = 128;
 
 impl CompletionPrinter<'_> {
+    /// The text of a whole completion, up to a stop text.
+    fn final_text(&self, completion: &Completion) -> String {
+        let text = self.model.decode_completion(&completion.tokens);
+        stop::text_before(&text, self.stops).map(str::to_string).unwrap_or(text)
+    }
+
     /// Prints the text of tokens as far as it is final.
     fn print(&self, tokens: &[u32]) {
         let mut printed = self.printed.lock().expect("no holder of the lock panics");
@@ -218,19 +257,19 @@ impl PrintedPart {
         let text = decode(&tokens[self.first_token..]);
         let end = final_length(&text, stops);
         // A tokenizer may also change earlier text, so that what was printed need not end at a character any more.
-        let new = text.get(self.num_bytes_of_tail..end).unwrap_or("");
+        let new = text.get(self.tail_bytes_printed..end).unwrap_or("");
         if !new.is_empty() {
-            (self.num_bytes, self.num_bytes_of_tail) = (self.num_bytes + new.len(), end);
+            (self.num_bytes, self.tail_bytes_printed) = (self.num_bytes + new.len(), end);
         }
         if tokens.len() - self.first_token > MAX_TAIL_TOKENS {
             let longest_stop = stops.iter().map(String::len).max().unwrap_or(0);
             let first = stop::tail_start(&decode, tokens, longest_stop);
             let tail = decode(tokens.get(first..).unwrap_or_default());
             let num_dropped = text.strip_suffix(&tail[..]).map(str::len);
-            if let Some(rest) = num_dropped.and_then(|num| self.num_bytes_of_tail.checked_sub(num))
+            if let Some(rest) = num_dropped.and_then(|num| self.tail_bytes_printed.checked_sub(num))
                 && first > self.first_token
             {
-                (self.first_token, self.num_bytes_of_tail) = (first, rest);
+                (self.first_token, self.tail_bytes_printed) = (first, rest);
             }
         }
         new.to_string()
@@ -266,7 +305,8 @@ mod tests {
             let token = |at| (key + below(draw(key, at), 1 + key % 7)) % 7;
             let tokens: Vec<u32> = (0..600).map(token).collect();
             for stops in [vec![], vec!["b\u{20ac}aabb\n".to_string()]] {
-                let (mut printed, mut whole) = (PrintedPart::default(), 0);
+                let mut printed = PrintedPart::default();
+                let mut whole = 0;
                 for end in 1..=tokens.len() {
                     let new = printed.extend(decode, &tokens[..end], &stops);
                     let text = decode(&tokens[..end]);

@@ -72,7 +72,7 @@ fn unknown_option(error: &clap::Error, argv: &[OsString]) -> Option<String> {
 }
 
 /// Whether the parser refuses a second name beside `--resume`.
-fn names_game_and_run(error: &clap::Error, argv: &[OsString]) -> bool {
+fn has_game_and_run(error: &clap::Error, argv: &[OsString]) -> bool {
     let is_name = matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::String(word)) if !word.starts_with('-'));
     is_name
         && error.kind() == ErrorKind::UnknownArgument
@@ -81,7 +81,7 @@ fn names_game_and_run(error: &clap::Error, argv: &[OsString]) -> bool {
 
 /// Adds a better hint to the parser's error if an unknown option means a setting.
 pub fn add_hint(mut error: clap::Error, argv: &[OsString]) -> clap::Error {
-    if names_game_and_run(&error, argv) {
+    if has_game_and_run(&error, argv) {
         let hint = "a run takes the place of the game: `grove train --resume RUN`";
         let hint = ContextValue::StyledStrs(vec![StyledStr::from(hint)]);
         error.insert(ContextKind::Suggested, hint);

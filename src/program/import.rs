@@ -4,7 +4,7 @@ use super::args::ImportArgs;
 use super::games::Games;
 use super::output::{eprint_line, print_json, print_result};
 use super::progress_note::with_note;
-use super::table::TableGame;
+use super::table_game::TableGame;
 use crate::data::{
     AnnotatedTable, DatasetWriter, Manifest, StepColumns, Steps, TableOptions, deserialize_games,
 };
@@ -23,7 +23,7 @@ struct SplitStats {
 }
 
 impl SplitStats {
-    fn of(columns: &StepColumns) -> Self {
+    fn new(columns: &StepColumns) -> Self {
         let labelled_rows = columns.weights.iter().filter(|weight| **weight > 0.0).count();
         Self { rows: columns.weights.len(), labelled_rows }
     }
@@ -66,8 +66,9 @@ fn import_table(args: &ImportArgs, label: &str, window: usize) -> Result<()> {
         writer.write_held_out(&held_out)?;
         writer.finish()
     })?;
-    let (out, learnt, held_out) =
-        (out.display(), SplitStats::of(&training), SplitStats::of(&held_out));
+    let out = out.display();
+    let learnt = SplitStats::new(&training);
+    let held_out = SplitStats::new(&held_out);
     if *json {
         return print_json(&json!({
             "out": out.to_string(),
@@ -101,7 +102,9 @@ fn import_games(games: &Games, args: &ImportArgs) -> Result<()> {
         .with_context(|| format!("cannot read {}", file.display()))?;
     let (manifest, steps) = deserialize_games(file.clone(), bytes)?;
     games.find(&manifest.env)?;
-    let (env, episodes, num_steps) = (manifest.env.clone(), steps.episodes().len(), steps.len());
+    let env = manifest.env.clone();
+    let episodes = steps.episodes().len();
+    let num_steps = steps.len();
     let mut writer = DatasetWriter::create(out, manifest)?;
     writer.write(&StepColumns::from_steps(&steps))?;
     writer.finish()?;

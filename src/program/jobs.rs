@@ -11,7 +11,8 @@ use super::text::device::device_name;
 use crate::device;
 use crate::run::pluralize;
 use anyhow::{Context, Result, anyhow};
-use serde_json::{Value, json};
+use serde::Deserialize;
+use serde_json::Value;
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -99,46 +100,78 @@ pub fn format_command_line(args: &TrainArgs) -> Vec<OsString> {
     argv
 }
 
-/// Runs this program, which `start_command` starts (by default its executable), once for each of `jobs`, given by its
-/// command line without the program, and passes the JSON printed by each to `on_end`, in order of completion. Warnings
-/// of the runs go to `board`, each once. After Ctrl-C or an error no further run is started; running ones save and end.
-pub fn run_side_by_side(
-    start_command: &[OsString],
-    concurrency: Concurrency,
-    jobs: &[Vec<OsString>],
-    interrupt: &Interrupt,
-    board: &RunBoard,
-    mut on_end: impl FnMut(usize, Result<Value>) -> Result<()>,
-) -> Result<()> {
-    let Concurrency { max_runs, threads_per_run } = concurrency;
-    let (sender, receiver) = mpsc::channel();
-    let mut not_started = jobs.iter().enumerate();
-    let mut running = RunningJobs { start_command, processes: BTreeMap::new(), sender };
-    let (mut is_stop_requested, mut outcome, mut shown_warnings) = (false, Ok(()), HashSet::new());
-    loop {
-        while running.processes.len() < max_runs && !interrupt.has_signal() && outcome.is_ok() {
-            let Some((job, argv)) = not_started.next() else { break };
-            outcome = running.start(job, argv, threads_per_run);
-        }
-        if running.processes.is_empty() {
-            return outcome;
-        }
-        match receiver.recv_timeout(POLL_INTERVAL) {
-            Ok((job, output)) => {
-                running.processes.remove(&job);
-                if let Ok(output) = &output {
-                    show_warnings(output, &mut shown_warnings, board);
-                }
-                let report = output.context("cannot wait for a run").map(read_report);
-                outcome = outcome.and(report.and_then(|report| on_end(job, report)));
-            }
-            Err(RecvTimeoutError::Timeout)
-                if (interrupt.has_signal() || outcome.is_err()) && !is_stop_requested =>
+/// The report of a run's process ([`Report`](crate::run::Report)), as far as this program reads it.
+#[derive(Clone, Debug, Deserialize)]
+pub struct JobReport {
+    /// Path of the run directory.
+    pub run: String,
+    pub seed: u64,
+    /// Score of the best policy on fresh episodes; `None` if nothing was played.
+    #[serde(default)]
+    pub mean_score: Option<f64>,
+    pub best_iteration: u64,
+    pub seconds: f64,
+    pub interrupted: bool,
+    /// The whole report.
+    #[serde(skip)]
+    pub json: Value,
+}
+
+/// Runs this program several times.
+pub struct JobRunner<'a> {
+    /// Command line that starts this program; by default its executable.
+    pub start_command: &'a [OsString],
+    pub concurrency: Concurrency,
+    pub interrupt: &'a Interrupt,
+    /// Shows the warnings of the runs, each once.
+    pub board: &'a RunBoard,
+}
+
+impl JobRunner<'_> {
+    /// Runs this program once for each of `jobs`, given by its command line without the program, and passes the report
+    /// of each to `on_end`, in order of completion; `None` if a run was interrupted before it began. After Ctrl-C or an
+    /// error no further run is started; running ones save and end.
+    pub fn run(
+        &self,
+        jobs: &[Vec<OsString>],
+        mut on_end: impl FnMut(usize, Result<Option<JobReport>>) -> Result<()>,
+    ) -> Result<()> {
+        let Concurrency { max_runs, threads_per_run } = self.concurrency;
+        let start_command = self.start_command;
+        let (sender, receiver) = mpsc::channel();
+        let mut not_started = jobs.iter().enumerate();
+        let mut running = RunningJobs { start_command, processes: BTreeMap::new(), sender };
+        let mut is_stop_requested = false;
+        let mut outcome = Ok(());
+        let mut shown_warnings = HashSet::new();
+        loop {
+            while running.processes.len() < max_runs
+                && !self.interrupt.has_signal()
+                && outcome.is_ok()
+                && let Some((job, argv)) = not_started.next()
             {
-                running.request_stops();
-                is_stop_requested = true;
+                outcome = running.start(job, argv, threads_per_run);
             }
-            Err(_) => {}
+            if running.processes.is_empty() {
+                return outcome;
+            }
+            match receiver.recv_timeout(POLL_INTERVAL) {
+                Ok((job, output)) => {
+                    running.processes.remove(&job);
+                    if let Ok(output) = &output {
+                        show_warnings(output, &mut shown_warnings, self.board);
+                    }
+                    let report = output.context("cannot wait for a run").map(read_report);
+                    outcome = outcome.and(report.and_then(|report| on_end(job, report)));
+                }
+                Err(RecvTimeoutError::Timeout)
+                    if (self.interrupt.has_signal() || outcome.is_err()) && !is_stop_requested =>
+                {
+                    running.request_stops();
+                    is_stop_requested = true;
+                }
+                Err(_) => {}
+            }
         }
     }
 }
@@ -220,16 +253,18 @@ fn cannot_start(cause: io::Error) -> anyhow::Error {
     anyhow!("cannot start a run: {cause}{advice}")
 }
 
-/// Reads the JSON printed by a run, or its error. If a signal ended a run before it listened for signals, the report
-/// only says that it was interrupted.
-fn read_report(output: Output) -> Result<Value> {
+/// Reads the report printed by a run, or its error; `None` if a signal ended a run before it listened for signals.
+fn read_report(output: Output) -> Result<Option<JobReport>> {
     if was_interrupted(output.status) {
-        return Ok(json!({ "interrupted": true }));
+        return Ok(None);
     }
     if !output.status.success() {
         return Err(anyhow!("{}", explain_failure(&output)));
     }
-    serde_json::from_slice(&output.stdout).context("a run has printed no report")
+    let json: Value =
+        serde_json::from_slice(&output.stdout).context("a run has printed no report")?;
+    let report = JobReport::deserialize(&json).context("a run has printed another report")?;
+    Ok(Some(JobReport { json, ..report }))
 }
 
 /// Whether Ctrl-C, a closed terminal or SIGTERM ended a run immediately.
@@ -304,10 +339,10 @@ mod tests {
     fn a_run_ended_by_a_signal_counts_as_interrupted() {
         let run_script = |script: &str| {
             let output = Command::new("sh").args(["-c", script]).output().unwrap();
-            read_report(output).map(|report| report["interrupted"].clone())
+            read_report(output)
         };
         for script in ["kill -TERM $$", "exit 130"] {
-            assert_eq!(run_script(script).unwrap(), true, "{script}");
+            assert!(run_script(script).unwrap().is_none(), "{script}");
         }
         // The other signals, which a parent may have this process ignore.
         let by = <ExitStatus as std::os::unix::process::ExitStatusExt>::from_raw;

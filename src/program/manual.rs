@@ -93,7 +93,8 @@ fn format_fish_positionals(command: &Command) -> String {
             inner.get_positionals().filter_map(|arg| arg.get_value_parser().possible_values());
         for values in values {
             let names: Vec<_> = values.map(|value| value.get_name().to_string()).collect();
-            let (command, names) = (inner.get_name(), names.join(" "));
+            let command = inner.get_name();
+            let names = names.join(" ");
             lines += &format!(
                 "complete -c {NAME} -n \"__fish_{NAME}_using_subcommand {command}\" -a \"{names}\"\n"
             );

@@ -15,7 +15,6 @@
 mod args;
 mod bench;
 mod check;
-mod columns;
 mod dashboard;
 mod demo;
 mod devices;
@@ -46,11 +45,12 @@ mod seeds;
 mod session;
 mod settings;
 mod sweep;
-mod table;
+mod table_game;
 mod terminal;
 #[cfg(test)]
 mod tests;
 mod text;
+mod text_table;
 mod train;
 mod training_data;
 mod trust;
@@ -59,12 +59,12 @@ mod verify;
 mod watch;
 
 pub use games::ConfigurableGame;
+pub use session::PolicyAtEnd;
 
-use crate::checkpoint::Checkpoint;
 use crate::env::look::Look;
 use crate::model::NamedModel;
 use crate::parallel::mpi;
-use crate::run::{FinalEvaluation, Run, RunFiles, catch_device_panics, silence_panics};
+use crate::run::{Run, RunFiles, catch_device_panics, silence_panics};
 use crate::task;
 use anyhow::Result;
 use args::Cli;
@@ -101,13 +101,13 @@ impl Program {
         self
     }
 
-    /// Adds a game that has sprites, or replaces the one of the same name.
+    /// Adds a game with a look of its own, or replaces the one of the same name.
     ///
     /// # Panics
     /// If its name has other characters than [`Env::NAME`](crate::env::Env::NAME) permits, or is that of a task, or of
     /// a setting or a section of runs.
     pub fn game_with_look<G: ConfigurableGame + Look>(mut self) -> Self {
-        self.games.add::<G>(dispatch::commands_with_sprites::<G>());
+        self.games.add::<G>(dispatch::commands_with_look::<G>());
         self
     }
 
@@ -120,21 +120,19 @@ impl Program {
         self
     }
 
-    /// Describes the trained policy of a run after `env_steps` environment steps: a language model by its model card,
-    /// with the scores of `evaluation`, and a game's best policy by an animation, if trackers take one and the program
-    /// has the game. Returns warnings for the user.
+    /// Publishes the trained policy of a run: a language model by its model card, with the scores of the final
+    /// evaluation, and a game's best policy by an animation, if trackers take one and the program has the game. Returns
+    /// warnings for the user.
     ///
     /// # Errors
     /// If the run's files cannot be read, or the model card cannot be written.
-    pub fn describe_policy(
+    pub fn publish_policy(
         &self,
         run: &dyn Run,
         files: &mut RunFiles,
-        env_steps: u64,
-        best: Option<&Checkpoint>,
-        evaluation: &FinalEvaluation,
+        policy: PolicyAtEnd,
     ) -> Result<Vec<String>> {
-        self.games.describe_policy(run, files, env_steps, best, Some(evaluation))
+        session::publish_policy(&self.games, run, files, policy)
     }
 
     /// Sets the command line that starts this program again, without a subcommand, for runs side by side. By default it

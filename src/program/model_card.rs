@@ -2,42 +2,15 @@
 
 use super::games::Games;
 use super::recorded_run::{RecordedRun, flatten};
-use crate::checkpoint::Checkpoint;
 use crate::metrics::pluralize;
-use crate::run::{FinalEvaluation, Run, RunFiles, format_with_prefix};
+use crate::run::{FinalEvaluation, format_with_prefix};
 use crate::settings::overlay;
 use crate::text::LanguageModel;
 use crate::trainer::text::TINY;
-use anyhow::Result;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 use toml::{Table, Value};
-
-impl Games {
-    /// Describes the trained policy of a run after `env_steps` environment steps: a game's best policy by an animation,
-    /// and a language model by its model card, if it has been evaluated. Returns warnings.
-    ///
-    /// # Errors
-    /// If the run's files cannot be read, or the model card cannot be written.
-    pub fn describe_policy(
-        &self,
-        run: &dyn Run,
-        files: &mut RunFiles,
-        env_steps: u64,
-        best: Option<&Checkpoint>,
-        evaluation: Option<&FinalEvaluation>,
-    ) -> Result<Vec<String>> {
-        let warnings = self.animate(run, files, env_steps, best);
-        if evaluation.is_some()
-            && let Some(model) = run.language_model()
-        {
-            let recorded = RecordedRun::read(files.folder().path())?;
-            files.write_model_card(&format_card(self, &recorded, &model, evaluation))?;
-        }
-        Ok(warnings)
-    }
-}
 
 /// Formats the card of a run's model, in the format of the Hugging Face Hub. `evaluation` is the final one,
 /// if any.
@@ -61,7 +34,8 @@ pub fn format_card(
 
 /// Formats the card's metadata for the Hub, and its title. `base` is the base model's identifier there.
 fn format_header(run: &RecordedRun, model: &LanguageModel, base: Option<&str>) -> String {
-    let (task, algorithm) = (run.subject(), if run.is_fit() { "sft" } else { "grpo" });
+    let task = run.subject();
+    let algorithm = if run.is_fit() { "sft" } else { "grpo" };
     let (library, relation) =
         if model.adapters.is_some() { ("peft", "adapter") } else { ("transformers", "finetune") };
     let mut text = format!("---\npipeline_tag: text-generation\ntags: [grove, {algorithm}]\n");
@@ -87,11 +61,12 @@ fn format_overview(run: &RecordedRun, model: &LanguageModel, base: String) -> St
     row("Architecture", model.shape.family.class.to_string());
     row("Parameters", format_with_prefix(model.shape.num_params() as f64));
     if let Some(adapters) = &model.adapters {
-        let (rank, count) =
-            (adapters.config().r, format_with_prefix(adapters.params().len() as f64));
+        let rank = adapters.config().r;
+        let count = format_with_prefix(adapters.params().len() as f64);
         row("Adapters", format!("LoRA of rank {rank}, {count} parameters"));
     }
-    let (iterations, tokens) = (run.iteration(), format_with_prefix(run.env_steps() as f64));
+    let iterations = run.iteration();
+    let tokens = format_with_prefix(run.env_steps() as f64);
     let algorithm = if run.is_fit() { " of supervised fine-tuning (SFT)" } else { "" };
     row("Training", format!("{iterations} iterations{algorithm}, {tokens} tokens"));
     let best = run.best();

@@ -34,7 +34,8 @@ impl Models {
     /// Creates the initial model of a run, whose settings must have been validated.
     pub fn new_network<G: Rules>(&self, game: G, config: &TrainConfig, device: &Device) -> Network {
         let (features, actions) = (game.num_features(), game.num_actions());
-        let (policy, key) = (&config.policy, Stream::Weights.key(config.seed));
+        let policy = &config.policy;
+        let key = Stream::Weights.key(config.seed);
         match self.find_user_defined(config) {
             Some(create) => create(features, actions, policy, key, device),
             None => Network::new(features, actions, policy, key, device),

@@ -1,17 +1,17 @@
 //! `grove plot`: draws and tabulates learning curves of runs.
 
 use super::args::{Axis, PlotArgs, name_of};
-use super::columns::{align_columns, format_number};
 use super::games::Games;
 use super::output::{eprint_line, print_json, print_result};
 use super::progress_note::with_note;
 use super::recorded_run::{
     FlatSettings, READING_RUNS, RecordedRun, flatten, format_settings, read_runs,
 };
+use super::text_table::{align_columns, format_number};
 use crate::metrics::IterationRecord;
 use crate::plot::{Chart, Line, aggregate};
 use crate::run::RunFolder;
-use crate::track::list_figures;
+use crate::track::list_scalars;
 use anyhow::{Result, bail};
 use serde::Serialize;
 use serde_json::Value as Json;
@@ -43,7 +43,7 @@ impl RunGroup {
 #[derive(Serialize)]
 struct Row {
     name: String,
-    /// Number of runs that have the figure.
+    /// Number of runs that have the metric.
     runs: usize,
     /// Last position that all of them have reached.
     x: Option<f64>,
@@ -56,36 +56,50 @@ struct Row {
 /// file if one is named.
 pub fn run(games: &Games, args: PlotArgs) -> Result<()> {
     let groups = group_runs(with_note(READING_RUNS, || read_runs(&args.runs))?);
-    let (mut lines, mut rows) = (Vec::new(), Vec::new());
-    for (group, name) in groups.iter().zip(name_groups(games, &groups)) {
-        let curves = group.runs.iter().map(|run| collect_points(&run.records, args.x, &args.y));
-        let curves: Vec<_> = curves.filter(|curve| !curve.is_empty()).collect();
-        let band = aggregate(&curves);
-        let ((x, y), interval) = (band.last().unzip(), band.interval.last().copied());
-        rows.push(Row { name: name.clone(), runs: curves.len(), x, y, interval });
-        lines.push(Line { name, band });
-    }
+    let (mut lines, rows) = collect_lines(games, &args, &groups);
     lines.retain(|line| !line.band.x.is_empty());
     if lines.is_empty() {
         let runs = groups.iter().flat_map(|group| &group.runs);
-        check_figure_name(runs.flat_map(|run| &run.records), &args.y)?;
+        check_metric_name(runs.flat_map(|run| &run.records), &args.y)?;
     }
     if let Some(path) = &args.out {
         RunFolder::check_output(path)?;
-        let subjects: Vec<&str> = groups.iter().map(|group| group.runs[0].title()).collect();
-        let is_same_subject = subjects.iter().all(|subject| *subject == subjects[0]);
-        let is_score = is_same_subject && ["score", "greedy"].contains(&args.y.as_str());
-        let references = if is_score { groups[0].runs[0].reference_scores(games) } else { &[] };
-        let reference_values =
-            references.iter().map(|(name, value)| (name.to_string(), *value)).collect();
-        let title = if is_same_subject { subjects[0].to_string() } else { String::new() };
-        let (x_label, y_label) = (name_of(&args.x), args.y.clone());
-        Chart { title, x_label, y_label, lines, reference_values }.write(path)?;
+        draw_chart(games, &args, &groups, lines).write(path)?;
         eprint_line!("Wrote {}", path.display());
     }
-    if args.json {
-        return print_json(&rows);
-    }
+    if args.json { print_json(&rows) } else { print_rows(&args, &rows) }
+}
+
+/// Collects the curve of each group, and the row of its last point.
+fn collect_lines(games: &Games, args: &PlotArgs, groups: &[RunGroup]) -> (Vec<Line>, Vec<Row>) {
+    let lines = groups.iter().zip(name_groups(games, groups)).map(|(group, name)| {
+        let curves = group.runs.iter().map(|run| collect_points(&run.records, args.x, &args.y));
+        let curves: Vec<_> = curves.filter(|curve| !curve.is_empty()).collect();
+        let band = aggregate(&curves);
+        let (x, y) = band.last().unzip();
+        let interval = band.interval.last().copied();
+        let row = Row { name: name.clone(), runs: curves.len(), x, y, interval };
+        (Line { name, band }, row)
+    });
+    lines.unzip()
+}
+
+/// Makes the chart of the groups' curves, with the scores of reference players where they can be compared.
+fn draw_chart(games: &Games, args: &PlotArgs, groups: &[RunGroup], lines: Vec<Line>) -> Chart {
+    let subjects: Vec<&str> = groups.iter().map(|group| group.runs[0].title()).collect();
+    let is_same_subject = subjects.iter().all(|subject| *subject == subjects[0]);
+    let is_score = is_same_subject && ["score", "greedy"].contains(&args.y.as_str());
+    let references = if is_score { groups[0].runs[0].reference_scores(games) } else { &[] };
+    let reference_values =
+        references.iter().map(|(name, value)| (name.to_string(), *value)).collect();
+    let title = if is_same_subject { subjects[0].to_string() } else { String::new() };
+    let x_label = name_of(&args.x);
+    let y_label = args.y.clone();
+    Chart { title, x_label, y_label, lines, reference_values }
+}
+
+/// Prints the rows as a table.
+fn print_rows(args: &PlotArgs, rows: &[Row]) -> Result<()> {
     let cells = |row: &Row| {
         let [low, high] = row.interval.map_or([None; 2], |interval| interval.map(Some));
         let decimals = if args.x == Axis::Seconds { 2 } else { 0 };
@@ -120,49 +134,64 @@ fn group_runs(runs: Vec<RecordedRun>) -> Vec<RunGroup> {
 /// distinct, settings that differ among groups of the same game or task and from its defaults; and if these are not
 /// either, a run's name.
 fn name_groups(games: &Games, groups: &[RunGroup]) -> Vec<String> {
-    let subject = |group: &RunGroup| {
-        let run = &group.runs[0];
-        format!("{}{}", run.title(), if run.is_fit() { " fit" } else { "" })
-    };
-    // The first group of each subject, and the settings in which another one differs from it.
-    let mut subjects: HashMap<String, (&RunGroup, HashSet<&String>)> = HashMap::new();
-    for group in groups {
-        let (first, differing) = subjects.entry(subject(group)).or_insert((group, HashSet::new()));
-        let first = *first;
-        let keys = first.settings.keys().chain(group.settings.keys());
-        differing.extend(keys.filter(|key| first.settings.get(*key) != group.settings.get(*key)));
-    }
-    let is_mixed = subjects.len() > 1;
+    let differing = differing_settings(groups);
     let name = |group: &RunGroup| {
-        let (_, differing) = &subjects[&subject(group)];
-        let changes = group.runs[0].changes(games);
-        let is_changed =
-            |key: &str| changes.as_ref().is_none_or(|changes| changes.contains_key(key));
-        // An empty text is a setting that is not used.
-        let is_used = |value: &Value| value.as_str() != Some("");
-        let shown = group.settings.iter().filter(|(key, value)| is_used(value) && is_changed(key));
-        let distinctive =
-            format_settings(shown.filter(|(key, _)| differing.contains(key)), &group.settings);
-        match (is_mixed, distinctive.is_empty()) {
-            (_, true) => subject(group),
-            (true, false) => format!("{} {distinctive}", subject(group)),
-            (false, false) => distinctive,
+        let subject = subject_of(group);
+        let settings = distinctive_settings(group, &differing[&subject], games);
+        match (differing.len(), settings.is_empty()) {
+            (_, true) => subject,
+            (1, false) => settings,
+            (_, false) => format!("{subject} {settings}"),
         }
     };
-    let names: Vec<String> = groups.iter().map(name).collect();
-    let mut counts: HashMap<_, usize> = HashMap::new();
-    names.iter().for_each(|name| *counts.entry(name).or_insert(0) += 1);
-    let disambiguate = |(name, group): (&String, &RunGroup)| {
-        if counts[name] == 1 {
-            name.clone()
-        } else {
-            format!("{name} ({})", group.runs[0].path.display())
-        }
-    };
-    names.iter().zip(groups).map(disambiguate).collect()
+    disambiguate(groups.iter().map(name).collect(), groups)
 }
 
-/// The tracked name of a figure.
+/// Names what the runs of a group train: the game or task, and `fit` for runs of `grove fit`.
+fn subject_of(group: &RunGroup) -> String {
+    let run = &group.runs[0];
+    format!("{}{}", run.title(), if run.is_fit() { " fit" } else { "" })
+}
+
+/// Finds, for each subject, the settings in which one of its groups differs from its first.
+fn differing_settings(groups: &[RunGroup]) -> HashMap<String, HashSet<&String>> {
+    let mut firsts: HashMap<String, &RunGroup> = HashMap::new();
+    let mut differing: HashMap<String, HashSet<&String>> = HashMap::new();
+    for group in groups {
+        let subject = subject_of(group);
+        let first = *firsts.entry(subject.clone()).or_insert(group);
+        let keys = first.settings.keys().chain(group.settings.keys());
+        let keys = keys.filter(|key| first.settings.get(*key) != group.settings.get(*key));
+        differing.entry(subject).or_default().extend(keys);
+    }
+    differing
+}
+
+/// Formats the settings of a group that are among `differing` and not its game's or task's defaults.
+fn distinctive_settings(group: &RunGroup, differing: &HashSet<&String>, games: &Games) -> String {
+    let changes = group.runs[0].changes(games);
+    let is_changed = |key: &str| changes.as_ref().is_none_or(|changes| changes.contains_key(key));
+    // An empty text is a setting that is not used.
+    let is_used = |value: &Value| value.as_str() != Some("");
+    let shown = group
+        .settings
+        .iter()
+        .filter(|(key, value)| is_used(value) && is_changed(key) && differing.contains(key));
+    format_settings(shown, &group.settings)
+}
+
+/// Adds the path of a run to each name that several groups have.
+fn disambiguate(names: Vec<String>, groups: &[RunGroup]) -> Vec<String> {
+    let mut counts: HashMap<&String, usize> = HashMap::new();
+    names.iter().for_each(|name| *counts.entry(name).or_insert(0) += 1);
+    let with_path = |(name, group): (&String, &RunGroup)| match counts[name] {
+        1 => name.clone(),
+        _ => format!("{name} ({})", group.runs[0].path.display()),
+    };
+    names.iter().zip(groups).map(with_path).collect()
+}
+
+/// The tracked name of a metric.
 fn tracked_name(y: &str) -> &str {
     match y {
         "score" => "charts/episodic_return",
@@ -171,9 +200,10 @@ fn tracked_name(y: &str) -> &str {
     }
 }
 
-/// Collects the points of a run's curve of the figure `y` over `x`.
+/// Collects the points of a run's curve of the metric `y` over `x`.
 fn collect_points(records: &[IterationRecord], x: Axis, y: &str) -> Vec<(f64, f64)> {
-    let (mut seconds, mut points) = (0.0, Vec::new());
+    let mut seconds = 0.0;
+    let mut points = Vec::new();
     for record in records {
         seconds += record.seconds.total;
         let x = match x {
@@ -181,16 +211,16 @@ fn collect_points(records: &[IterationRecord], x: Axis, y: &str) -> Vec<(f64, f6
             Axis::Seconds => seconds,
             Axis::Iterations => f64::from(record.iteration),
         };
-        points.extend(find_figure(record, tracked_name(y)).map(|y| (x, y)));
+        points.extend(find_metric(record, tracked_name(y)).map(|y| (x, y)));
     }
     points
 }
 
-/// Finds a figure of a record by its tracked name, which has a slash, or by the name of a field, such as `entropy` or
-/// `seconds.total`. A run's records need not have the same figures: records of SFT have no rewards.
-fn find_figure(record: &IterationRecord, name: &str) -> Option<f64> {
+/// Finds a metric of a record by its tracked name, which has a slash, or by the name of a field, such as `entropy` or
+/// `seconds.total`. A run's records need not have the same metrics: records of SFT have no rewards.
+fn find_metric(record: &IterationRecord, name: &str) -> Option<f64> {
     if name.contains('/') {
-        return list_figures(record).into_iter().find(|(tracked, _)| tracked == name)?.1;
+        return list_scalars(record).into_iter().find(|(tracked, _)| tracked == name)?.1;
     }
     find_field(&serde_json::to_value(record).ok()?, name)?.as_f64()
 }
@@ -200,7 +230,8 @@ fn find_field<'a>(record: &'a Json, name: &str) -> Option<&'a Json> {
     name.split('.').try_fold(record, |fields, key| fields.get(key))
 }
 
-/// Whether records may have a field of this name: one that is null in this record may have any fields.
+/// Whether `name` may be a field of some record: it is one of this record, or it lies inside a field that is null here
+/// and an object in others.
 fn may_have_field(record: &Json, name: &str) -> bool {
     let outer = name.match_indices('.').map(|(end, _)| &name[..end]);
     outer.chain([name]).any(|part| match find_field(record, part) {
@@ -209,12 +240,13 @@ fn may_have_field(record: &Json, name: &str) -> bool {
     })
 }
 
-/// Checks that some record, if there is any, has a figure of this name, which is a number.
-fn check_figure_name<'a>(
+/// Checks that some record, if there is any, has a metric of this name, which is a number.
+fn check_metric_name<'a>(
     records: impl Iterator<Item = &'a IterationRecord>,
     y: &str,
 ) -> Result<()> {
-    let (mut known, mut is_field): (Vec<String>, bool) = (Vec::new(), false);
+    let mut known: Vec<String> = Vec::new();
+    let mut is_field = false;
     for record in records {
         let fields = serde_json::to_value(record)?;
         is_field = is_field || may_have_field(&fields, y);
@@ -228,7 +260,7 @@ fn check_figure_name<'a>(
         if let Some(what) = what {
             bail!("`{y}` of metrics.jsonl is not a number, but {what}");
         }
-        for (name, _) in list_figures(record) {
+        for (name, _) in list_scalars(record) {
             if !known.contains(&name) {
                 known.push(name);
             }
@@ -236,7 +268,7 @@ fn check_figure_name<'a>(
     }
     if !known.is_empty() && !is_field && !known.iter().any(|name| name == tracked_name(y)) {
         bail!(
-            "no run has the figure `{y}`; must be score, greedy, a field of metrics.jsonl or one of: {}",
+            "no run has the metric `{y}`; must be score, greedy, a field of metrics.jsonl or one of: {}",
             known.join(", ")
         );
     }
@@ -308,13 +340,13 @@ mod tests {
         let records = [record(1, &[]), record(2, &[("exact", 0.5)])];
         assert_eq!(collect_points(&records, Axis::Iterations, "rewards/exact"), [(2.0, 0.5)]);
         assert_eq!(collect_points(&records, Axis::Iterations, "rewards/none"), []);
-        assert!(check_figure_name(records.iter(), "rewards/exact").is_ok());
-        assert!(check_figure_name(records.iter(), "seconds.rollout").is_err());
-        assert!(check_figure_name(records.iter(), "seconds.phases.rollout").is_ok());
-        assert!(check_figure_name(records.iter(), "evaluation.mean_score").is_ok());
-        let error = check_figure_name(records.iter(), "rewards/none").unwrap_err().to_string();
+        assert!(check_metric_name(records.iter(), "rewards/exact").is_ok());
+        assert!(check_metric_name(records.iter(), "seconds.rollout").is_err());
+        assert!(check_metric_name(records.iter(), "seconds.phases.rollout").is_ok());
+        assert!(check_metric_name(records.iter(), "evaluation.mean_score").is_ok());
+        let error = check_metric_name(records.iter(), "rewards/none").unwrap_err().to_string();
         assert!(error.ends_with("rewards/exact"), "{error}");
-        assert!(check_figure_name(records[..0].iter(), "rewards/none").is_ok());
+        assert!(check_metric_name(records[..0].iter(), "rewards/none").is_ok());
         // A field has its own name, and those inside it one after a dot.
         let fields = [
             ("iteration", 2),
@@ -327,9 +359,9 @@ mod tests {
         for (name, points) in fields {
             assert_eq!(collect_points(&records, Axis::Iterations, name).len(), points, "{name}");
             let is_known = !["seconds", "is_sft", "none"].contains(&name);
-            assert_eq!(check_figure_name(records.iter(), name).is_ok(), is_known, "{name}");
+            assert_eq!(check_metric_name(records.iter(), name).is_ok(), is_known, "{name}");
         }
-        let error = check_figure_name(records.iter(), "is_sft").unwrap_err().to_string();
+        let error = check_metric_name(records.iter(), "is_sft").unwrap_err().to_string();
         assert_eq!(error, "`is_sft` of metrics.jsonl is not a number, but true or false");
     }
 }

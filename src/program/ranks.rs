@@ -39,15 +39,15 @@ impl Rank {
     }
 
     /// Starts its device. Returns it with the team, which then knows the hardware of all ranks.
-    pub fn choose_device(self) -> Result<(ChosenDevice, Team)> {
+    pub fn start_device(self) -> Result<(ChosenDevice, Team)> {
         let chosen = device::start(&self.device)?;
         self.with_hardware_of(chosen)
     }
 
-    /// Starts its device like [`Rank::choose_device`]. If `auto` finds a GPU that may be slower than the CPU, the run
+    /// Starts its device like [`Rank::start_device`]. If `auto` finds a GPU that may be slower than the CPU, the run
     /// is rehearsed on both: `rehearse` returns the seconds that a part of it takes, `None` if the run is
     /// impossible there.
-    pub fn choose_faster_device(
+    pub fn start_faster_device(
         self,
         rehearse: impl FnMut(&ChosenDevice) -> Result<Option<f64>>,
     ) -> Result<(ChosenDevice, Team)> {
@@ -128,7 +128,7 @@ pub struct Ranks<'a> {
 
 impl<'a> Ranks<'a> {
     /// Creates the ranks on a comma-separated list of devices.
-    pub fn of(devices: &'a str) -> Self {
+    pub fn on_devices(devices: &'a str) -> Self {
         Self { devices: devices.split(',').map(str::trim).collect(), timeout: DEFAULT_TIMEOUT }
     }
 
@@ -205,7 +205,7 @@ pub fn run(
     work: impl Fn(Rank) -> Result<()> + Sync,
 ) -> Result<()> {
     let timeout = args.timeout.map_or(timeout, Duration::from_secs);
-    let ranks = Ranks { timeout, ..Ranks::of(&args.device) };
+    let ranks = Ranks { timeout, ..Ranks::on_devices(&args.device) };
     let num_ranks = num_processes().unwrap_or(ranks.devices.len());
     if args.dry_run && num_ranks > 1 {
         // Only the first rank reports it.

@@ -27,7 +27,7 @@ use toml::{Table, Value};
 /// Settings by full name, for instance `optimizer.learning_rate`.
 pub type FlatSettings = BTreeMap<String, Value>;
 
-/// Settings of an update whose product is its number of optimizer steps.
+/// The settings of `[update]` that multiply to the optimizer steps of an iteration.
 const STEP_FACTORS: [&str; 2] = ["update_epochs", "num_minibatches"];
 
 /// Message shown while runs are read.
@@ -44,7 +44,7 @@ pub struct RecordedRun {
     /// Name of another program's environment in which it trains.
     environment: Option<String>,
     /// Number of iterations that the epochs of its data take.
-    iterations_of_epochs: Option<u32>,
+    iterations_for_epochs: Option<u32>,
     /// Names of the devices that trained it last.
     devices: Vec<String>,
     is_locked: bool,
@@ -84,7 +84,7 @@ impl RecordedRun {
             records,
             num_damaged,
             environment: folder.environment(),
-            iterations_of_epochs: folder.iterations_of_epochs(),
+            iterations_for_epochs: folder.iterations_for_epochs(),
             devices: folder.devices(),
         })
     }
@@ -200,8 +200,8 @@ impl RecordedRun {
         }
         let mut defaults =
             overlay::merge(defaults, overlay::parse("the defaults of fit", IMITATION_DEFAULTS)?);
-        self.set_iterations_of_epochs(&mut defaults);
-        // Epochs that do not fill the last iteration shorten all (`TrainingData::set_iterations_of_epochs`).
+        self.set_iterations_for_epochs(&mut defaults);
+        // Epochs that do not fill the last iteration shorten all (`TrainingData::fit_iterations_to_epochs`).
         let iterations = i64::from(self.planned_iterations());
         let steps = num_optimizer_steps(&self.settings).zip(num_optimizer_steps(&defaults));
         let is_shorter = steps.is_some_and(|(own, usual)| {
@@ -218,7 +218,8 @@ impl RecordedRun {
     /// Defaults for a small and for a large model, since the settings do not tell the number of parameters. Their
     /// precision is the default of the devices that trained the run.
     fn language_defaults(&self) -> Result<Vec<Table>> {
-        let (subject, path) = (self.subject(), self.text_setting("model.path"));
+        let subject = self.subject();
+        let path = self.text_setting("model.path");
         let task_settings = match task::find(subject) {
             Err(TaskError::Python) => Table::new(),
             found => (found?.defaults)(),
@@ -235,7 +236,7 @@ impl RecordedRun {
             config.fit.iterations = config.fit.iterations.min(self.planned_iterations());
             let mut defaults = join_language_settings(subject, &task_settings, &config);
             if self.is_fit() {
-                self.set_iterations_of_epochs(&mut defaults);
+                self.set_iterations_for_epochs(&mut defaults);
             }
             Ok(defaults)
         };
@@ -243,8 +244,8 @@ impl RecordedRun {
     }
 
     /// Sets the number of iterations in the defaults of `grove fit` to that of the epochs, if it is known.
-    fn set_iterations_of_epochs(&self, defaults: &mut Table) {
-        if let Some(iterations) = self.iterations_of_epochs {
+    fn set_iterations_for_epochs(&self, defaults: &mut Table) {
+        if let Some(iterations) = self.iterations_for_epochs {
             defaults.insert("iterations".to_string(), i64::from(iterations).into());
         }
     }
@@ -439,7 +440,8 @@ mod tests {
 
     #[test]
     fn a_run_with_the_defaults_for_its_model_has_no_changes() {
-        let (path, task) = ("models/one", task::find("sort").unwrap());
+        let path = "models/one";
+        let task = task::find("sort").unwrap();
         let changes_of = |mut config: LanguageConfig| {
             config.iterations = 60;
             config.fit.iterations = config.fit.iterations.min(60);

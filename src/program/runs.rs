@@ -1,13 +1,13 @@
 //! `grove runs`: a table of runs.
 
 use super::args::RunsArgs;
-use super::columns::{align_columns, format_number};
 use super::games::Games;
 use super::output::{print_json, print_result};
 use super::progress_note::with_note;
 use super::recorded_run::{
     FlatSettings, READING_RUNS, RecordedRun, RunStatus, flatten, format_settings,
 };
+use super::text_table::{align_columns, format_number};
 use crate::run::{Subject, format_with_prefix};
 use anyhow::Result;
 use serde::Serialize;

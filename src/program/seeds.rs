@@ -1,13 +1,13 @@
 //! `grove train --seeds 1..5`: trains the same run with several seeds and summarizes the scores.
 
 use super::args::{Seeds, TrainArgs};
-use super::columns::{align_columns, format_number};
 use super::games::Games;
 use super::interrupt::Interrupt;
-use super::jobs::{Concurrency, format_command_line, option_argument, run_side_by_side};
+use super::jobs::{Concurrency, JobReport, JobRunner, format_command_line, option_argument};
 use super::output::{eprint_line, print_json, print_result};
 use super::progress::RunBoard;
 use super::text;
+use super::text_table::{align_columns, format_number};
 use crate::plot::statistics::{bootstrap_interval, interquartile_mean, mean};
 use crate::run::pluralize;
 use anyhow::{Result, bail};
@@ -21,9 +21,9 @@ const INTERRUPT_ANSWER: &str =
 
 /// Summary over all seeds.
 #[derive(Serialize)]
-struct Summary {
+struct Summary<'a> {
     /// Reports of the runs, in order of their seeds.
-    runs: Vec<Value>,
+    runs: Vec<&'a Value>,
     /// Mean score; this and the next two are `None` if a run has no score.
     mean: Option<f64>,
     interquartile_mean: Option<f64>,
@@ -33,39 +33,39 @@ struct Summary {
 
 /// Trains a run for each seed, side by side in processes, and prints their scores with the means over all seeds.
 pub fn run(games: &Games, args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
-    let (device, is_text) = (&args.run.device, text::is_requested(args));
+    let device = &args.run.device;
+    let is_text = text::is_requested(args);
     let concurrency = Concurrency::new(device, args.run.threads, is_text, seeds.len())?;
     let jobs = format_command_lines(args, seeds);
     eprint_line!("Training {}, {}.", pluralize(seeds.len(), "seed"), concurrency.describe());
     let interrupt = Interrupt::listen(Some(INTERRUPT_ANSWER))?;
-    let mut reports: Vec<Option<Value>> = vec![None; seeds.len()];
+    let mut reports: Vec<Option<JobReport>> = vec![None; seeds.len()];
     let mut failed = Vec::new();
     let board = RunBoard::new(args.run.quiet, 0, seeds.len());
-    let on_end = |job: usize, report: Result<Value>| {
+    let start_command = &games.start_command;
+    let runner = JobRunner { start_command, concurrency, interrupt: &interrupt, board: &board };
+    let outcome = runner.run(&jobs, |job, report| {
         board.print_ended(&describe_end(seeds[job], &report), String::new);
         match report {
-            Ok(report) if report["run"].is_null() => {}
-            Ok(report) => reports[job] = Some(report),
+            Ok(report) => reports[job] = report,
             Err(_) => failed.push(seeds[job]),
         }
         Ok(())
-    };
-    let outcome =
-        run_side_by_side(&games.start_command, concurrency, &jobs, &interrupt, &board, on_end);
+    });
     drop(board);
     failed.sort_unstable();
     let has_begun = |(i, seed): &(usize, &u64)| reports[*i].is_some() || failed.contains(seed);
     let not_begun = seeds.iter().enumerate().filter(|seed| !has_begun(seed));
     let not_begun: Vec<u64> = not_begun.map(|(_, seed)| *seed).collect();
-    let runs: Vec<Value> = reports.into_iter().flatten().collect();
+    let runs: Vec<JobReport> = reports.into_iter().flatten().collect();
     let remaining = describe_remaining_work(&runs, &not_begun);
     let problem = match (outcome, failed.len()) {
         (Err(error), _) => format!("{error:#}"),
         (Ok(()), 0) if remaining.is_none() => return print_summary(runs, args.run.json),
         (Ok(()), 0) => bail!("interrupted; {}", remaining.unwrap_or_default()),
         (Ok(()), count) => format!(
-            "{count} of {} failed, of the seeds {}; a run that has a checkpoint is continued by `grove train --resume \
-             RUN`, and another begun again by --seeds",
+            "{count} of {} failed (seeds {}). Continue those with a checkpoint by `grove train --resume RUN`, and train \
+             the others again with --seeds",
             pluralize(seeds.len(), "run"),
             join_seeds(&failed)
         ),
@@ -77,21 +77,21 @@ pub fn run(games: &Games, args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> 
 }
 
 /// Describes the end of a run on one line.
-fn describe_end(seed: u64, report: &Result<Value>) -> String {
+fn describe_end(seed: u64, report: &Result<Option<JobReport>>) -> String {
     match report {
-        Ok(report) if report["run"].is_null() => format!("seed {seed}: interrupted"),
-        Ok(report) => {
-            let score = format_number(read_score(report));
-            format!("seed {seed}: {score} in {}", run_path(report))
+        Ok(None) => format!("seed {seed}: interrupted"),
+        Ok(Some(report)) => {
+            let score = format_number(report.mean_score);
+            format!("seed {seed}: {score} in {}", report.run)
         }
         Err(error) => format!("seed {seed} failed: {error:#}"),
     }
 }
 
 /// Describes how to train what is left: interrupted runs, and seeds that have `not_begun`; `None` if nothing is left.
-fn describe_remaining_work(runs: &[Value], not_begun: &[u64]) -> Option<String> {
-    let interrupted = runs.iter().filter(|report| report["interrupted"] == true);
-    let interrupted: Vec<String> = interrupted.map(run_path).collect();
+fn describe_remaining_work(runs: &[JobReport], not_begun: &[u64]) -> Option<String> {
+    let interrupted = runs.iter().filter(|report| report.interrupted);
+    let interrupted: Vec<&str> = interrupted.map(|report| &*report.run).collect();
     let parts = [
         (interrupted.join(", "), "`grove train --resume RUN` continues: "),
         (join_seeds(not_begun), "these have not begun: --seeds "),
@@ -119,29 +119,33 @@ fn format_command_lines(args: &TrainArgs, seeds: &[u64]) -> Vec<Vec<OsString>> {
 }
 
 /// Prints the runs of all seeds as a table, with the mean and the interquartile mean of their scores below, or as JSON.
-fn print_summary(runs: Vec<Value>, is_json: bool) -> Result<()> {
-    let scores: Option<Vec<f64>> = runs.iter().map(read_score).collect();
+fn print_summary(runs: Vec<JobReport>, is_json: bool) -> Result<()> {
+    let scores: Option<Vec<f64>> = runs.iter().map(|report| report.mean_score).collect();
     let scores = scores.as_deref();
     let summary = Summary {
         mean: scores.map(mean),
         interquartile_mean: scores.map(interquartile_mean),
         interval: scores.and_then(|scores| bootstrap_interval(scores, interquartile_mean)),
-        runs,
+        runs: runs.iter().map(|report| &report.json).collect(),
     };
     if is_json {
         return print_json(&summary);
     }
-    let row = |report: &Value| {
-        let seconds = report["seconds"].as_f64().unwrap_or(f64::NAN);
-        let [seed, best] = ["seed", "best_iteration"].map(|key| report[key].to_string());
-        let score = format_number(read_score(report));
-        vec![seed, run_path(report), score, best, format!("{seconds:.1}")]
+    let row = |report: &JobReport| {
+        let JobReport { run, seed, mean_score, best_iteration, seconds, .. } = report;
+        let score = format_number(*mean_score);
+        vec![
+            seed.to_string(),
+            run.clone(),
+            score,
+            best_iteration.to_string(),
+            format!("{seconds:.1}"),
+        ]
     };
-    let rows: Vec<_> = summary.runs.iter().map(row).collect();
+    let rows: Vec<_> = runs.iter().map(row).collect();
     let header = ["seed", "run", "score", "best iteration", "elapsed seconds"];
     print_result(align_columns(&header, &rows, 2..))?;
-    let Summary { mean: Some(mean), interquartile_mean: Some(iqm), interval, runs } = summary
-    else {
+    let Summary { mean: Some(mean), interquartile_mean: Some(iqm), interval, .. } = summary else {
         return Ok(());
     };
     let interval = interval.map_or("-".to_string(), |[low, high]| {
@@ -152,24 +156,21 @@ fn print_summary(runs: Vec<Value>, is_json: bool) -> Result<()> {
     ))
 }
 
-/// Reads the score of a run's best policy on fresh episodes from its report; `None` if nothing was played.
-pub fn read_score(report: &Value) -> Option<f64> {
-    report["mean_score"].as_f64()
-}
-
-/// Path of the run in a report; empty if it was not begun.
-fn run_path(report: &Value) -> String {
-    report["run"].as_str().unwrap_or_default().to_string()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn an_interruption_names_the_runs_to_continue_and_the_seeds_to_begin() {
-        let run = |name: &str, cut: bool| json!({ "run": name, "interrupted": cut });
+        let run = |name: &str, interrupted: bool| JobReport {
+            run: name.to_string(),
+            seed: 1,
+            mean_score: None,
+            best_iteration: 1,
+            seconds: 1.0,
+            interrupted,
+            json: Value::Null,
+        };
         let runs = [run("a", false), run("b", true), run("c", true)];
         let continued = "`grove train --resume RUN` continues: b, c";
         assert_eq!(describe_remaining_work(&runs, &[]), Some(continued.to_string()));

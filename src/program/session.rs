@@ -3,11 +3,13 @@
 use super::args::RunArgs;
 use super::games::{Games, PendingLock, SavedRun};
 use super::interrupt::Interrupt;
+use super::model_card::format_card;
 use super::output::{eprint_line, print_json, print_result};
 use super::paths::{quote_path, resume_arguments};
 use super::progress::ProgressLine;
 use super::progress_note::{with_note, with_note_if};
 use super::ranks;
+use super::recorded_run::RecordedRun;
 use super::terminal::{LivePage, Terminal};
 use super::watch::{self, Port};
 use crate::checkpoint::Checkpoint;
@@ -46,7 +48,7 @@ pub struct Session<'a> {
     pub games: &'a Games,
     pub origin: Origin<'a>,
     /// Number of iterations that the epochs of the data take; `None` without them.
-    pub iterations_of_epochs: Option<u32>,
+    pub iterations_for_epochs: Option<u32>,
     /// Description of the dataset, for games' policies that are fitted to one.
     pub dataset: Option<Value>,
     /// Start of the preparation.
@@ -92,7 +94,7 @@ impl RunOutputs {
             }
         };
         let mut metadata = RunMetadata::new(run, &chosen.info);
-        metadata.iterations_of_epochs = session.iterations_of_epochs;
+        metadata.iterations_for_epochs = session.iterations_for_epochs;
         files.write_metadata(&metadata)?;
         if let Some(dataset) = &session.dataset {
             files.write_dataset(dataset)?;
@@ -140,12 +142,14 @@ pub fn load_policy_checkpoint(path: &Path) -> Result<Checkpoint> {
 /// Checks that a run is not over, including its final evaluation.
 fn check_unfinished(run: &dyn Run, folder: &RunFolder) -> Result<()> {
     let trainer = run.trainer();
-    let (path, iteration) = (folder.path().to_path_buf(), trainer.iteration());
+    let path = folder.path().to_path_buf();
+    let iteration = trainer.iteration();
     let schedule = trainer.schedule();
     // The first rank may save it while others look.
     let is_unsaved = trainer.team().any(!folder.has_checkpoint(iteration))?;
     let is_complete = !is_unsaved && folder.has_final_evaluation();
-    let (is_beyond, patience) = (iteration > schedule.iterations, schedule.patience);
+    let is_beyond = iteration > schedule.iterations;
+    let patience = schedule.patience;
     bail!(match schedule.end_reason(iteration, trainer.best()) {
         None | Some(EndReason::Seconds) => return Ok(()),
         Some(_) if !is_complete && !is_beyond => return Ok(()),
@@ -176,6 +180,39 @@ fn evaluate_best(
     };
     let is_root = files.is_some();
     Ok(Some(with_note_if(is_root, message, || finish(run, files, best))?))
+}
+
+/// The trained policy at the end of a run.
+#[derive(Clone, Copy)]
+pub struct PolicyAtEnd<'a> {
+    /// Number of environment steps of the run.
+    pub env_steps: u64,
+    /// The best policy, if the run has one.
+    pub best: Option<&'a Checkpoint>,
+    /// The final evaluation, if there was one.
+    pub evaluation: Option<&'a FinalEvaluation>,
+}
+
+/// Publishes the trained policy of a run: a game's best policy by an animation, and a language model by its model card,
+/// if it has been evaluated. Returns warnings.
+///
+/// # Errors
+/// If the run's files cannot be read, or the model card cannot be written.
+pub fn publish_policy(
+    games: &Games,
+    run: &dyn Run,
+    files: &mut RunFiles,
+    policy: PolicyAtEnd,
+) -> Result<Vec<String>> {
+    let PolicyAtEnd { env_steps, best, evaluation } = policy;
+    let warnings = games.animate(run, files, env_steps, best);
+    if evaluation.is_some()
+        && let Some(model) = run.language_model()
+    {
+        let recorded = RecordedRun::read(files.folder().path())?;
+        files.write_model_card(&format_card(games, &recorded, &model, evaluation))?;
+    }
+    Ok(warnings)
 }
 
 /// Describes the early end of a run, one before its last iteration; `None` if it had them all, or ran
@@ -266,9 +303,14 @@ impl Session<'_> {
         let evaluation = evaluate_best(run, files, best.as_ref(), summary.end_reason)?;
         let Some(mut outputs) = outputs else { return Ok(()) };
         warn(evaluation.as_ref().and_then(FinalEvaluation::warning).as_slice());
-        let (games, files, env_steps) = (self.games, &mut outputs.files, summary.env_steps);
-        warn(&games.describe_policy(run, files, env_steps, best.as_ref(), evaluation.as_ref())?);
-        let (device, evaluation) = (&chosen.info.name, evaluation.unwrap_or_default());
+        let policy = PolicyAtEnd {
+            env_steps: summary.env_steps,
+            best: best.as_ref(),
+            evaluation: evaluation.as_ref(),
+        };
+        warn(&publish_policy(self.games, run, &mut outputs.files, policy)?);
+        let device = &chosen.info.name;
+        let evaluation = evaluation.unwrap_or_default();
         let report = summary.into_report(run, &outputs.files, device, best.as_ref(), evaluation);
         self.print_end(&report, run.trainer().schedule(), outputs.path(), next_command)?;
         // The run is over. Another process may resume it while its page is still served.
@@ -290,7 +332,8 @@ impl Session<'_> {
     ) -> Result<RunSummary> {
         let trainer = run.trainer();
         let progress = outputs.as_ref().map(|outputs| {
-            let (ranks, iterations) = (trainer.team().size(), trainer.schedule().iterations);
+            let ranks = trainer.team().size();
+            let iterations = trainer.schedule().iterations;
             let line = ProgressLine::new(self.args, ranks, trainer.iteration(), iterations);
             (line, LivePage::new(self.games, outputs.path()))
         });
@@ -354,7 +397,8 @@ impl Session<'_> {
 /// Prints a run's engine, its ranks and stages if there are several, and its warning.
 fn print_details(run: &dyn Run) {
     let trainer = run.trainer();
-    let (shards, ranks) = (trainer.shards(), trainer.team().size());
+    let shards = trainer.shards();
+    let ranks = trainer.team().size();
     if ranks > 1 {
         let (num_own, num_shards) = (shards.own_shards().len(), shards.count());
         eprint_line!(

@@ -176,7 +176,8 @@ pub fn add_comments(table: &Table, own_settings: Declarations) -> String {
 
 /// Formats a comment with lines of at most [`COMMENT_COLUMNS`] characters.
 fn format_comment(text: &str) -> String {
-    let (mut comment, mut length) = ("#".to_string(), 1);
+    let mut comment = "#".to_string();
+    let mut length = 1;
     for word in text.split(' ') {
         if length + 1 + word.chars().count() > COMMENT_COLUMNS {
             comment += "\n#";

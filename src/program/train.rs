@@ -11,7 +11,7 @@ use super::seeds;
 use super::session::{self, Origin, Session};
 use super::settings::add_comments;
 use super::text;
-use super::training_data::{TrainingData, names_iterations, note_iterations_of_epochs};
+use super::training_data::{TrainingData, has_given_iterations, note_iterations_for_epochs};
 use super::validation::{read_valid_settings, validate};
 use crate::device::{self, ChosenDevice};
 use crate::model::Network;
@@ -67,7 +67,7 @@ fn resume_any(games: &Games, mut args: TrainArgs) -> Result<()> {
         args.run.device = devices.join(",");
     }
     let TrainArgs { game: name, run, .. } = &args;
-    let name = name.as_deref().filter(|name| !names_folder(&args, name));
+    let name = name.as_deref().filter(|name| !is_run_folder(&args, name));
     let SavedPolicy { checkpoint, warnings } = folder.load_latest()?;
     session::warn(&warnings);
     let saved = SavedRun { folder: &folder, lock: &lock, checkpoint: &checkpoint };
@@ -97,7 +97,7 @@ fn resume_any(games: &Games, mut args: TrainArgs) -> Result<()> {
 /// Finds the run that the command line names by run directory, game or task.
 fn find_folder_to_resume(games: &Games, args: &TrainArgs) -> Result<RunFolder> {
     let name = args.game.as_deref();
-    let path = name.filter(|name| names_folder(args, name)).map(Path::new);
+    let path = name.filter(|name| is_run_folder(args, name)).map(Path::new);
     match (path.or(args.run.run_dir.as_deref()), name) {
         (Some(path), _) => Ok(RunFolder::find(path)?),
         (None, None) => find_unfinished_run(games, &args.run),
@@ -106,7 +106,7 @@ fn find_folder_to_resume(games: &Games, args: &TrainArgs) -> Result<RunFolder> {
 }
 
 /// Whether the command line names a run directory instead of a game.
-fn names_folder(args: &TrainArgs, name: &str) -> bool {
+fn is_run_folder(args: &TrainArgs, name: &str) -> bool {
     args.run.run_dir.is_none() && Path::new(name).is_dir()
 }
 
@@ -187,19 +187,7 @@ fn train_new_rank<G: ConfigurableGame>(games: &Games, run: &NewRun, rank: Rank) 
     validate(&games.models, &game, &config)?;
     let is_root = rank.team.is_root();
     let data = with_note_if(is_root, READING_DATA, || TrainingData::open_new(game, &mut config))?;
-    match (&data, args.iterations) {
-        (_, Some(iterations)) => config.iterations = iterations,
-        (Some(data), None)
-            if !layers.last().is_some_and(|file| names_iterations(file, &args.set)) =>
-        {
-            let in_file = config.iterations;
-            data.set_iterations_of_epochs(&mut config);
-            if let Some(file) = layers.last().filter(|_| is_root) {
-                note_iterations_of_epochs(file, in_file, config.iterations);
-            }
-        }
-        _ => {}
-    }
+    resolve_iterations(&mut config, data.as_ref(), args, layers.last(), is_root);
     refuse_data_settings::<G>(&data, &config)?;
     validate(&games.models, &game, &config)?;
     let warning = data.as_ref().and_then(|data| data.warning_about_memory(&config));
@@ -208,18 +196,39 @@ fn train_new_rank<G: ConfigurableGame>(games: &Games, run: &NewRun, rank: Rank) 
     }
     let is_default = args.set.is_empty() && args.config.is_none();
     let can_improve_by_play = config.data.is_on()
-        && G::PLAYABLE
+        && G::IS_PLAYABLE
         && is_default
         && overlay::to_table(&game) == overlay::to_table(&G::default());
-    let iterations_of_epochs =
-        data.as_ref().map(|data| data.iterations_of_epochs(&config, config.data.epochs));
-    let dataset = data.as_ref().map(|data| data.description.clone());
-    let origin = Origin::New(G::NAME);
-    let session = Session { args, games, origin, iterations_of_epochs, dataset, started };
     let next =
         if can_improve_by_play { format!("train {} --from", G::NAME) } else { "watch".to_string() };
     let next_command = |folder: &str| format!("grove {next} {folder}");
-    train_rank(&session, rank, game, &config, data, *from, next_command)
+    let spec = GameRunSpec { game, config, data, from: *from };
+    let session = spec.session(args, games, Origin::New(G::NAME), started);
+    train_rank(&session, rank, spec, next_command)
+}
+
+/// Sets the number of iterations of a new run: by `--iterations`, else by the epochs of its data unless `file` or
+/// `--set` gives it.
+fn resolve_iterations(
+    config: &mut TrainConfig,
+    data: Option<&TrainingData>,
+    args: &RunArgs,
+    file: Option<&toml::Table>,
+    is_root: bool,
+) {
+    if let Some(iterations) = args.iterations {
+        config.iterations = iterations;
+        return;
+    }
+    let Some(data) = data else { return };
+    if file.is_some_and(|file| has_given_iterations(file, &args.set)) {
+        return;
+    }
+    let in_file = config.iterations;
+    data.fit_iterations_to_epochs(config);
+    if let Some(file) = file.filter(|_| is_root) {
+        note_iterations_for_epochs(file, in_file, config.iterations);
+    }
 }
 
 /// Checks that a run without a dataset has no settings for one.
@@ -255,63 +264,105 @@ fn resume_rank<G: ConfigurableGame>(
     let open = || TrainingData::open_saved(game, &mut config, args.data.as_deref());
     let data = with_note_if(rank.team.is_root(), READING_DATA, open)?;
     refuse_data_settings::<G>(&data, &config)?;
-    let iterations_of_epochs =
-        data.as_ref().map(|data| data.iterations_of_epochs(&config, config.data.epochs));
-    let dataset = data.as_ref().map(|data| data.description.clone());
-    let origin = Origin::Saved(run);
-    let session =
-        Session { args: &args.run, games, origin, iterations_of_epochs, dataset, started };
     let next_command = |folder: &str| format!("grove watch {folder}");
-    train_rank(&session, rank, game, &config, data, None, next_command)
+    let spec = GameRunSpec { game, config, data, from: None };
+    let session = spec.session(&args.run, games, Origin::Saved(run), started);
+    train_rank(&session, rank, spec, next_command)
 }
 
-/// Trains one rank of a run, new or resumed, that plays unless it has `data`. A new one may start `from` the best
-/// policy of another run. `next_command` gives the command to suggest at the end, from the folder.
+/// A run of a game, new or resumed, that plays unless it has data.
+struct GameRunSpec<'a, G> {
+    game: G,
+    config: TrainConfig,
+    data: Option<TrainingData>,
+    /// Run or policy file whose best policy provides the initial weights; `None` for fresh ones.
+    from: Option<&'a Path>,
+}
+
+impl<G: ConfigurableGame> GameRunSpec<'_, G> {
+    fn session<'s>(
+        &self,
+        args: &'s RunArgs,
+        games: &'s Games,
+        origin: Origin<'s>,
+        started: Instant,
+    ) -> Session<'s> {
+        let iterations_for_epochs = self
+            .data
+            .as_ref()
+            .map(|data| data.iterations_for_epochs(&self.config, self.config.data.epochs));
+        let dataset = self.data.as_ref().map(|data| data.description.clone());
+        Session { args, games, origin, iterations_for_epochs, dataset, started }
+    }
+
+    /// Starts the rank's device; for a new run that plays, `auto` chooses the faster one.
+    fn start_device(&self, session: &Session, rank: Rank) -> Result<(ChosenDevice, Team)> {
+        let (None, Origin::New(_)) = (&self.data, &session.origin) else {
+            return rank.start_device();
+        };
+        rank.start_faster_device(|chosen| {
+            with_note(&format!("Trying a rollout on {}.", chosen.info.name), || {
+                let network = self.new_network(session, chosen);
+                let alone = Team::alone();
+                let trial =
+                    ranks::create_trainer(self.game, network, &self.config, chosen, None, alone);
+                trial.map(|mut trial| trial.measure_rollout_seconds())
+            })
+        })
+    }
+
+    /// Creates a network with fresh weights.
+    fn new_network(&self, session: &Session, chosen: &ChosenDevice) -> Network {
+        session.games.models.new_network(self.game, &self.config, &chosen.device)
+    }
+
+    /// Creates the network with its initial weights.
+    fn create_network(
+        &self,
+        session: &Session,
+        chosen: &ChosenDevice,
+        is_root: bool,
+    ) -> Result<Network> {
+        let note = "Initializing the policy's weights.";
+        let network = with_note_if(is_root, note, || self.new_network(session, chosen));
+        match self.from {
+            Some(run) => load_initial_weights::<G>(network, run)
+                .with_context(|| format!("cannot start from the policy in {}", run.display())),
+            None => Ok(network),
+        }
+    }
+
+    /// Checks that all ranks train the same run.
+    fn check_ranks(&self, session: &Session, team: &Team, settings: &str) -> Result<()> {
+        if let Some(data) = &self.data {
+            // Checked before the settings, whose digest of the dataset would give a less helpful error.
+            ranks::check_same_data(team, &data.files)?;
+        }
+        team.check_identical("setting", settings)?;
+        session.check_same_iteration(team)
+    }
+}
+
+/// Trains one rank of a run. `next_command` gives the command to suggest at the end, from the folder.
 fn train_rank<G: ConfigurableGame>(
     session: &Session,
     rank: Rank,
-    game: G,
-    config: &TrainConfig,
-    data: Option<TrainingData>,
-    from: Option<&Path>,
+    spec: GameRunSpec<G>,
     next_command: impl FnOnce(&str) -> String,
 ) -> Result<()> {
-    let create_network =
-        |chosen: &ChosenDevice| session.games.models.new_network(game, config, &chosen.device);
-    let try_rollout = |chosen: &ChosenDevice| {
-        with_note(&format!("Trying a rollout on {}.", chosen.info.name), || {
-            let alone = Team::alone();
-            let trial =
-                ranks::create_trainer(game, create_network(chosen), config, chosen, None, alone);
-            trial.map(|mut trial| trial.measure_rollout_seconds())
-        })
-    };
-    let (chosen, team) = match (&data, &session.origin) {
-        (None, Origin::New(_)) => rank.choose_faster_device(try_rollout)?,
-        _ => rank.choose_device()?,
-    };
-    let note = "Initializing the policy's weights.";
-    let network = with_note_if(team.is_root(), note, || create_network(&chosen));
-    let network = match from {
-        Some(run) => load_initial_weights::<G>(network, run)
-            .with_context(|| format!("cannot start from the policy in {}", run.display()))?,
-        None => network,
-    };
-    let settings = config_to_toml(&game, config);
-    if let Some(data) = &data {
-        // Checked before the settings, whose digest of the dataset would give a less helpful error.
-        ranks::check_same_data(&team, &data.files)?;
-    }
-    team.check_identical("setting", &settings)?;
-    session.check_same_iteration(&team)?;
+    let (chosen, team) = spec.start_device(session, rank)?;
+    let network = spec.create_network(session, &chosen, team.is_root())?;
+    let settings = config_to_toml(&spec.game, &spec.config);
+    spec.check_ranks(session, &team, &settings)?;
+    let GameRunSpec { game, config, data, .. } = spec;
     // Games have no epochs, but evaluations.
     let iterations_per_epoch = data
         .as_ref()
-        .map_or(config.checkpoint.eval_every, |data| data.iterations_of_epochs(config, 1));
+        .map_or(config.checkpoint.eval_every, |data| data.iterations_for_epochs(&config, 1));
     let (demonstrations, names) = data.map(|data| (data.demonstrations, data.action_names)).unzip();
     let names = names.filter(|names: &Vec<String>| !names.is_empty());
     let action_names = names.unwrap_or_else(|| game.action_names());
-    let mut trainer = ranks::create_trainer(game, network, config, &chosen, demonstrations, team)?;
+    let mut trainer = ranks::create_trainer(game, network, &config, &chosen, demonstrations, team)?;
     if let Some(checkpoint) = session.checkpoint() {
         trainer.restore(checkpoint)?;
     }

@@ -86,7 +86,7 @@ impl TrainingData {
         check_game(game, &manifest, &config.data.path)?;
         let files = dataset.shard_paths().into_iter().map(Path::to_path_buf).collect();
         // A game's observation is one row; a table's may be several.
-        let columns = serde_json::to_value(game)?["columns"].as_u64().filter(|_| !G::PLAYABLE);
+        let columns = serde_json::to_value(game)?["columns"].as_u64().filter(|_| !G::IS_PLAYABLE);
         let width = columns.map_or(game.num_features(), |columns| columns as usize);
         for (kind, names, count) in [
             ("features", manifest.features.len(), width),
@@ -130,10 +130,10 @@ impl TrainingData {
     }
 
     /// Sets the number of iterations to that of `data.epochs` epochs. If the epochs do not fill whole iterations, all
-    /// iterations become shorter, alike.
-    pub fn set_iterations_of_epochs(&self, config: &mut TrainConfig) {
+    /// iterations become shorter, alike, by fewer `update_epochs` and `num_minibatches`.
+    pub fn fit_iterations_to_epochs(&self, config: &mut TrainConfig) {
         let batches = self.batches_per_epoch(config).saturating_mul(config.data.epochs as usize);
-        config.iterations = self.iterations_of_epochs(config, config.data.epochs);
+        config.iterations = self.iterations_for_epochs(config, config.data.epochs);
         let steps_per_iteration = batches.div_ceil(config.iterations as usize);
         let update = &mut config.update;
         if steps_per_iteration < update.update_epochs * update.num_minibatches {
@@ -142,7 +142,7 @@ impl TrainingData {
     }
 
     /// Number of iterations of `epochs` epochs, at least 1.
-    pub fn iterations_of_epochs(&self, config: &TrainConfig, epochs: u32) -> u32 {
+    pub fn iterations_for_epochs(&self, config: &TrainConfig, epochs: u32) -> u32 {
         let steps_per_iteration = config.update.update_epochs * config.update.num_minibatches;
         let batches = self.batches_per_epoch(config).saturating_mul(epochs as usize);
         batches.div_ceil(steps_per_iteration).clamp(1, u32::MAX as usize) as u32
@@ -155,9 +155,10 @@ impl TrainingData {
     }
 }
 
-/// Whether a new run's `iterations` are given, rather than computed from its epochs. `--set` decides before a file. A
-/// file with both, such as the settings of an earlier run, does not give them.
-pub fn names_iterations(file: &Table, assignments: &[String]) -> bool {
+/// Whether the user has chosen the number of iterations; otherwise it follows from the epochs. `--set` takes precedence
+/// over the file. In a file with both `iterations` and `epochs`, such as an earlier run's config.toml, the epochs
+/// count.
+pub fn has_given_iterations(file: &Table, assignments: &[String]) -> bool {
     const EPOCHS: [&str; 2] = ["data.epochs", "fit.epochs"];
     let is_epochs = |key: &str| EPOCHS.into_iter().any(|path| overlay::is_name_of(key, path));
     let file_decides = || {
@@ -168,10 +169,10 @@ pub fn names_iterations(file: &Table, assignments: &[String]) -> bool {
 }
 
 /// Says that the number of iterations in a settings file, `in_file`, gives way to that of its epochs, if they differ.
-pub fn note_iterations_of_epochs(file: &Table, in_file: u32, iterations_of_epochs: u32) {
-    if file.contains_key("iterations") && in_file != iterations_of_epochs {
+pub fn note_iterations_for_epochs(file: &Table, in_file: u32, iterations_for_epochs: u32) {
+    if file.contains_key("iterations") && in_file != iterations_for_epochs {
         eprint_line!(
-            "The epochs in the settings file take {iterations_of_epochs} iterations; --iterations {in_file} \
+            "The epochs in the settings file take {iterations_for_epochs} iterations; --iterations {in_file} \
              keeps its `iterations`."
         );
     }

@@ -1,5 +1,5 @@
-//! Consent to run code: a run or settings file may come from someone else, and name a verifier (a shell command) or
-//! permit code without a sandbox.
+//! The user's approval of code: a run or settings file may come from someone else, and name a verifier (a shell
+//! command) or permit code without a sandbox.
 
 use super::args::VerifierArgs;
 use crate::disk::{self, input};
@@ -21,86 +21,131 @@ const SANDBOX_SETTINGS: [&str; 3] = ["sandbox", "network", "readable"];
 /// Setting of a task that permits code without a sandbox.
 const UNSAFE_SETTING: &str = "unsafe";
 
-/// Checks that the user trusts the command in a task's settings: by `--trust`, by giving it and its sandbox permissions
-/// on the command line (by options or `--set`), or by an earlier approval of the same settings.
+/// Parts of a refusal about other ways to approve than `--trust`.
+#[derive(Default)]
+struct RefusalHints {
+    /// How to approve the command.
+    command: &'static str,
+    /// How to approve permissions beyond the default.
+    permissions: &'static str,
+}
+
+/// What a command line says about a task's code.
+struct CommandLine<'a> {
+    args: &'a VerifierArgs,
+    /// The values of `--set`.
+    assignments: &'a [String],
+    /// The name of the task, which begins the names of its settings.
+    task: &'a str,
+}
+
+impl CommandLine<'_> {
+    /// Whether `--set` gives this setting of the task.
+    fn sets(&self, key: &str) -> bool {
+        overlay::assigns(self.assignments, &format!("{}.{key}", self.task))
+    }
+}
+
+/// Requires that the user approves the code in a task's settings: by `--trust`, by giving the command and its sandbox
+/// permissions on the command line (by options or `--set`), or by an earlier approval of the same settings.
 ///
 /// # Errors
 /// If none of these holds, or if `--verifier` differs from the run's command.
-pub fn check(
-    name: &str,
+pub fn require_approval(
+    task: &str,
     task_settings: &Table,
     args: &VerifierArgs,
     assignments: &[String],
 ) -> Result<()> {
-    const OPTIONS: &str = ", or by --verifier with the same command in that folder";
-    const PERMISSIONS: &str = " and by --verifier-sandbox and --verifier-allow";
-    check_consent(name, task_settings, args, assignments, [OPTIONS, PERMISSIONS])
+    let hints = RefusalHints {
+        command: ", or by --verifier with the same command in that folder",
+        permissions: " and by --verifier-sandbox and --verifier-allow",
+    };
+    require(task_settings, &CommandLine { args, assignments, task }, &hints)
 }
 
-/// Checks that the user trusts the command in a task's settings, where `--trust` (`is_trusted`) is the only option
-/// that says so.
+/// Requires that the user approves the code in a task's settings, where `--trust` (`is_trusted`) is the only option
+/// for it.
 ///
 /// # Errors
 /// If the user does not, and has not approved the same settings before.
-pub fn check_trusted(name: &str, task_settings: &Table, is_trusted: bool) -> Result<()> {
-    let args = VerifierArgs { trust: is_trusted, ..VerifierArgs::default() };
-    check_consent(name, task_settings, &args, &[], ["", ""])
+pub fn require_approval_by_flag(task: &str, task_settings: &Table, is_trusted: bool) -> Result<()> {
+    let args = &VerifierArgs { trust: is_trusted, ..VerifierArgs::default() };
+    let command_line = CommandLine { args, assignments: &[], task };
+    require(task_settings, &command_line, &RefusalHints::default())
 }
 
-/// Checks consent; `options` are the parts of an error that name options other than `--trust`.
-fn check_consent(
-    name: &str,
-    task_settings: &Table,
-    args: &VerifierArgs,
-    assignments: &[String],
-    options: [&str; 2],
-) -> Result<()> {
-    let [command, folder] = ["verifier", "folder"].map(|key| overlay::text_at(task_settings, key));
-    let is_set = |key: &str| overlay::assigns(assignments, &format!("{name}.{key}"));
-    if let Some(given) = args.verifier.as_deref().filter(|given| *given != command) {
-        if command.is_empty() {
-            bail!(
-                "the run compares completions with solutions and has no verifier; leave --verifier out, or start a new run \
-                 with it"
-            );
-        }
-        bail!(
-            "the run's verifier is `{command}`, not `{given}`; start a new run to use another verifier"
-        );
-    }
+/// Requires approval of everything in a task's settings that decides which code runs, or with which rights.
+fn require(task_settings: &Table, command_line: &CommandLine, hints: &RefusalHints) -> Result<()> {
+    let command = overlay::text_at(task_settings, "verifier");
+    check_same_command(command, command_line.args)?;
     if task_settings.get(UNSAFE_SETTING).and_then(Value::as_bool) == Some(true) {
-        let setting = format!("{name}.{UNSAFE_SETTING}");
-        return require_approval(&setting, args.trust || is_set(UNSAFE_SETTING), || {
-            format!(
-                "the settings run the code of completions even where it cannot be confined ({setting} = true), which you \
-                 have not approved yet; approve it with --trust"
-            )
-        });
+        return require_approval_of_unsafe(command_line);
     }
     if command.is_empty() {
         return Ok(());
     }
+    require_approval_of_verifier(task_settings, command_line, hints)
+}
+
+/// Checks that `--verifier`, if it is given, is the `command` of the settings.
+fn check_same_command(command: &str, args: &VerifierArgs) -> Result<()> {
+    let Some(given) = args.verifier.as_deref().filter(|given| *given != command) else {
+        return Ok(());
+    };
+    if command.is_empty() {
+        bail!(
+            "the run compares completions with solutions and has no verifier; leave --verifier out, or start a new run \
+             with it"
+        );
+    }
+    bail!(
+        "the run's verifier is `{command}`, not `{given}`; start a new run to use another verifier"
+    )
+}
+
+/// Requires approval of completions' code that runs even where it cannot be confined.
+fn require_approval_of_unsafe(command_line: &CommandLine) -> Result<()> {
+    let setting = format!("{}.{UNSAFE_SETTING}", command_line.task);
+    let is_approved = command_line.args.trust || command_line.sets(UNSAFE_SETTING);
+    remember_approval(&setting, is_approved, || {
+        format!(
+            "the settings run the code of completions even where it cannot be confined ({setting} = true), which you \
+             have not approved yet; approve it with --trust"
+        )
+    })
+}
+
+/// Requires approval of the verifier's command, its folder, and the permissions of its sandbox.
+fn require_approval_of_verifier(
+    task_settings: &Table,
+    command_line: &CommandLine,
+    hints: &RefusalHints,
+) -> Result<()> {
+    let args = command_line.args;
+    let folder = overlay::text_at(task_settings, "folder");
     let restrictions = args.restrictions();
-    let is_on_command_line = |key: &str| restrictions.contains_key(key) || is_set(key);
+    let is_on_command_line = |key: &str| restrictions.contains_key(key) || command_line.sets(key);
     let loose_settings: Vec<&str> =
         SANDBOX_SETTINGS.into_iter().filter(|key| !is_strict(task_settings, key)).collect();
     let current_folder = std::env::current_dir().unwrap_or_default();
     // A folder that only a file or a run names decides which program the command is.
     let is_current_folder =
-        folder.is_empty() || is_set("folder") || Path::new(folder) == current_folder;
-    let is_command_given = is_current_folder && (args.verifier.is_some() || is_set("verifier"));
+        folder.is_empty() || command_line.sets("folder") || Path::new(folder) == current_folder;
+    let is_command_given =
+        is_current_folder && (args.verifier.is_some() || command_line.sets("verifier"));
     let is_approved =
         args.trust || is_command_given && loose_settings.iter().all(|key| is_on_command_line(key));
     // Without a folder, or with a relative one, the same command can mean another program elsewhere.
     let absolute_folder = current_folder.join(folder);
     let settings = format_approved_settings(task_settings, &absolute_folder);
-    require_approval(&settings, is_approved, || {
-        format_refusal(task_settings, &loose_settings, options)
+    remember_approval(&settings, is_approved, || {
+        format_refusal(task_settings, &loose_settings, hints)
     })
 }
 
 /// Formats the error for a verifier that is not approved, whose `loose_settings` permit more than by default.
-fn format_refusal(task_settings: &Table, loose_settings: &[&str], options: [&str; 2]) -> String {
+fn format_refusal(task_settings: &Table, loose_settings: &[&str], hints: &RefusalHints) -> String {
     let [command, folder] = ["verifier", "folder"].map(|key| overlay::text_at(task_settings, key));
     let folder = if folder.is_empty() { "this folder".to_string() } else { format!("{folder:?}") };
     let permissions = loose_settings
@@ -110,8 +155,8 @@ fn format_refusal(task_settings: &Table, loose_settings: &[&str], options: [&str
     format!(
         "the verifier is a shell command that you have not approved yet: {command:?}, run in {folder}{permissions}; \
          approve it with --trust{}{}",
-        options[0],
-        if permissions.is_empty() { "" } else { options[1] }
+        hints.command,
+        if permissions.is_empty() { "" } else { hints.permissions }
     )
 }
 
@@ -124,8 +169,12 @@ fn format_approved_settings(task_settings: &Table, folder: &Path) -> String {
     values.to_string()
 }
 
-/// Checks that this user has approved `subject` before, or approves it now (`is_approved`), which the cache remembers.
-fn require_approval(
+/// Checks that this user approves `subject`, now (`is_approved`) or in an earlier command. An approval is remembered in
+/// the cache.
+///
+/// # Errors
+/// The `refusal`.
+fn remember_approval(
     subject: &str,
     is_approved: bool,
     refusal: impl FnOnce() -> String,
@@ -184,7 +233,7 @@ mod tests {
         let args = VerifierArgs { verifier: Some("cat".to_string()), ..VerifierArgs::default() };
         let of_run = |command: &str| {
             let settings = Table::from_iter([("verifier".to_string(), command.into())]);
-            check("data", &settings, &args, &[]).unwrap_err().to_string()
+            require_approval("data", &settings, &args, &[]).unwrap_err().to_string()
         };
         assert!(of_run("").contains("has no verifier"), "{}", of_run(""));
         assert!(of_run("tac").starts_with("the run's verifier is `tac`, not `cat`"));

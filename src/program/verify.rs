@@ -1,11 +1,11 @@
 //! `grove verify`: audits a verifier by its rewards for solutions and worthless answers.
 
 use super::args::VerifyArgs;
-use super::columns::format_number;
 use super::output::{print_json, print_result};
 use super::progress_note::with_note;
 use super::text;
-use crate::task::{AuditResult, Split, audit_solutions, audit_with_attacks};
+use super::text_table::format_number;
+use crate::task::{AnswerKind, AuditResult, Split, audit_solutions, audit_with_attacks};
 use anyhow::Result;
 use serde::Serialize;
 use std::fmt::{self, Display, Formatter};
@@ -30,7 +30,7 @@ impl Report {
     /// Conclusions about the verifier from its rewards, one sentence each.
     fn findings(&self) -> Vec<String> {
         let (solutions, worthless): (Vec<_>, Vec<_>) =
-            self.results.iter().partition(|result| result.answer == "the solution");
+            self.results.iter().partition(|result| result.answer == AnswerKind::Solution);
         let mut findings = Vec::new();
         for AuditResult { num_answers, num_full_marks, .. } in solutions {
             let num_failing = num_full_marks.map(|full| num_answers - full);
@@ -40,11 +40,12 @@ impl Report {
                 ));
             }
         }
-        let highest =
-            worthless.iter().map(|result| (result.highest_reward.unwrap_or(0.0), result.answer));
+        let highest = worthless
+            .iter()
+            .map(|result| (result.highest_reward.unwrap_or(0.0), result.answer.name()));
         let is_maximum_known = self.results.iter().all(|result| result.num_full_marks.is_some());
         let full = worthless.iter().filter(|result| result.num_full_marks > Some(0));
-        let full: Vec<&str> = full.map(|result| result.answer).collect();
+        let full: Vec<&str> = full.map(|result| result.answer.name()).collect();
         match highest.max_by(|a, b| a.0.total_cmp(&b.0)) {
             None if self.results.is_empty() => findings
                 .push("No prompt has a solution; --attack tries worthless answers.".to_string()),
@@ -79,12 +80,14 @@ fn format_reward(value: Option<f64>) -> String {
 
 impl Display for Report {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let width = self.results.iter().map(|result| result.answer.len()).max().unwrap_or(0).max(6);
+        let lengths = self.results.iter().map(|result| result.answer.name().len());
+        let width = lengths.max().unwrap_or(0).max(6);
         write!(f, "{:width$}  {:>8} {:>8}  full marks", "answer", "mean", "highest")?;
         for result in &self.results {
             let AuditResult { answer, num_answers, num_full_marks, num_unjudged, .. } = result;
-            let (mean, highest) =
-                (format_reward(result.mean_reward), format_reward(result.highest_reward));
+            let answer = answer.name();
+            let mean = format_reward(result.mean_reward);
+            let highest = format_reward(result.highest_reward);
             let full_marks = num_full_marks
                 .map_or("unknown".to_string(), |full| format!("{full} of {num_answers}"));
             write!(f, "\n{answer:width$}  {mean:>8} {highest:>8}  {full_marks}")?;
@@ -115,17 +118,19 @@ mod tests {
             problem: None,
         };
         let findings = |results| Report { task: "own".to_string(), results }.findings();
-        let right = || result("the solution", 2, 1.0);
+        let attack = AnswerKind::Attack;
+        let right = || result(AnswerKind::Solution, 2, 1.0);
         assert_eq!(findings(vec![right()]), [""; 0]);
-        let some = || vec![right(), result("empty", 0, 0.0), result("huge", 0, 1e-5)];
+        let some =
+            || vec![right(), result(attack("empty"), 0, 0.0), result(attack("huge"), 0, 1e-5)];
         let full = "Warning: worthless answers that get full marks: empty.";
         for (results, finding) in [
             (
-                vec![result("the solution", 1, 1.0)],
+                vec![result(AnswerKind::Solution, 1, 1.0)],
                 "Warning: 1 of 2 solutions do not get full marks.",
             ),
-            (vec![right(), result("empty", 0, 0.0)], "No worthless answer earns a reward."),
-            (vec![right(), result("empty", 1, 0.5)], full),
+            (vec![right(), result(attack("empty"), 0, 0.0)], "No worthless answer earns a reward."),
+            (vec![right(), result(attack("empty"), 1, 0.5)], full),
             (some(), "No worthless answer gets full marks; the highest reward is <0.001 (huge)."),
         ] {
             assert_eq!(findings(results), [finding]);
@@ -135,7 +140,8 @@ mod tests {
         assert!(findings(vec![])[0].contains("--attack"));
         let unknown =
             |answer, reward| AuditResult { num_full_marks: None, ..result(answer, 0, reward) };
-        let found = findings(vec![unknown("the solution", 10.0), unknown("empty", 2.0)]);
+        let found =
+            findings(vec![unknown(AnswerKind::Solution, 10.0), unknown(attack("empty"), 2.0)]);
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(
             found[0].ends_with("the highest reward of a worthless answer is 2.000 (empty)."),

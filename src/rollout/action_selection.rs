@@ -70,7 +70,7 @@ impl<'a, A: Actor> LanePolicy<'a, A> {
     ) -> &[Lanes] {
         games.observe(game, &mut self.obs);
         let logits = self.policy.compute_logits(&self.obs, memory, &mut self.scratch);
-        if !G::MASKED {
+        if !G::HAS_ILLEGAL_ACTIONS {
             return logits;
         }
         games.write_legal(game, &mut self.legal);

@@ -6,7 +6,9 @@
 use super::action_uniform;
 use super::env_state::{EnvState, legal_bits};
 use crate::data::EpisodeStatus;
-use crate::env::{Episode, PackedState, Rules, advance, play_step, start_next_level};
+use crate::env::{
+    Episode, PackedState, Rules, start_next_level, step_episode, step_with_auto_reset,
+};
 use crate::model::{LANES, Lanes};
 use multiversion::multiversion;
 use std::marker::PhantomData;
@@ -193,14 +195,19 @@ impl<G: Rules> EnvLanes<G> {
     }
 
     /// Plays one step of each game.
-    pub fn play_step(&mut self, game: G, actions: &[u32; LANES], played: &mut StepResultLanes) {
+    pub fn step_with_auto_reset(
+        &mut self,
+        game: G,
+        actions: &[u32; LANES],
+        played: &mut StepResultLanes,
+    ) {
         step::<G>(game, self, actions, played);
     }
 
     /// Plays one step of each game, and starts no next level where an episode ended. For callers that are themselves
     /// compiled for the processor's vectors.
     #[inline(always)]
-    pub fn advance_inlined(
+    pub fn step_episode_inlined(
         &mut self,
         game: G,
         actions: &[u32; LANES],
@@ -318,9 +325,9 @@ fn step_lanes<G: Rules, const RESTARTS: bool>(
             score: lanes.scores[lane],
         };
         let played = if RESTARTS {
-            play_step::<G>(&mut state, &mut episode, *action, game)
+            step_with_auto_reset::<G>(&mut state, &mut episode, *action, game)
         } else {
-            advance::<G>(&mut state, &mut episode, *action, game)
+            step_episode::<G>(&mut state, &mut episode, *action, game)
         };
         scatter_lane(&mut lanes.words, lane, &state);
         lanes.levels[lane] = episode.level;

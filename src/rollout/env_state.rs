@@ -4,7 +4,9 @@ use super::{
     RolloutKeys, branch_episode, branch_member, branch_step, played_steps, staggered_time,
 };
 use crate::env::bits::{from_bits, to_bits};
-use crate::env::{Episode, PackedState, Rules, StepResult, new_game, num_words, play_step};
+use crate::env::{
+    Episode, PackedState, Rules, StepResult, initial_state, num_words, step_with_auto_reset,
+};
 use crate::rng::draw;
 use crate::settings::{GroupStart, RolloutConfig};
 
@@ -44,12 +46,12 @@ impl<G: Rules> EnvState<G> {
     /// Creates an environment at the start of a level.
     pub fn new(level: u32, game: G) -> Self {
         let episode = Episode { level, time: 0, score: 0.0 };
-        Self { state: new_game::<G>(level, game), episode }
+        Self { state: initial_state::<G>(level, game), episode }
     }
 
     /// Plays one step.
-    pub fn play_step(&mut self, action: u32, game: G) -> StepResult {
-        play_step::<G>(&mut self.state, &mut self.episode, action, game)
+    pub fn step_with_auto_reset(&mut self, action: u32, game: G) -> StepResult {
+        step_with_auto_reset::<G>(&mut self.state, &mut self.episode, action, game)
     }
 
     /// The environment as a branch point after `steps` steps of an iteration, with the arguments of [`branch_episode`].

@@ -116,7 +116,7 @@ pub fn play_episodes<A: Actor, G: Rules>(
         while results.iter().any(Option::is_none) {
             let logits = policy.compute_logits(game, &envs, &mut memory);
             let chosen = selection.choose(logits, &action_keys, t);
-            envs.play_step(game, &chosen.actions, &mut played);
+            envs.step_with_auto_reset(game, &chosen.actions, &mut played);
             for (lane, result) in results.iter_mut().enumerate() {
                 if result.is_none() && played.status(lane).has_ended() {
                     let (score, length) = (played.scores[lane].into(), t + 1);

@@ -2,7 +2,7 @@
 
 use super::{ActionSelection, EpisodeKeys, EpisodeResult, RolloutKeys, action_key};
 use crate::data::{EpisodeStatus, GameSums, HostTrajectory, Trajectory};
-use crate::env::{HostEnvError, HostEnvs, HostStepResult, HostVecEnv, MAX_REWARD, next_level};
+use crate::env::{HostEnvError, HostEnvs, HostStepResult, HostVecEnv, MAX_STEP_REWARD, next_level};
 use crate::model::{Actor, LANES, Lanes, NativePolicy, Network, set_lane, splat};
 use crate::rng::draw;
 use crate::settings::RolloutConfig;
@@ -248,12 +248,12 @@ impl Episodes {
             let reward = f64::from(result.reward);
             self.scores[env] += reward;
             let numbers = [("a reward of", reward), ("rewards with the sum", self.scores[env])];
-            let is_usable = |x: f64| x.abs() <= f64::from(MAX_REWARD);
+            let is_usable = |x: f64| x.abs() <= f64::from(MAX_STEP_REWARD);
             if let Some((what, x)) = numbers.into_iter().find(|(_, x)| !is_usable(*x)) {
                 // In the precision of rewards, with few digits.
                 let x = x as f32;
                 return Err(env_error(format!(
-                    "environment {env} gave {what} {x:e}, but it must be a finite number, at most {MAX_REWARD:e} in size"
+                    "environment {env} gave {what} {x:e}, but it must be a finite number, at most {MAX_STEP_REWARD:e} in size"
                 )));
             }
             result.truncated |= self.times[env] >= self.max_steps;

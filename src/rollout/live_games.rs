@@ -4,7 +4,7 @@ use super::action_selection::LanePolicy;
 use super::env_lanes::EnvLanes;
 use super::env_state::EnvState;
 use super::{ActionSelection, EpisodeKeys};
-use crate::env::{Episode, Rules, advance, start_next_level};
+use crate::env::{Episode, Rules, start_next_level, step_episode};
 use crate::math::softmax::{compute_normalizer, prob, unnormalized_prob};
 use crate::model::{Actor, LANES, Lanes, set_lane, splat};
 use crate::rng::Stream;
@@ -117,7 +117,8 @@ impl<G: Rules> LiveGames<G> {
                 self.ended[i] = false;
             } else {
                 self.previous_states[i] = *state;
-                self.ended[i] = advance::<G>(state, episode, actions[i], self.game).has_ended();
+                self.ended[i] =
+                    step_episode::<G>(state, episode, actions[i], self.game).has_ended();
             }
         }
         self.time += 1;

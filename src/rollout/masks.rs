@@ -13,7 +13,7 @@ pub(super) fn mask_logit(legal: u32, a: usize, logit: f32) -> f32 {
 /// Samples a legal action with equal probabilities, by `u` uniform in [0, 1).
 #[cube]
 pub(super) fn sample_legal_action<G: Rules>(state: &G::State, u: f32, #[comptime] game: G) -> u32 {
-    if comptime!(G::MASKED) {
+    if comptime!(G::HAS_ILLEGAL_ACTIONS) {
         let mut num_legal = 0u32.runtime();
         #[unroll]
         for a in 0..comptime!(game.num_actions()) {

@@ -131,7 +131,7 @@ impl<G: Rules> NativeRollout<G> {
     fn prepare(&self, trajectory: &mut HostTrajectory) {
         let RolloutConfig { num_groups, group_size, num_steps, .. } = self.config;
         trajectory.resize(self.config.num_envs(), num_steps, self.game.num_features());
-        trajectory.enable_masks(if G::MASKED { self.game.num_actions() } else { 0 });
+        trajectory.enable_masks(if G::HAS_ILLEGAL_ACTIONS { self.game.num_actions() } else { 0 });
         trajectory.elapsed = env_state::elapsed_steps(&self.config, &self.branches);
         trajectory.memory.clear();
         if !self.memory.is_empty() {
@@ -201,7 +201,7 @@ impl<G: Rules> NativeRollout<G> {
         for t in 0..num_steps {
             let logits = policy.compute_logits(self.game, &lanes, &mut memory);
             let chosen = ActionSelection::Sampling.choose(logits, &action_keys, t as u32);
-            lanes.play_step(self.game, &chosen.actions, &mut played);
+            lanes.step_with_auto_reset(self.game, &chosen.actions, &mut played);
             sums.add(&played, auto_reset);
             block.record(t, num_steps, &policy, &chosen, &played);
             if !initial_memory.is_empty() {
@@ -256,7 +256,7 @@ impl<G: Rules> Block<'_, G> {
             self.logprobs[slot] = chosen.logprobs[lane];
             self.rewards[slot] = played.rewards[lane];
             self.statuses[slot] = played.status(lane);
-            if G::MASKED {
+            if G::HAS_ILLEGAL_ACTIONS {
                 self.legal[slot] = policy.legal[lane];
             }
             if let Some(score) = self.scores.get_mut(slot) {

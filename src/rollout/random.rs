@@ -53,7 +53,7 @@ fn play_natively<G: Rules>(
         let mut totals = [0.0f32; LANES];
         for t in 0..num_steps {
             lanes.observe(game, &mut obs);
-            let actions = if G::MASKED {
+            let actions = if G::HAS_ILLEGAL_ACTIONS {
                 std::array::from_fn(|lane| {
                     let u = action_uniform(action_keys[lane], t as u32);
                     sample_legal_action::<G>(&lanes.env(lane).state, u, game)
@@ -61,7 +61,7 @@ fn play_natively<G: Rules>(
             } else {
                 draw_actions(&action_keys, t as u32, game.num_actions())
             };
-            lanes.play_step(game, &actions, &mut played);
+            lanes.step_with_auto_reset(game, &actions, &mut played);
             add_up(&obs, &played.rewards, &mut totals);
         }
         sums.copy_from_slice(&totals[..sums.len()]);

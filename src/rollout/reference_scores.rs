@@ -1,7 +1,7 @@
 //! Reference scores: those of players without a network, on the levels of an evaluation.
 
 use super::{EpisodeKeys, EpisodeResult, Evaluation};
-use crate::env::{Episode, Rules, ScriptedPlayer, advance, draw_legal_action, new_game};
+use crate::env::{Episode, Rules, ScriptedPlayer, draw_legal_action, initial_state, step_episode};
 use crate::rng::{Stream, draw};
 use rayon::prelude::*;
 use serde::Serialize;
@@ -64,14 +64,14 @@ fn play_episode<G: Rules>(
     level: u32,
     key: u32,
 ) -> EpisodeResult {
-    let mut state = new_game::<G>(level, game);
+    let mut state = initial_state::<G>(level, game);
     let mut episode = Episode { level, ..Episode::default() };
     for length in 1.. {
         let action = match player {
             Some(player) => player.act(&state),
             None => draw_legal_action(&state, draw(key, length), game).expect("an action is legal"),
         };
-        let played = advance::<G>(&mut state, &mut episode, action, game);
+        let played = step_episode::<G>(&mut state, &mut episode, action, game);
         if played.has_ended() {
             return EpisodeResult { score: played.episode_score.into(), length };
         }

@@ -158,7 +158,7 @@ impl<G: Rules> StepwiseRollout<G> {
         let mut trajectory = HostTrajectory::default();
         trajectory.resize(num_envs, steps, features);
         trajectory.enable_scores();
-        trajectory.enable_masks(if G::MASKED { num_actions } else { 0 });
+        trajectory.enable_masks(if G::HAS_ILLEGAL_ACTIONS { num_actions } else { 0 });
         let stride = trajectory.obs_stride();
         for t in 0..steps {
             let obs = observe(self.game, &envs);
@@ -199,7 +199,7 @@ impl<G: Rules> StepwiseRollout<G> {
         for (i, (env, row)) in envs.iter_mut().zip(rows).enumerate() {
             let slot = i * trajectory.num_steps + t;
             let u = action_uniform(action_key(keys.action, first_env + i as u32), t as u32);
-            let sampled = if G::MASKED {
+            let sampled = if G::HAS_ILLEGAL_ACTIONS {
                 let bits = legal_bits(&env.state, self.game);
                 trajectory.legal[slot] = bits;
                 let masked = row.iter().enumerate().map(|(a, logit)| mask_logit(bits, a, *logit));
@@ -207,7 +207,7 @@ impl<G: Rules> StepwiseRollout<G> {
             } else {
                 sample(row, u)
             };
-            let played = env.play_step(sampled.action, self.game);
+            let played = env.step_with_auto_reset(sampled.action, self.game);
             trajectory.actions[slot] = sampled.action as i32;
             trajectory.logprobs[slot] = sampled.logprob;
             trajectory.rewards[slot] = played.reward;

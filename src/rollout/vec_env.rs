@@ -226,11 +226,11 @@ impl<G: Rules> VecEnv<G> {
         let actions = self.game.num_actions();
         let mut bits = [u32::MAX; LANES];
         for (block, rows) in self.blocks.iter().zip(mask.chunks_mut(LANES * actions)) {
-            if G::MASKED {
+            if G::HAS_ILLEGAL_ACTIONS {
                 block.write_legal(self.game, &mut bits);
             }
             for (row, bits) in rows.chunks_exact_mut(actions).zip(bits) {
-                let legal = |a: usize| !G::MASKED || bits >> a & 1 == 1;
+                let legal = |a: usize| !G::HAS_ILLEGAL_ACTIONS || bits >> a & 1 == 1;
                 row.iter_mut().enumerate().for_each(|(a, x)| *x = u8::from(legal(a)));
             }
         }
@@ -293,7 +293,7 @@ impl<G: Rules> VecEnv<G> {
         {
             return Err(VecEnvError::EpisodeEnded { env });
         }
-        if G::MASKED {
+        if G::HAS_ILLEGAL_ACTIONS {
             let mut bits = [0; LANES];
             for (index, (block, actions)) in
                 self.blocks.iter().zip(actions.chunks(LANES)).enumerate()
@@ -328,7 +328,7 @@ fn step_part<G: Rules>(part: BatchPart<G>, game: G, autoreset: Autoreset) -> boo
     for (index, block) in blocks.iter_mut().enumerate() {
         let games = index * LANES..actions.len().min((index + 1) * LANES);
         let mut played = StepResultLanes::default();
-        block.advance_inlined(game, &to_lane_actions(&actions[games.clone()]), &mut played);
+        block.step_episode_inlined(game, &to_lane_actions(&actions[games.clone()]), &mut played);
         let mut rewards = [0.0; LANES];
         rewards.iter_mut().zip(&played.rewards).for_each(|(to, reward)| *to = f64::from(*reward));
         let terminated = played.status_flags(EpisodeStatus::Terminated);

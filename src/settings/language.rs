@@ -239,7 +239,7 @@ impl LanguageConfig {
     }
 
     /// Number of iterations in which SFT passes over `prompts` prompts `fit.epochs` times.
-    pub fn iterations_of_epochs(&self, prompts: u64) -> u32 {
+    pub fn iterations_for_epochs(&self, prompts: u64) -> u32 {
         let texts = prompts.saturating_mul(u64::from(self.fit.epochs));
         let iterations = texts.div_ceil(self.generation.num_prompts as u64);
         iterations.clamp(1, u32::MAX.into()) as u32

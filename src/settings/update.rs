@@ -28,7 +28,7 @@ settings! {
         max_grad_norm: f64 = 1.0, in at_least(0.0);
         /// Mean `approx_kl` of a minibatch beyond which the update ends, before that minibatch's step; 0 for no limit.
         ///
-        /// The recorded `approx_kl` is then that of this minibatch, above the limit; the other figures are of the steps
+        /// The recorded `approx_kl` is then that of this minibatch, above the limit; the other metrics are of the steps
         /// taken. The learning rate and the next iteration go on as if all steps had been taken. For language models
         /// the mean is over groups with a gradient. On a GPU each step waits for the divergence to be read back.
         target_kl: f64 = 0.0, in at_least(0.0);

@@ -5,7 +5,6 @@ use super::scoring::{agreement, find_last_number, indicator};
 use super::split::RandomStream;
 use super::{Completion, Prompt, RewardPart, Task};
 use crate::schema::settings;
-use std::sync::LazyLock;
 
 settings! {
     /// Adds two numbers.
@@ -15,24 +14,17 @@ settings! {
     }
 }
 
-/// Exact sum; fraction of its digits that are right; any number; one number and nothing else.
-static PARTS: LazyLock<[RewardPart; 4]> = LazyLock::new(|| {
-    [
-        RewardPart::new("exact", 0.5),
-        RewardPart::new("digits", 0.3),
-        RewardPart::new("number", 0.1),
-        RewardPart::new("format", 0.1),
-    ]
-});
-
 impl GeneratedTask for Add {
     const NAME: &'static str = "add";
     // After 100, as for the other tasks, a tenth of the sums are right, and rewards alone teach no more carries.
     const FIT_ITERATIONS: u32 = 300;
-
-    fn parts() -> &'static [RewardPart] {
-        &*PARTS
-    }
+    /// Exact sum; fraction of its digits that are right; any number; one number and nothing else.
+    const PARTS: &'static [RewardPart] = &[
+        RewardPart::named("exact", 0.5),
+        RewardPart::named("digits", 0.3),
+        RewardPart::named("number", 0.1),
+        RewardPart::named("format", 0.1),
+    ];
 
     /// `a + b` and `b + a` belong to the same split.
     fn draw(&self, random: &mut RandomStream) -> Option<(String, Prompt)> {

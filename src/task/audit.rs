@@ -1,15 +1,41 @@
 //! Audits of a task's verifier: its rewards for solutions, and for adversarial answers, none of which deserves one.
 
 use super::{Completion, Prompt, RewardPart, SCORE_TOLERANCE, Split, Task, TaskError, judge};
+use serde::{Serialize, Serializer};
 
 /// Length of a huge answer, characters.
 const HUGE_LENGTH: usize = 100_000;
 
+/// A kind of answer that an audit gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnswerKind {
+    /// The solution of the prompt, which deserves the highest reward.
+    Solution,
+    /// A worthless answer, by its name.
+    Attack(&'static str),
+}
+
+impl AnswerKind {
+    /// The name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Solution => "the solution",
+            Self::Attack(name) => name,
+        }
+    }
+}
+
+impl Serialize for AnswerKind {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
 /// The rewards of one kind of answer.
-#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AuditResult {
     /// The kind of answer.
-    pub answer: &'static str,
+    pub answer: AnswerKind,
     /// Number of answers given.
     pub num_answers: usize,
     /// Mean reward of the judged answers; `None` if none was judged.
@@ -78,6 +104,12 @@ pub fn audit_with_attacks(
     audit(task, split, count, make_attacks)
 }
 
+/// The answers of one kind, each with the index of its prompt.
+struct Attempts {
+    kind: AnswerKind,
+    answers: Vec<(usize, String)>,
+}
+
 /// Verifies the solutions and the answers that `attacks` gives for a prompt and the solution of another prompt.
 fn audit(
     task: &dyn Task,
@@ -88,49 +120,71 @@ fn audit(
     let count = task.num_prompts(split).map_or(count, |all| all.min(count)).max(1);
     let prompts: Vec<Prompt> =
         (0..count).map(|index| task.prompt(split, index)).collect::<Result<_, _>>()?;
-    let solutions: Vec<Option<String>> =
-        prompts.iter().map(|prompt| task.solution(prompt)).collect();
-    let mut kinds: Vec<(&'static str, Vec<(usize, String)>)> = Vec::new();
-    let mut add = |kind, i, text| match kinds.iter_mut().find(|(name, _)| *name == kind) {
-        Some((_, texts)) => texts.push((i, text)),
-        None => kinds.push((kind, vec![(i, text)])),
-    };
-    for (i, prompt) in prompts.iter().enumerate() {
-        let solution = solutions[i].as_deref();
-        solution.into_iter().for_each(|solution| add("the solution", i, solution.to_string()));
-        let other = solutions.iter().flatten().find(|other| Some(other.as_str()) != solution);
-        let all = attacks(prompt, other.map(String::as_str));
-        all.into_iter().for_each(|(kind, text)| add(kind, i, text));
-    }
-    let max_score = RewardPart::highest_score(task.reward_parts());
     let mut is_maximum_known = true;
-    let mut verify = |(answer, texts): (&'static str, Vec<(usize, String)>)| {
-        let all: Vec<_> =
-            texts.iter().map(|(i, text)| Completion::new(&prompts[*i], text)).collect();
-        let rewards = judge(task, &all)?;
-        let judged = rewards.iter().filter(|rewards| rewards.problem.is_none());
-        let scores: Vec<f64> = judged.map(|rewards| rewards.score(task.reward_parts())).collect();
-        is_maximum_known &=
-            rewards.iter().all(|rewards| rewards.is_within_scale(task.reward_parts()));
-        Ok(AuditResult {
-            answer,
-            num_answers: all.len(),
-            mean_reward: (!scores.is_empty())
-                .then(|| scores.iter().sum::<f64>() / scores.len() as f64),
-            highest_reward: scores.iter().copied().reduce(f64::max),
-            num_full_marks: Some(
-                scores.iter().filter(|score| **score >= max_score - SCORE_TOLERANCE).count(),
-            ),
-            num_unjudged: all.len() - scores.len(),
-            problem: rewards.into_iter().find_map(|rewards| rewards.problem),
-        })
-    };
-    let mut results: Vec<AuditResult> =
-        kinds.into_iter().map(&mut verify).collect::<Result<_, TaskError>>()?;
+    let mut results = Vec::new();
+    for attempts in collect_attempts(task, &prompts, attacks) {
+        let (result, is_within_scale) = verify_attempts(task, &prompts, &attempts)?;
+        is_maximum_known &= is_within_scale;
+        results.push(result);
+    }
     if !is_maximum_known {
         results.iter_mut().for_each(|result| result.num_full_marks = None);
     }
     Ok(results)
+}
+
+/// Collects the solutions of prompts and the answers that `attacks` gives, by their kinds.
+fn collect_attempts(
+    task: &dyn Task,
+    prompts: &[Prompt],
+    attacks: impl Fn(&Prompt, Option<&str>) -> Vec<(&'static str, String)>,
+) -> Vec<Attempts> {
+    let solutions: Vec<Option<String>> =
+        prompts.iter().map(|prompt| task.solution(prompt)).collect();
+    let mut all: Vec<Attempts> = Vec::new();
+    let mut add = |kind, i, text| match all.iter_mut().find(|attempts| attempts.kind == kind) {
+        Some(attempts) => attempts.answers.push((i, text)),
+        None => all.push(Attempts { kind, answers: vec![(i, text)] }),
+    };
+    for (i, prompt) in prompts.iter().enumerate() {
+        let solution = solutions[i].as_deref();
+        if let Some(solution) = solution {
+            add(AnswerKind::Solution, i, solution.to_string());
+        }
+        let other = solutions.iter().flatten().find(|other| Some(other.as_str()) != solution);
+        for (name, text) in attacks(prompt, other.map(String::as_str)) {
+            add(AnswerKind::Attack(name), i, text);
+        }
+    }
+    all
+}
+
+/// Verifies the answers of one kind. Also returns whether all rewards are within the usual scale of 0 to 1.
+fn verify_attempts(
+    task: &dyn Task,
+    prompts: &[Prompt],
+    attempts: &Attempts,
+) -> Result<(AuditResult, bool), TaskError> {
+    let parts = task.reward_parts();
+    let max_score = RewardPart::highest_score(parts);
+    let answers = attempts.answers.iter();
+    let completions: Vec<_> =
+        answers.map(|(i, text)| Completion::new(&prompts[*i], text)).collect();
+    let rewards = judge(task, &completions)?;
+    let is_within_scale = rewards.iter().all(|rewards| rewards.is_within_scale(parts));
+    let judged = rewards.iter().filter(|rewards| rewards.problem.is_none());
+    let scores: Vec<f64> = judged.map(|rewards| rewards.score(parts)).collect();
+    let has_full_marks = |score: &&f64| **score >= max_score - SCORE_TOLERANCE;
+    let result = AuditResult {
+        answer: attempts.kind,
+        num_answers: completions.len(),
+        mean_reward: (!scores.is_empty()).then(|| scores.iter().sum::<f64>() / scores.len() as f64),
+        highest_reward: scores.iter().copied().reduce(f64::max),
+        num_full_marks: Some(scores.iter().filter(has_full_marks).count()),
+        num_unjudged: completions.len() - scores.len(),
+        problem: rewards.into_iter().find_map(|rewards| rewards.problem),
+    };
+    Ok((result, is_within_scale))
 }
 
 #[cfg(test)]
@@ -153,7 +207,7 @@ mod tests {
         let task = FakeTask { parts: vec![RewardPart::new("exact", 1.0)], verify };
         let found = audit_with_attacks(&task, Split::Test, 20).unwrap();
         let full = |answer: &str| {
-            let result = found.iter().find(|result| result.answer == answer).unwrap();
+            let result = found.iter().find(|result| result.answer.name() == answer).unwrap();
             assert_eq!((result.num_answers, result.num_unjudged), (20, 0));
             result.num_full_marks
         };

@@ -6,7 +6,6 @@ use super::split::RandomStream;
 use super::{Completion, Expression, Prompt, Rational, RewardPart};
 use crate::schema::settings;
 use serde_json::{Map, json};
-use std::sync::LazyLock;
 
 settings! {
     /// Reaches a target number by arithmetic.
@@ -20,16 +19,11 @@ settings! {
     }
 }
 
-/// The target is reached; a valid expression of the given numbers, each used at most once.
-static PARTS: LazyLock<[RewardPart; 2]> =
-    LazyLock::new(|| [RewardPart::new("exact", 0.8), RewardPart::new("format", 0.2)]);
-
 impl GeneratedTask for Countdown {
     const NAME: &'static str = "countdown";
-
-    fn parts() -> &'static [RewardPart] {
-        &*PARTS
-    }
+    /// The target is reached; a valid expression of the given numbers, each used at most once.
+    const PARTS: &'static [RewardPart] =
+        &[RewardPart::named("exact", 0.8), RewardPart::named("format", 0.2)];
 
     /// Prompts with the same target and the same numbers in any order belong to the same split.
     fn draw(&self, random: &mut RandomStream) -> Option<(String, Prompt)> {

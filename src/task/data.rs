@@ -1,6 +1,6 @@
 //! The user-defined task: prompts from a file of JSON lines, verified by a command or against solutions.
 
-use super::external::{MAX_TIMEOUT, Verifier, VerifierOptions, VerifierSandbox};
+use super::external::{MAX_TIMEOUT_SECONDS, Verifier, VerifierOptions, VerifierSandbox};
 use super::message::ASSISTANT;
 use super::scoring::indicator;
 use super::{
@@ -36,7 +36,7 @@ settings! {
         /// Number of verifier processes; 0 for one per core.
         workers: usize = 0, in integer(0..=1024);
         /// Time limit per completion in seconds.
-        timeout: f64 = 10.0, in above(0.0).at_most(MAX_TIMEOUT);
+        timeout: f64 = 10.0, in above(0.0).at_most(MAX_TIMEOUT_SECONDS);
         /// Run the verifier in a sandbox: without a network, and with nothing to read but the system's programs,
         /// `folder`, and what the command names.
         sandbox: bool = true;
@@ -79,7 +79,7 @@ impl TaskSettings for DataSettings {
         let folder = (!folder.is_empty()).then(|| PathBuf::from(folder));
         let verifier = verifier.map(|options| VerifierOptions {
             workers,
-            timeout,
+            timeout_seconds: timeout,
             folder,
             sandbox,
             ..options
@@ -160,7 +160,7 @@ impl Task for DataTask {
     }
 
     fn num_prompts(&self, split: Split) -> Option<u64> {
-        Some(self.prompts.of(split).len() as u64)
+        Some(self.prompts.prompts(split).len() as u64)
     }
 
     fn prompt(&self, split: Split, index: u64) -> Result<Prompt, TaskError> {

@@ -12,9 +12,8 @@ pub(super) trait GeneratedTask:
 {
     const NAME: &'static str;
     const FIT_ITERATIONS: u32 = 100;
-
     /// The parts of a reward.
-    fn parts() -> &'static [RewardPart];
+    const PARTS: &'static [RewardPart];
 
     /// Draws a prompt with its identity, which determines its split; `None` if the draws give no valid prompt.
     fn draw(&self, random: &mut RandomStream) -> Option<(String, Prompt)>;
@@ -48,7 +47,7 @@ impl<T: GeneratedTask> Task for T {
     }
 
     fn reward_parts(&self) -> &[RewardPart] {
-        T::parts()
+        T::PARTS
     }
 
     fn verify(&self, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
@@ -73,5 +72,5 @@ pub(super) fn score_answer(
 ) -> Vec<f64> {
     let fields = fields.as_object().unwrap().clone();
     let prompt = Prompt::new(String::new(), String::new(), fields);
-    task.verify(&[Completion::new(&prompt, answer)]).unwrap().remove(0).parts
+    task.verify(&[Completion::new(&prompt, answer)]).unwrap().remove(0).values
 }

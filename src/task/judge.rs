@@ -1,6 +1,6 @@
 //! Verification with a check of what the task returns, so that a mistake in a task does not reach the learner.
 
-use super::{Completion, MAX_REWARD, Rewards, Task, TaskError};
+use super::{Completion, MAX_REWARD_PART, Rewards, Task, TaskError};
 
 /// Computes the rewards of completions, in their order. A reward with a part that is not finite, or beyond
 /// 1e15 in size, or without a part that applies, becomes one that could not be judged.
@@ -9,7 +9,8 @@ use super::{Completion, MAX_REWARD, Rewards, Task, TaskError};
 /// The errors of [`Task::verify`], and one if the task returns another number of rewards than there are completions, or
 /// rewards of another number of parts than it has.
 pub fn judge(task: &dyn Task, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
-    let (name, parts) = (task.name(), task.reward_parts());
+    let name = task.name();
+    let parts = task.reward_parts();
     let mut all = task.verify(completions)?;
     if all.len() != completions.len() {
         let (found, expected) = (all.len(), completions.len());
@@ -18,18 +19,18 @@ pub fn judge(task: &dyn Task, completions: &[Completion]) -> Result<Vec<Rewards>
         )));
     }
     for rewards in &mut all {
-        let Rewards { parts: earned, problem, not_applicable } = rewards;
+        let Rewards { values: earned, problem, not_applicable } = rewards;
         let (found, expected) = (earned.len(), parts.len());
         if problem.is_none() && found != expected {
             return Err(TaskError::Verifier(format!(
                 "the task `{name}` has rewards of {expected} parts, but it returned one of {found}"
             )));
         }
-        let is_usable = |reward: f64| reward.abs() <= MAX_REWARD;
+        let is_usable = |reward: f64| reward.abs() <= MAX_REWARD_PART;
         let wrong = earned.iter().zip(parts).find(|(reward, _)| !is_usable(**reward));
         let unusable = wrong.map(|(reward, part)| {
             format!(
-                "the reward `{}` is {reward:e}, but must be a finite number, at most {MAX_REWARD:e} in size",
+                "the reward `{}` is {reward:e}, but must be a finite number, at most {MAX_REWARD_PART:e} in size",
                 part.name
             )
         });
@@ -82,11 +83,11 @@ mod tests {
         };
         let failed = Rewards { problem: Some("late".to_string()), ..Rewards::new(vec![1.0; 3]) };
         let rewards = judge_rewards(vec![with_missing(&[0]), failed]).unwrap();
-        assert_eq!(rewards[0].parts, [0.0, 0.5]);
+        assert_eq!(rewards[0].values, [0.0, 0.5]);
         assert_eq!(rewards[1], Rewards::unjudged(2, "late".to_string()));
         let rewards = judge_rewards(vec![with_missing(&[0, 1]), with_missing(&[])]).unwrap();
         assert_eq!(rewards[0].problem.as_deref(), Some("no part of the reward applies to it"));
-        assert_eq!(rewards[1].parts, [1.0, 0.5]);
+        assert_eq!(rewards[1].values, [1.0, 0.5]);
     }
 
     #[test]

@@ -53,7 +53,7 @@ mod settings;
 mod split;
 mod weights;
 
-pub use audit::{AuditResult, audit_solutions, audit_with_attacks};
+pub use audit::{AnswerKind, AuditResult, audit_solutions, audit_with_attacks};
 #[cfg(not(target_family = "wasm"))]
 pub use data::{DEFAULT_MAX_NEW_TOKENS, DataSettings, DataTask, read_prompts};
 pub use error::{TaskError, TemplateValuesError};
@@ -73,6 +73,7 @@ pub use weights::reweight_parts;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use std::borrow::Cow;
 
 /// A source of prompts with a verifier for their completions.
 ///
@@ -120,7 +121,7 @@ use serde_json::{Map, Value};
 /// let task = Count { parts: vec![RewardPart::new("exact", 1.0)] };
 /// let prompt = task.prompt(Split::Train, 1)?;
 /// let rewards = task.verify(&[Completion::new(&prompt, "aa"), Completion::new(&prompt, "a")])?;
-/// assert_eq!((rewards[0].parts[0], rewards[1].parts[0]), (1.0, 0.0));
+/// assert_eq!((rewards[0].values[0], rewards[1].values[0]), (1.0, 0.0));
 /// # Ok::<(), TaskError>(())
 /// ```
 pub trait Task: Send + Sync {
@@ -146,7 +147,7 @@ pub trait Task: Send + Sync {
     /// If the split has no prompt.
     fn prompt(&self, split: Split, index: u64) -> Result<Prompt, TaskError>;
 
-    /// The parts of a reward, in the order of [`Rewards::parts`]. The best completion has a reward equal
+    /// The parts of a reward, in the order of [`Rewards::values`]. The best completion has a reward equal
     /// to the sum of the positive weights.
     fn reward_parts(&self) -> &[RewardPart];
 
@@ -299,14 +300,14 @@ impl<'a> Completion<'a> {
 /// Largest difference of equal scores and rewards, by rounding.
 pub(crate) const SCORE_TOLERANCE: f64 = 1e-9;
 
-/// Largest size of a part of a reward. Squares of much larger ones overflow, so that nothing would be learnt.
-pub(crate) const MAX_REWARD: f64 = 1e15;
+/// Largest absolute value of a part of a reward. Squares of much larger ones overflow, so that nothing would be learnt.
+pub(crate) const MAX_REWARD_PART: f64 = 1e15;
 
 /// A part of a reward (TRL: a reward function).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RewardPart {
     /// The name in metrics.
-    pub name: String,
+    pub name: Cow<'static, str>,
     /// The weight in the sum (TRL: `reward_weights`).
     pub weight: f64,
 }
@@ -314,7 +315,12 @@ pub struct RewardPart {
 impl RewardPart {
     /// A part with the given name and weight.
     pub fn new(name: &str, weight: f64) -> Self {
-        Self { name: name.to_string(), weight }
+        Self { name: Cow::Owned(name.to_string()), weight }
+    }
+
+    /// A part whose name is known when the program is compiled, for tables of constants.
+    pub const fn named(name: &'static str, weight: f64) -> Self {
+        Self { name: Cow::Borrowed(name), weight }
     }
 
     /// The highest score of a completion: the sum of the positive weights.
@@ -322,7 +328,8 @@ impl RewardPart {
         parts.iter().map(|part| part.weight.max(0.0)).sum()
     }
 
-    /// Whether a reward of this part adds no more to a score than the part does to the highest score.
+    /// Whether `reward`, times the weight, is at most what this part contributes to [`RewardPart::highest_score`]: a
+    /// reward of 1 for a positive weight, 0 for a negative one.
     pub fn is_within_scale(&self, reward: f64) -> bool {
         reward * self.weight <= self.weight.max(0.0) + SCORE_TOLERANCE
     }
@@ -368,8 +375,9 @@ pub struct Rewards {
     /// One number for each of [`Task::reward_parts`], unweighted; the maximum is 1 unless a task
     /// documents otherwise. Another number of them is an error of the task, and a number that is not
     /// finite, or beyond 1e15 in size, counts as a [`problem`](Rewards::problem) ([`judge()`]).
-    pub parts: Vec<f64>,
-    /// The reason why the completion could not be judged, as one sentence. All parts are 0 then.
+    #[serde(rename = "parts")]
+    pub values: Vec<f64>,
+    /// The reason why the completion could not be judged, as one sentence. All values are 0 then.
     #[serde(default)]
     pub problem: Option<String>,
     /// Indices of the parts that do not apply to the completion. They are 0, and in no mean.
@@ -379,16 +387,16 @@ pub struct Rewards {
 
 impl Rewards {
     /// The rewards of a verified completion.
-    pub fn new(parts: Vec<f64>) -> Self {
-        Self { parts, problem: None, not_applicable: Vec::new() }
+    pub fn new(values: Vec<f64>) -> Self {
+        Self { values, problem: None, not_applicable: Vec::new() }
     }
 
     /// The rewards of a verified completion, with `None` for the parts that do not apply to it.
-    pub fn from_options(parts: &[Option<f64>]) -> Self {
-        let missing = parts.iter().enumerate().filter(|(_, part)| part.is_none());
+    pub fn from_options(values: &[Option<f64>]) -> Self {
+        let missing = values.iter().enumerate().filter(|(_, value)| value.is_none());
         Self {
             not_applicable: missing.map(|(i, _)| i).collect(),
-            ..Self::new(parts.iter().map(|part| part.unwrap_or(0.0)).collect())
+            ..Self::new(values.iter().map(|value| value.unwrap_or(0.0)).collect())
         }
     }
 
@@ -402,7 +410,7 @@ impl Rewards {
     /// # Panics
     /// If there is no such part.
     pub fn part(&self, index: usize) -> Option<f64> {
-        (!self.not_applicable.contains(&index)).then(|| self.parts[index])
+        (!self.not_applicable.contains(&index)).then(|| self.values[index])
     }
 
     /// The highest score of the completion: the sum of the positive weights of the parts that apply to it.
@@ -414,7 +422,7 @@ impl Rewards {
     /// Whether no part is beyond the usual scale of 0 to 1, so that [`Rewards::highest_score`] is the highest that the
     /// verifier gives.
     pub fn is_within_scale(&self, parts: &[RewardPart]) -> bool {
-        self.parts.iter().zip(parts).all(|(reward, part)| part.is_within_scale(*reward))
+        self.values.iter().zip(parts).all(|(reward, part)| part.is_within_scale(*reward))
     }
 
     /// The weighted sum of the parts. The learner subtracts the length penalty (`reward.overlong_buffer`).
@@ -422,8 +430,8 @@ impl Rewards {
     /// # Panics
     /// If the number of `parts` differs.
     pub fn score(&self, parts: &[RewardPart]) -> f64 {
-        assert_eq!(self.parts.len(), parts.len(), "rewards of another task");
-        self.parts.iter().zip(parts).map(|(reward, part)| reward * part.weight).sum()
+        assert_eq!(self.values.len(), parts.len(), "rewards of another task");
+        self.values.iter().zip(parts).map(|(reward, part)| reward * part.weight).sum()
     }
 }
 

@@ -86,7 +86,8 @@ mod tests {
     #[test]
     fn at_most_as_many_permits_as_the_limit_are_held_at_a_time() {
         for limit in [1, 3] {
-            let (semaphore, held) = (FairSemaphore::new(limit), AtomicUsize::new(0));
+            let semaphore = FairSemaphore::new(limit);
+            let held = AtomicUsize::new(0);
             let work = || {
                 for _ in 0..100 {
                     let _permit = semaphore.acquire();

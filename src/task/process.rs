@@ -128,7 +128,8 @@ impl Process {
         let requests = self.requests.as_ref().expect("open until dropped");
         // If the process has ended, reading its output fails below.
         let _ = requests.send(request(id));
-        let (mut instead, mut waited) = (String::new(), Stopwatch::start());
+        let mut instead = String::new();
+        let mut waited = Stopwatch::start();
         // Over time the next line may be there already, however late it is.
         while let Some(next_wait) = waited.next_wait(limit) {
             match self.lines.recv_timeout(next_wait) {

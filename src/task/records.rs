@@ -103,7 +103,10 @@ pub fn check_digest(path: &Path, digest: &str) -> Result<(), TaskError> {
 fn split_list(list: &[u8]) -> io::Result<Vec<(usize, &[u8])>> {
     let count_breaks = |bytes: &[u8]| bytes.iter().filter(|byte| **byte == b'\n').count();
     let begin = list.iter().position(|byte| *byte == b'[').map_or(list.len(), |at| at + 1);
-    let (mut found, mut depth, mut at, mut start) = (Vec::new(), 0i64, begin, begin);
+    let mut found = Vec::new();
+    let mut depth = 0i64;
+    let mut at = begin;
+    let mut start = begin;
     let mut line = 1 + count_breaks(&list[..begin]);
     let mut add = |start: usize, end: usize| {
         let element = &list[start..end];

@@ -5,7 +5,6 @@ use super::scoring::{agreement, indicator};
 use super::split::RandomStream;
 use super::{Completion, Prompt, RewardPart, Task};
 use crate::schema::settings;
-use std::sync::LazyLock;
 
 settings! {
     /// Reverses letters.
@@ -17,17 +16,14 @@ settings! {
     }
 }
 
-/// Exact match; fraction of correct positions; the right number of letters and nothing else.
-static PARTS: LazyLock<[RewardPart; 3]> = LazyLock::new(|| {
-    [RewardPart::new("exact", 0.5), RewardPart::new("letters", 0.4), RewardPart::new("format", 0.1)]
-});
-
 impl GeneratedTask for Reverse {
     const NAME: &'static str = "reverse";
-
-    fn parts() -> &'static [RewardPart] {
-        &*PARTS
-    }
+    /// Exact match; fraction of correct positions; the right number of letters and nothing else.
+    const PARTS: &'static [RewardPart] = &[
+        RewardPart::named("exact", 0.5),
+        RewardPart::named("letters", 0.4),
+        RewardPart::named("format", 0.1),
+    ];
 
     fn draw(&self, random: &mut RandomStream) -> Option<(String, Prompt)> {
         let letter = |i: u64| char::from(b'a' + i as u8);

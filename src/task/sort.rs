@@ -5,7 +5,6 @@ use super::scoring::{agreement, indicator};
 use super::split::RandomStream;
 use super::{Completion, Prompt, RewardPart, Task};
 use crate::schema::settings;
-use std::sync::LazyLock;
 
 settings! {
     /// Sorts digits.
@@ -15,17 +14,14 @@ settings! {
     }
 }
 
-/// Exact match; fraction of correct positions; the right number of digits and nothing else.
-static PARTS: LazyLock<[RewardPart; 3]> = LazyLock::new(|| {
-    [RewardPart::new("exact", 0.5), RewardPart::new("digits", 0.4), RewardPart::new("format", 0.1)]
-});
-
 impl GeneratedTask for Sort {
     const NAME: &'static str = "sort";
-
-    fn parts() -> &'static [RewardPart] {
-        &*PARTS
-    }
+    /// Exact match; fraction of correct positions; the right number of digits and nothing else.
+    const PARTS: &'static [RewardPart] = &[
+        RewardPart::named("exact", 0.5),
+        RewardPart::named("digits", 0.4),
+        RewardPart::named("format", 0.1),
+    ];
 
     /// Prompts with the same digits in any order belong to the same split.
     fn draw(&self, random: &mut RandomStream) -> Option<(String, Prompt)> {

@@ -15,8 +15,9 @@ pub fn reweight_parts(task: &dyn Task, weights: &str) -> Result<Vec<RewardPart>,
     }
     for RewardPart { name, weight } in RewardPart::parse_list(weights)? {
         let Some(part) = parts.iter_mut().find(|part| part.name == name) else {
-            let known: Vec<_> = parts.iter().map(|part| part.name.as_str()).collect();
-            let (task, known) = (task.name(), known.join(", "));
+            let known: Vec<_> = parts.iter().map(|part| &*part.name).collect();
+            let task = task.name();
+            let known = known.join(", ");
             return wrong(format!("`{task}` has no reward part `{name}`; must be one of: {known}"));
         };
         part.weight = weight;

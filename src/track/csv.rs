@@ -1,20 +1,20 @@
 //! Records as comma-separated values, one row per iteration.
 
-use super::{Tracker, list_figures};
+use super::{Tracker, list_scalars};
 use crate::disk::{self, AppendFile, csv, input};
 use crate::metrics::IterationRecord;
 use std::borrow::Cow;
 use std::io;
 use std::path::Path;
 
-/// First columns; those of the figures follow.
+/// First columns; those of the scalars follow.
 const FIRST_COLUMNS: [&str; 2] = ["iteration", "env_steps"];
 
 /// An open file of rows.
 #[derive(Debug)]
 pub(super) struct CsvTracker {
     file: AppendFile,
-    /// Figures that have a column.
+    /// Scalars that have a column.
     columns: Vec<String>,
 }
 
@@ -34,7 +34,7 @@ impl CsvTracker {
             |row: &&str| iteration(row).is_some_and(|iteration| iteration <= last_iteration);
         let rows: Vec<&str> = lines.take_while(is_kept).collect();
         let last_iteration = rows.last().and_then(|row| iteration(row)).unwrap_or(0);
-        // The folder may contain the file of another run with other figures.
+        // The folder may contain the file of another run with other scalars.
         let header = if rows.is_empty() { "" } else { header };
         let cells = csv::rows(header.as_bytes()).next().and_then(|(_, cells)| cells.ok());
         let columns = cells.into_iter().flatten().skip(FIRST_COLUMNS.len()).collect();
@@ -61,16 +61,16 @@ impl CsvTracker {
 
 impl Tracker for CsvTracker {
     fn write(&mut self, record: &IterationRecord) -> io::Result<()> {
-        let figures = list_figures(record);
+        let scalars = list_scalars(record);
         let is_new = |name: &String| !self.columns.contains(name);
         let new_names: Vec<String> =
-            figures.iter().map(|(name, _)| name.clone()).filter(is_new).collect();
+            scalars.iter().map(|(name, _)| name.clone()).filter(is_new).collect();
         if !new_names.is_empty() {
             self.add_columns(new_names)?;
         }
         let cell = |column: &String| {
             let value =
-                figures.iter().find(|(name, _)| name == column).and_then(|(_, value)| *value);
+                scalars.iter().find(|(name, _)| name == column).and_then(|(_, value)| *value);
             value.map_or(String::new(), |value| value.to_string())
         };
         let first = [record.iteration.to_string(), record.env_steps.to_string()];
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_that_appear_later_get_columns_of_their_own() {
+    fn scalars_that_appear_later_get_columns_of_their_own() {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("metrics.csv");
         let (mut tracker, _) = CsvTracker::open(&path, 0).unwrap();

@@ -4,10 +4,10 @@
 //! without doubled steps. It never stops a run: the first failure becomes a warning, and the tracker is dropped.
 
 mod csv;
-mod figures;
+mod scalars;
 mod tensorboard;
 
-pub use figures::{Figure, list_figures};
+pub use scalars::{Scalar, list_scalars};
 
 use crate::metrics::IterationRecord;
 use crate::settings::TrackingConfig;

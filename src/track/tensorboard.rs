@@ -7,7 +7,7 @@
 //! hyper-parameters; one event per iteration follows, whose step is the number of environment steps so far, as in
 //! CleanRL.
 
-use super::{Animation, Tracker, list_figures};
+use super::{Animation, Tracker, list_scalars};
 use crate::disk::{self, input};
 use crate::metrics::IterationRecord;
 use crate::protobuf::Message;
@@ -98,9 +98,9 @@ fn new_event(step: i64) -> Message {
     Message::default().double(1, now.as_secs_f64()).int(2, step)
 }
 
-/// Encodes the figures of a record as a `Summary` message.
+/// Encodes the scalars of a record as a `Summary` message.
 fn encode_record(record: &IterationRecord) -> Message {
-    let values = list_figures(record).into_iter().filter_map(|(name, value)| Some((name, value?)));
+    let values = list_scalars(record).into_iter().filter_map(|(name, value)| Some((name, value?)));
     let value = |(name, value)| Message::default().bytes(1, name).float(2, value as f32);
     Message::default().messages(1, values.map(value))
 }

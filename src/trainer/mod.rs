@@ -30,7 +30,7 @@ pub(crate) use snapshot::replace_settings;
 pub use snapshot::{Counters, LanguageCounters, Persistent, SnapshotError};
 
 use crate::device::{self, TransferCount};
-use crate::env::{HostEnvError, MAX_REWARD};
+use crate::env::{HostEnvError, MAX_STEP_REWARD};
 use crate::metrics::{EvaluationRecord, IterationRecord, IterationSeconds, PhaseSeconds};
 use crate::parallel::{Shards, Team, TeamError};
 use burn::cubecl::future::block_on;
@@ -295,7 +295,7 @@ fn check_finite(record: &IterationRecord) -> Result<(), TrainError> {
         }
     }
     match record.mean_reward {
-        reward if reward.abs() > f64::from(MAX_REWARD) => {
+        reward if reward.abs() > f64::from(MAX_STEP_REWARD) => {
             Err(TrainError::HugeReward { reward, iteration: record.iteration })
         }
         _ => Ok(()),

@@ -74,7 +74,7 @@ impl<G: Rules> EngineInputs<G> {
             "data.path is {path:?}, which must name a dataset exactly where the run learns from one (`with_team`)"
         );
         assert!(
-            G::PLAYABLE || data.is_some() || host.is_some(),
+            G::IS_PLAYABLE || data.is_some() || host.is_some(),
             "the game `{}` cannot be played: it needs environments (`with_envs`) or a dataset (`with_team`)",
             G::NAME
         );

@@ -1,6 +1,6 @@
 //! Fallback view of a game without a look: a bar for each feature of the observation.
 
-use super::instance::fill_sprites;
+use super::sprites::fill_sprites;
 use crate::env::Rules;
 use crate::env::look::{SceneInfo, SceneSize, Sprite, lerp, tile};
 
@@ -86,7 +86,7 @@ fn create_bar(scene: &Bars, i: u32, value: f32) -> Sprite {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::env::{CartPole, Env, new_game};
+    use crate::env::{CartPole, Env, initial_state};
     use crate::viewer::{Picture, Wall, paint};
 
     #[test]
@@ -117,14 +117,14 @@ mod tests {
     #[test]
     fn a_game_is_painted_as_its_features() {
         let game = CartPole::default();
-        let states = [new_game::<CartPole>(1, game), new_game::<CartPole>(2, game)];
+        let states = [initial_state::<CartPole>(1, game), initial_state::<CartPole>(2, game)];
         let scene = Bars::new(game.num_features());
         let (width, height) = Wall::picture_size(scene.size(), 2, 16);
         let paint_game = |before: &[_], now: &[_], progress| {
-            let (mut picture, mut instances) =
-                (Picture::new(width as u32, height as u32), Vec::new());
-            compute_bars(game, before, now, progress, &mut instances);
-            paint(&scene, 2, &instances, &mut picture);
+            let mut picture = Picture::new(width as u32, height as u32);
+            let mut sprites = Vec::new();
+            compute_bars(game, before, now, progress, &mut sprites);
+            paint(&scene, 2, &sprites, &mut picture);
             picture
         };
         let swapped = [states[1], states[0]];

@@ -9,27 +9,27 @@
 mod atlas;
 mod bars;
 #[cfg(feature = "wgpu")]
-mod device;
-mod instance;
+mod device_sprites;
 #[cfg(all(feature = "wgpu", not(target_family = "wasm")))]
 mod offscreen;
 mod paint;
 #[cfg(feature = "viewer")]
 mod renderer;
 mod scene;
+mod sprites;
 mod wall;
 
 pub use crate::env::look::{SceneSize, Sprite};
 pub use bars::{Bars, compute_bars};
 #[cfg(feature = "wgpu")]
-pub use device::{DeviceInstances, compute_sprites_on_device};
-pub use instance::compute_sprites;
+pub use device_sprites::{DeviceSprites, compute_sprites_on_device};
 #[cfg(all(feature = "wgpu", not(target_family = "wasm")))]
 pub use offscreen::{OffscreenError, OffscreenTarget};
 pub use paint::{Picture, paint};
 #[cfg(feature = "viewer")]
 pub use renderer::Renderer;
 pub use scene::Scene;
+pub use sprites::compute_sprites;
 pub use wall::{BoardOrigin, Wall};
 
 /// Colours of the atlas as red, green, blue; fewer than 256. Pictures of fully opaque sprites

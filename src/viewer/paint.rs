@@ -38,14 +38,14 @@ impl Picture {
     }
 }
 
-/// Paints `count` games as a [`Wall`], replacing the whole picture. `instances` are their sprites
+/// Paints `count` games as a [`Wall`], replacing the whole picture. `sprites` are their sprites
 /// from [`compute_sprites()`](super::compute_sprites()). Pixels outside of the games are transparent.
 ///
 /// # Panics
 /// If the number of sprites does not match `count`, or the picture does not have `width * height *
 /// 4` bytes.
-pub fn paint(game: &dyn SceneInfo, count: usize, instances: &[Sprite], picture: &mut Picture) {
-    assert_eq!(instances.len(), count * game.num_sprites(), "instances: [count * num_sprites]");
+pub fn paint(game: &dyn SceneInfo, count: usize, sprites: &[Sprite], picture: &mut Picture) {
+    assert_eq!(sprites.len(), count * game.num_sprites(), "sprites: [count * num_sprites]");
     let bytes = picture.width as usize * picture.height as usize * 4;
     assert_eq!(picture.pixels.len(), bytes, "pixels: [height][width][4]");
     picture.pixels.fill(0);
@@ -54,7 +54,7 @@ pub fn paint(game: &dyn SceneInfo, count: usize, instances: &[Sprite], picture: 
         return;
     }
     paint_backgrounds(game, &wall, picture);
-    for (i, sprites) in instances.chunks_exact(game.num_sprites().max(1)).enumerate() {
+    for (i, sprites) in sprites.chunks_exact(game.num_sprites().max(1)).enumerate() {
         let board = wall.board_origin(i);
         for sprite in sprites.iter().filter(|sprite| sprite.opacity > 0.0) {
             paint_sprite(sprite, &wall, board, picture);
@@ -117,7 +117,7 @@ struct PlacedSprite {
 
 impl PlacedSprite {
     /// Snaps an unrotated sprite to whole pixels, so that its look does not change while it moves.
-    fn of(sprite: &Sprite, scale: f32) -> Self {
+    fn new(sprite: &Sprite, scale: f32) -> Self {
         let side = |centre: f32, size: f32| {
             let low = (centre * scale - 0.5 * size * scale + 0.5 + ROUNDING_MARGIN).floor();
             let high = (centre * scale + 0.5 * size * scale + 0.5 + ROUNDING_MARGIN)
@@ -163,7 +163,7 @@ impl PlacedSprite {
 
 fn paint_sprite(sprite: &Sprite, wall: &Wall, board: BoardOrigin, picture: &mut Picture) {
     let atlas = Atlas::get();
-    let placed = PlacedSprite::of(sprite, wall.cell_size);
+    let placed = PlacedSprite::new(sprite, wall.cell_size);
     // `as` saturates negative coordinates to 0.
     let (left, right) = (placed.low.0 as u32, (placed.high.0 as u32).min(wall.board_width));
     let (top, bottom) = (placed.low.1 as u32, (placed.high.1 as u32).min(wall.board_height));

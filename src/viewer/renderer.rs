@@ -1,7 +1,7 @@
 //! GPU renderer through wgpu, equivalent to [`paint()`](super::paint()).
 
 use super::atlas::{Atlas, TILE_SIZE};
-use super::instance::SPRITE_WORDS;
+use super::sprites::SPRITE_WORDS;
 use super::{SceneSize, Sprite, Wall};
 use crate::env::look::SceneInfo;
 
@@ -27,8 +27,8 @@ pub struct Renderer {
     wall: wgpu::Buffer,
     atlas: wgpu::TextureView,
     background: wgpu::Buffer,
-    /// Storage for the instances of [`Renderer::draw`].
-    instances: wgpu::Buffer,
+    /// Storage for the sprites of [`Renderer::draw`].
+    sprite_buffer: wgpu::Buffer,
 }
 
 impl Renderer {
@@ -64,7 +64,7 @@ impl Renderer {
             wall: create_buffer(device, "wall", uniform, LAYOUT_WORDS * 4),
             atlas: upload_atlas(device, queue, format),
             background,
-            instances: create_buffer(device, "instances", storage, 4 * SPRITE_WORDS),
+            sprite_buffer: create_buffer(device, "sprites", storage, 4 * SPRITE_WORDS),
             bind_group_layout,
             device: device.clone(),
             queue: queue.clone(),
@@ -82,20 +82,26 @@ impl Renderer {
         width: u32,
         height: u32,
         count: usize,
-        instances: &[Sprite],
+        sprites: &[Sprite],
     ) {
         let expected = count * self.num_sprites;
-        assert_eq!(instances.len(), expected, "instances: [count * num_sprites]");
-        let bytes: &[u8] = bytemuck::cast_slice(instances);
-        if (self.instances.size() as usize) < bytes.len() {
-            let usage = self.instances.usage();
-            self.instances = create_buffer(&self.device, "instances", usage, bytes.len());
+        assert_eq!(sprites.len(), expected, "sprites: [count * num_sprites]");
+        let bytes: &[u8] = bytemuck::cast_slice(sprites);
+        if (self.sprite_buffer.size() as usize) < bytes.len() {
+            let usage = self.sprite_buffer.usage();
+            self.sprite_buffer = create_buffer(&self.device, "sprites", usage, bytes.len());
         }
-        self.queue.write_buffer(&self.instances, 0, bytes);
-        self.draw_buffer(target, width, height, count, self.instances.as_entire_buffer_binding());
+        self.queue.write_buffer(&self.sprite_buffer, 0, bytes);
+        self.draw_buffer(
+            target,
+            width,
+            height,
+            count,
+            self.sprite_buffer.as_entire_buffer_binding(),
+        );
     }
 
-    /// Draws instances written by a kernel, read directly from device memory: the first `count *
+    /// Draws sprites written by a kernel, read directly from device memory: the first `count *
     /// num_sprites` of a storage buffer of this renderer's device.
     ///
     /// # Panics
@@ -106,17 +112,14 @@ impl Renderer {
         width: u32,
         height: u32,
         count: usize,
-        instances: wgpu::BufferBinding<'_>,
+        sprites: wgpu::BufferBinding<'_>,
     ) {
-        let num_instances = count * self.num_sprites;
-        let size = instances.size.map_or(instances.buffer.size() - instances.offset, |n| n.get());
-        assert!(
-            size as usize >= num_instances * 4 * SPRITE_WORDS,
-            "instances: [count * num_sprites]"
-        );
+        let total = count * self.num_sprites;
+        let size = sprites.size.map_or(sprites.buffer.size() - sprites.offset, |n| n.get());
+        assert!(size as usize >= total * 4 * SPRITE_WORDS, "sprites: [count * num_sprites]");
         let wall = Wall::fit(self.scene_size, count, width, height);
         self.queue.write_buffer(&self.wall, 0, &self.encode_wall(&wall, width, height));
-        let group = self.bind(instances);
+        let group = self.bind(sprites);
         let mut encoder = self.device.create_command_encoder(&Default::default());
         let mut pass = begin_pass(&mut encoder, target);
         if count > 0 && wall.board_width > 0 && wall.board_height > 0 {
@@ -124,14 +127,14 @@ impl Renderer {
             pass.set_pipeline(&self.backgrounds);
             pass.draw(0..3, 0..1);
             pass.set_pipeline(&self.sprites);
-            pass.draw(0..6, 0..num_instances as u32);
+            pass.draw(0..6, 0..total as u32);
         }
         drop(pass);
         self.queue.submit([encoder.finish()]);
     }
 
     /// Binds what the shaders read, in the order of [`create_bind_group_layout`].
-    fn bind(&self, instances: wgpu::BufferBinding<'_>) -> wgpu::BindGroup {
+    fn bind(&self, sprites: wgpu::BufferBinding<'_>) -> wgpu::BindGroup {
         let entry = |binding, resource| wgpu::BindGroupEntry { binding, resource };
         self.device.create_bind_group(&wgpu::BindGroupDescriptor {
             label: Some("sprites"),
@@ -140,7 +143,7 @@ impl Renderer {
                 entry(0, self.wall.as_entire_binding()),
                 entry(1, wgpu::BindingResource::TextureView(&self.atlas)),
                 entry(2, self.background.as_entire_binding()),
-                entry(3, wgpu::BindingResource::Buffer(instances)),
+                entry(3, wgpu::BindingResource::Buffer(sprites)),
             ],
         })
     }

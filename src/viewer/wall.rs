@@ -43,8 +43,8 @@ pub struct BoardOrigin {
 }
 
 impl Wall {
-    /// Fits `count` games into a picture of `width` x `height` pixels. The wall is empty if there are no games, whose
-    /// boards would have the size of a single one's, or no pixels.
+    /// Fits `count` games into a picture of `width` x `height` pixels. With no games or no pixels the wall is
+    /// empty. (The size of a board is then that of a wall of one game.)
     pub fn fit(scene: SceneSize, count: usize, width: u32, height: u32) -> Self {
         let count = count as u32;
         let (cells_x, cells_y) = (scene.columns as f32, scene.rows as f32);
@@ -74,7 +74,8 @@ impl Wall {
             fit_cells(a).total_cmp(&fit_cells(b)).then(empty(b).cmp(&empty(a))).then(b.cmp(&a))
         });
         let columns = best.unwrap_or(1);
-        let (rows, cell_size) = (count.div_ceil(columns), fit_cells(columns));
+        let rows = count.div_ceil(columns);
+        let cell_size = fit_cells(columns);
         // Boards with fractional cells are truncated to whole pixels.
         let board_width = (cells_x * cell_size + 1e-3) as u32;
         let board_height = (cells_y * cell_size + 1e-3) as u32;

@@ -29,7 +29,7 @@ grove::packed_state! {
 
 impl Env for Ledge {
     const NAME: &'static str = "ledge";
-    const MASKED: bool = true;
+    const HAS_ILLEGAL_ACTIONS: bool = true;
 
     fn num_features(&self) -> usize {
         3

@@ -13,7 +13,7 @@ pub async fn unpack<G: Rules>(game: G, recording: &Recording, device: &Device) -
     let mut all = HostTrajectory::default();
     all.resize(recording.num_envs(), num_steps, features);
     all.enable_scores();
-    all.enable_masks(if G::MASKED { game.num_actions() } else { 0 });
+    all.enable_masks(if G::HAS_ILLEGAL_ACTIONS { game.num_actions() } else { 0 });
     let stride = all.obs_stride();
     let mut first = 0;
     for part in recording.parts() {
@@ -45,7 +45,7 @@ pub async fn unpack<G: Rules>(game: G, recording: &Recording, device: &Device) -
                 None if taken & ENDED != 0 => std::mem::take(score),
                 None => 0.0,
             };
-            if G::MASKED {
+            if G::HAS_ILLEGAL_ACTIONS {
                 let bit = |a| u32::from(G::is_legal(&state, a, game)) << a;
                 all.legal[slot] = (0..game.num_actions()).map(bit).sum();
             }

@@ -231,7 +231,7 @@ fn mistakes_in_a_game_are_found() {
         (Fault::InfiniteFeature, Aspect::Features, true, "feature 0"),
         (Fault::LostByPacking, Aspect::Packing, true, "field `number`"),
         (Fault::UsesWordsItDoesNotHave, Aspect::Packing, true, "word 1 is not 0"),
-        (Fault::Illegal, Aspect::Masks, true, "MASKED is false"),
+        (Fault::Illegal, Aspect::Masks, true, "HAS_ILLEGAL_ACTIONS is false"),
         (Fault::Endless, Aspect::Length, false, "none of 64 episodes ended"),
         (Fault::StartsFromWhatWasThere, Aspect::Draws, true, "starts differently"),
         (Fault::Deterministic, Aspect::Draws, false, "levels do not differ"),

@@ -61,7 +61,8 @@ fn data(folder: &Scratch) -> Arc<dyn Task> {
     fs::write(&prompts, (0..10).map(line).collect::<String>()).unwrap();
     fs::write(&program, script).unwrap();
     let command = format!("python3 {}", program.display());
-    let options = VerifierOptions { workers: 2, timeout: 600.0, ..VerifierOptions::new(&command) };
+    let options =
+        VerifierOptions { workers: 2, timeout_seconds: 600.0, ..VerifierOptions::new(&command) };
     Arc::new(DataTask::open(&prompts, Some(options)).unwrap())
 }
 

@@ -7,7 +7,7 @@ mod fruit_optimum;
 
 use self::fruit_optimum::{Process, fruits};
 use crate::support::fruit;
-use grove::env::{Env, Episode, Fruit, new_game, play_step};
+use grove::env::{Env, Episode, Fruit, initial_state, step_with_auto_reset};
 use grove::rng::draw;
 
 /// Games small enough for exhaustive search.
@@ -78,12 +78,13 @@ fn transitions_are_those_of_games_as_they_are_played() {
         Fruit { width: 5, basket: 2, ..default },
     ] {
         let process = Process::new(game).unwrap();
-        let mut state = new_game::<Fruit>(7, game);
+        let mut state = initial_state::<Fruit>(7, game);
         let mut episode = Episode { level: 7, time: 0, score: 0.0 };
         let (mut surprise, mut expected) = (0.0, 0.0);
         for t in 0..50_000 {
             let before = fruits(&state);
-            let played = play_step::<Fruit>(&mut state, &mut episode, draw(3, t) % 3, game);
+            let played =
+                step_with_auto_reset::<Fruit>(&mut state, &mut episode, draw(3, t) % 3, game);
             let (probability, reward) = process.transition(before, fruits(&state), state.basket);
             assert!(probability > 0.0, "{game:?}, step {t}");
             assert_eq!(played.reward, f32::from(reward), "{game:?}, step {t}");

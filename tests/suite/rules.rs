@@ -8,7 +8,7 @@ use crate::support::for_every_game;
 use grove::env::{
     Breakout, BreakoutActions, BreakoutObservation, CartPole, CartPoleState, Catch,
     CatchObservation, CatchState, Env, Episode, Fruit, FruitObservation, PackedState, Recall,
-    Rules, draw_legal_action, new_game, num_words, play_step,
+    Rules, draw_legal_action, initial_state, num_words, step_with_auto_reset,
 };
 use grove::rng::{below, draw, uniform};
 
@@ -41,7 +41,7 @@ fn catch_follows_bsuite() {
         game.validate().unwrap();
         let mut rewards = Vec::new();
         let mut level = draw(5, rows);
-        let mut state = new_game::<Catch>(level, game);
+        let mut state = initial_state::<Catch>(level, game);
         let mut counted = episode(level);
         for number in 0..60 {
             // bsuite: a ball in a random column of the top row, the paddle in the middle.
@@ -81,7 +81,7 @@ fn catch_follows_bsuite() {
                     (true, true) => 1.0,
                     (true, false) => -1.0,
                 };
-                let played = play_step::<Catch>(&mut state, &mut counted, action, game);
+                let played = step_with_auto_reset::<Catch>(&mut state, &mut counted, action, game);
                 assert_eq!((played.reward, played.has_ended()), (reward, done), "{game:?}");
                 assert_eq!(played.episode_score, reward, "{game:?}");
                 if done {
@@ -168,7 +168,7 @@ fn cartpole_follows_gymnasium_over_random_episodes() {
     let game = CartPole::default();
     let mut lengths = Vec::new();
     let mut level = 3;
-    let mut state = new_game::<CartPole>(level, game);
+    let mut state = initial_state::<CartPole>(level, game);
     let mut counted = episode(level);
     for _ in 0..300 {
         let mut want = cart_start(level);
@@ -183,7 +183,7 @@ fn cartpole_follows_gymnasium_over_random_episodes() {
             let action = draw(level, t) & 1;
             let (next, terminated) = gymnasium_step(want, action);
             assert!(cart_margin(next).abs() > 2e-6, "too close to tell");
-            let played = play_step::<CartPole>(&mut state, &mut counted, action, game);
+            let played = step_with_auto_reset::<CartPole>(&mut state, &mut counted, action, game);
             assert_eq!((played.reward, played.has_ended()), (1.0, terminated));
             if terminated {
                 assert_eq!(played.episode_score, t as f32);
@@ -229,13 +229,14 @@ fn cartpole_is_truncated_at_its_last_step() {
     for max_steps in [500, 7, 1] {
         let game = CartPole { max_steps };
         for level in 0..20 {
-            let mut state = new_game::<CartPole>(level, game);
+            let mut state = initial_state::<CartPole>(level, game);
             let mut episode = episode(level);
             for t in 1..=max_steps {
                 let [x, x_dot, theta, theta_dot] = cart(&state);
                 let lean = x + 2.1 * x_dot + 35.0 * theta + 10.0 * theta_dot;
                 let action = u32::from(lean > 0.0);
-                let played = play_step::<CartPole>(&mut state, &mut episode, action, game);
+                let played =
+                    step_with_auto_reset::<CartPole>(&mut state, &mut episode, action, game);
                 assert_eq!(played.has_ended(), t == max_steps, "level {level}, step {t}");
                 let score = if played.has_ended() { max_steps as f32 } else { 0.0 };
                 assert_eq!(played.episode_score, score);
@@ -282,12 +283,12 @@ fn parameters_out_of_range_are_rejected_by_name() {
 fn random_score<G: Rules>(game: G, episodes: u32) -> (f64, f64) {
     let score = |number: u32| {
         let level = draw(77, number);
-        let mut state = new_game::<G>(level, game);
+        let mut state = initial_state::<G>(level, game);
         let mut counted = episode(level);
         loop {
             let bits = draw(draw(level, 0x5eed), counted.time);
             let action = draw_legal_action(&state, bits, game).unwrap();
-            let played = play_step::<G>(&mut state, &mut counted, action, game);
+            let played = step_with_auto_reset::<G>(&mut state, &mut counted, action, game);
             if played.has_ended() {
                 break f64::from(played.episode_score);
             }

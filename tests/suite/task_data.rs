@@ -181,7 +181,7 @@ fn contents_may_be_parts_or_null_and_solutions_numbers() {
     assert_eq!(solutions, ["7", "1000000000000000000000000000000"]);
     for (prompt, solution) in [&sum, &power].into_iter().zip(&solutions) {
         let rewards = task.verify(&[Completion::new(prompt, solution)]).unwrap();
-        assert_eq!(rewards[0].parts, [1.0], "{solution}");
+        assert_eq!(rewards[0].values, [1.0], "{solution}");
     }
     assert!(task.alphabet().unwrap().chars().all(|c| "3+4?\n710^=".contains(c)));
 }
@@ -235,7 +235,7 @@ fn integers_of_any_size_reach_a_verifier_as_they_were_written() {
     let task = DataTask::open(&file(&folder, line), Some(options)).unwrap();
     let prompt = task.prompt(Split::Train, 0).unwrap();
     let rewards = task.verify(&[Completion::new(&prompt, "a")]).unwrap();
-    assert_eq!((rewards[0].parts[0], &rewards[0].problem), (1.0, &None));
+    assert_eq!((rewards[0].values[0], &rewards[0].problem), (1.0, &None));
 }
 
 #[test]

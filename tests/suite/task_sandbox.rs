@@ -1,4 +1,4 @@
-//! The sandbox of user-defined verifiers, and consent to run them.
+//! The sandbox of user-defined verifiers, and approval to run them.
 
 use crate::support::{GIVES_ONE, HANG, Scratch, command, stderr};
 use grove::task::{Completion, DataTask, Prompt, Task, Verifier, VerifierOptions, VerifierSandbox};
@@ -25,7 +25,8 @@ for line in sys.stdin:
 
 fn rewards(options: VerifierOptions, texts: &[String]) -> Vec<f64> {
     let verifier =
-        Verifier::start(VerifierOptions { timeout: HANG.as_secs_f64(), ..options }).unwrap();
+        Verifier::start(VerifierOptions { timeout_seconds: HANG.as_secs_f64(), ..options })
+            .unwrap();
     let prompt = Prompt { text: "p".to_string(), ..Prompt::default() };
     let all: Vec<_> = texts.iter().map(|text| Completion::new(&prompt, text)).collect();
     let found = verifier.verify(&all).unwrap();
@@ -33,7 +34,7 @@ fn rewards(options: VerifierOptions, texts: &[String]) -> Vec<f64> {
         .into_iter()
         .map(|rewards| {
             assert_eq!(rewards.problem, None);
-            rewards.parts[0]
+            rewards.values[0]
         })
         .collect()
 }
@@ -149,7 +150,7 @@ fn a_sandboxed_verifier_finds_the_file_of_prompts_empty_unless_it_is_named() {
         let sandbox = VerifierSandbox { is_on: true, readable, ..VerifierSandbox::default() };
         let options = VerifierOptions {
             folder: Some(ours.clone()),
-            timeout: HANG.as_secs_f64(),
+            timeout_seconds: HANG.as_secs_f64(),
             sandbox,
             ..VerifierOptions::new(command)
         };
@@ -159,7 +160,7 @@ fn a_sandboxed_verifier_finds_the_file_of_prompts_empty_unless_it_is_named() {
             .map(|name| format!("succeeds(lambda: open('{name}.jsonl').read()[0])"));
         let completions = texts.each_ref().map(|text| Completion::new(&prompt, text));
         let rewards = task.verify(&completions).unwrap();
-        rewards.into_iter().map(|rewards| rewards.parts[0]).collect::<Vec<_>>()
+        rewards.into_iter().map(|rewards| rewards.values[0]).collect::<Vec<_>>()
     };
     assert_eq!(read("python3 verifier.py", vec![]), [0.0, 0.0]);
     for path in [ours.join("data"), PathBuf::from("data")] {
@@ -266,7 +267,7 @@ fn a_verifier_runs_for_those_who_gave_it_or_trust_it() {
 }
 
 #[test]
-fn code_without_a_sandbox_runs_with_consent_alone() {
+fn code_without_a_sandbox_runs_with_approval_alone() {
     let place = &Scratch::new();
     let config = "task = \"ocaml\"\n[ocaml]\nunsafe = true\n[fit]\niterations = 0\n[generation]\nnum_prompts = 1\n\
                   group_size = 2\nmax_new_tokens = 4\n[checkpoint]\neval_episodes = 1\n";

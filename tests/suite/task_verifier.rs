@@ -72,8 +72,8 @@ fn script(folder: &Path, text: &str) -> String {
 
 /// A verifier whose answers are waited for as long as it takes.
 fn patient_options(command: &str, workers: usize) -> VerifierOptions {
-    let timeout = HANG.as_secs_f64();
-    VerifierOptions { workers, timeout, ..VerifierOptions::new(command) }
+    let timeout_seconds = HANG.as_secs_f64();
+    VerifierOptions { workers, timeout_seconds, ..VerifierOptions::new(command) }
 }
 
 /// Checks the reward of a completion: a number, or a problem with these words. False if the verifier was late instead,
@@ -154,12 +154,12 @@ fn a_failure_on_one_completion_does_not_affect_the_others() {
             Err(said) => {
                 let problem = rewards.problem.as_ref().unwrap();
                 assert!(problem.contains(said), "{text}: {problem}");
-                assert!(!problem.contains('\n') && rewards.parts == [0.0], "{problem}");
+                assert!(!problem.contains('\n') && rewards.values == [0.0], "{problem}");
             }
         }
     }
     // Results do not depend on the order or the number of processes.
-    let plain = |rewards: &Rewards| (rewards.parts.clone(), rewards.problem.is_some());
+    let plain = |rewards: &Rewards| (rewards.values.clone(), rewards.problem.is_some());
     assert!(forward.iter().map(plain).eq(backward.iter().map(plain)), "{backward:#?}");
 }
 
@@ -168,7 +168,8 @@ fn an_unanswered_completion_is_given_up_and_the_next_is_scored() {
     let folder = Scratch::new();
     let command = script(&folder, OBEDIENT);
     let verifier =
-        Verifier::start(VerifierOptions { timeout: 0.5, ..patient_options(&command, 1) }).unwrap();
+        Verifier::start(VerifierOptions { timeout_seconds: 0.5, ..patient_options(&command, 1) })
+            .unwrap();
     assert!(has_reward(&verifier, "7", Ok(7.0)), "time to start is given to the first");
     for (i, (bad, said)) in LATE.iter().enumerate() {
         wait_for(bad, || has_reward(&verifier, bad, Err(said)));
@@ -221,7 +222,7 @@ fn start_up_time_does_not_count_towards_the_time_limit() {
     let folder = Scratch::new();
     let slow = OBEDIENT.replacen("for line", "time.sleep(1)\nfor line", 1);
     let options = patient_options(&script(&folder, &slow), 1);
-    let verifier = Verifier::start(VerifierOptions { timeout: 0.5, ..options }).unwrap();
+    let verifier = Verifier::start(VerifierOptions { timeout_seconds: 0.5, ..options }).unwrap();
     assert!(has_reward(&verifier, "1", Ok(1.0)));
     for (bad, good) in [("die", 2.0), ("sleep", 3.0)] {
         assert!(verify(&verifier, &[bad])[0].problem.is_some());
@@ -275,10 +276,13 @@ fn a_silent_command_is_an_error() {
     assert!(said.contains("ended (exit status: 4: no more); run it by hand"), "{said}");
     for (options, said) in [
         (
-            VerifierOptions { timeout: 0.0, ..VerifierOptions::new("cat") },
+            VerifierOptions { timeout_seconds: 0.0, ..VerifierOptions::new("cat") },
             "the verifier's timeout is 0 s",
         ),
-        (VerifierOptions { timeout: f64::NAN, ..VerifierOptions::new("cat") }, "timeout is NaN s"),
+        (
+            VerifierOptions { timeout_seconds: f64::NAN, ..VerifierOptions::new("cat") },
+            "timeout is NaN s",
+        ),
         (
             VerifierOptions { parts: vec![], ..VerifierOptions::new("cat") },
             "at least one reward part",
@@ -313,7 +317,7 @@ time.sleep(1000)
     let verifier = Verifier::start(options).unwrap();
     let mut pids: Vec<u64> = verify(&verifier, &["1"; 20])
         .iter()
-        .flat_map(|r| r.parts.clone())
+        .flat_map(|r| r.values.clone())
         .map(|pid| pid as u64)
         .collect();
     pids.sort_unstable();

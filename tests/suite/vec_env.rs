@@ -3,7 +3,7 @@
 use crate::shared::ledge::Ledge;
 use crate::shared::rollouts::LEDGE;
 use crate::support::for_every_game;
-use grove::env::{Catch, Episode, Rules, StepResult, new_game, play_step};
+use grove::env::{Catch, Episode, Rules, StepResult, initial_state, step_with_auto_reset};
 use grove::rng::{Stream, draw};
 use grove::rollout::{Autoreset, StepBuffers, VecEnv, VecEnvError};
 
@@ -62,7 +62,7 @@ impl<G: Rules> Singles<G> {
         let levels = draw(Stream::Evaluation.key(seed), 0);
         let start = |env| {
             let level = draw(levels, env);
-            (new_game::<G>(level, game), Episode { level, ..Episode::default() })
+            (initial_state::<G>(level, game), Episode { level, ..Episode::default() })
         };
         Self { game, envs: (0..num_envs).map(start).collect() }
     }
@@ -77,7 +77,9 @@ impl<G: Rules> Singles<G> {
 
     fn legal(&self, env: usize) -> Vec<bool> {
         let actions = 0..self.game.num_actions();
-        actions.map(|a| !G::MASKED || G::is_legal(&self.envs[env].0, a, self.game)).collect()
+        actions
+            .map(|a| !G::HAS_ILLEGAL_ACTIONS || G::is_legal(&self.envs[env].0, a, self.game))
+            .collect()
     }
 
     /// A legal action of every game.
@@ -88,7 +90,8 @@ impl<G: Rules> Singles<G> {
 
     fn step(&mut self, actions: &[u32]) -> Vec<StepResult> {
         let envs = self.envs.iter_mut().zip(actions);
-        envs.map(|((state, episode), a)| play_step::<G>(state, episode, *a, self.game)).collect()
+        envs.map(|((state, episode), a)| step_with_auto_reset::<G>(state, episode, *a, self.game))
+            .collect()
     }
 }
 

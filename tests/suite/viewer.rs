@@ -4,7 +4,7 @@ mod gpu;
 
 use crate::support::{for_every_game, fruit};
 use grove::env::look::{Look, tile};
-use grove::env::{CartPole, Catch, Episode, Fruit, Recall, new_game, play_step};
+use grove::env::{CartPole, Catch, Episode, Fruit, Recall, initial_state, step_with_auto_reset};
 use grove::rng::draw;
 use grove::viewer::{Picture, SceneSize, Sprite, Wall, compute_sprites, paint};
 
@@ -20,7 +20,7 @@ impl<G: Look> Games<G> {
         game.validate().unwrap();
         let start = |i| {
             let level = draw(11, i);
-            (new_game::<G>(level, game), Episode { level, time: 0, score: 0.0 })
+            (initial_state::<G>(level, game), Episode { level, time: 0, score: 0.0 })
         };
         let now: Vec<_> = (0..count).map(start).collect();
         Self { game, before: now.clone(), now }
@@ -32,7 +32,7 @@ impl<G: Look> Games<G> {
         for (i, (state, episode)) in self.now.iter_mut().enumerate() {
             let random = draw(draw(episode.level, i as u32), episode.time);
             let action = random % self.game.num_actions() as u32;
-            play_step::<G>(state, episode, action, self.game);
+            step_with_auto_reset::<G>(state, episode, action, self.game);
         }
     }
 

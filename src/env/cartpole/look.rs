@@ -1,6 +1,6 @@
 //! Look of CartPole: a cart on an outdoor track, at four cells per metre.
 
-use super::{CartPole, CartPoleState, HALF_LENGTH, TAU, X_LIMIT, cos_small, sin_small};
+use super::{CartPole, CartPoleState, HALF_LENGTH, STEP_SECONDS, X_LIMIT, cos_small, sin_small};
 use crate::env::look::{
     Look, SceneInfo, SceneSize, Sprite, lerp, pick_tile_variant, sky_tile, tile,
 };
@@ -53,7 +53,7 @@ impl SceneInfo for CartPole {
 
     /// Real time.
     fn steps_per_second(&self) -> f32 {
-        1.0 / TAU
+        1.0 / STEP_SECONDS
     }
 }
 

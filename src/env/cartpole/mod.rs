@@ -21,7 +21,7 @@ const HALF_LENGTH: f32 = 0.5;
 /// Magnitude of a push in newtons.
 const FORCE: f32 = 10.0;
 /// Time step in seconds.
-const TAU: f32 = 0.02;
+const STEP_SECONDS: f32 = 0.02;
 /// Cart position at which the episode ends, in metres.
 const X_LIMIT: f32 = 2.4;
 /// Pole angle at which the episode ends: 12 degrees, in radians.
@@ -137,10 +137,10 @@ impl Rules for CartPole {
             / (comptime!(HALF_LENGTH * 4.0 / 3.0)
                 - comptime!(HALF_LENGTH * MASS_POLE / MASS_TOTAL) * cos * cos);
         let x_acc = push - comptime!(MASS_POLE * HALF_LENGTH / MASS_TOTAL) * theta_acc * cos;
-        state.x += TAU * state.x_dot;
-        state.x_dot += TAU * x_acc;
-        state.theta += TAU * state.theta_dot;
-        state.theta_dot += TAU * theta_acc;
+        state.x += STEP_SECONDS * state.x_dot;
+        state.x_dot += STEP_SECONDS * x_acc;
+        state.theta += STEP_SECONDS * state.theta_dot;
+        state.theta_dot += STEP_SECONDS * theta_acc;
         let terminated = state.x < -X_LIMIT
             || state.x > X_LIMIT
             || state.theta < -THETA_LIMIT

@@ -43,9 +43,9 @@ pub struct PlotArgs {
     /// The horizontal axis.
     #[arg(long, default_value = "env_steps", value_name = "NAME")]
     pub x: Axis,
-    /// The vertical axis: `score` (of training episodes), `greedy` (of evaluations), or a recorded figure.
+    /// The vertical axis: `score` (of training episodes), `greedy` (of evaluations), or a recorded metric.
     ///
-    /// Figures have TensorBoard's names, for instance losses/entropy or eval/held_out_loss, or those of the fields of
+    /// Metrics have TensorBoard's names, for instance losses/entropy or eval/held_out_loss, or those of the fields of
     /// metrics.jsonl, for instance entropy or seconds.total.
     #[arg(long, default_value = "score", value_name = "NAME")]
     pub y: String,

@@ -13,8 +13,8 @@ use toml::{Table, Value};
 pub struct VerifierArgs {
     /// The command that verifies completions of prompts of your own.
     ///
-    /// Without it, a completion scores 1 if it equals the prompt's `solution`, otherwise 0. `fit` scores the
-    /// completions of evaluations alone.
+    /// Without it, a completion scores 1 if it equals the prompt's `solution`, otherwise 0. `grove fit` uses
+    /// it in evaluations only.
     #[arg(long, value_name = "CMD", value_parser = NonEmptyStringValueParser::new())]
     pub verifier: Option<String>,
     /// Whether the verifier runs in a sandbox [default: on].

@@ -32,7 +32,7 @@ use anyhow::{Result, bail, ensure};
 use burn::tensor::Device;
 use report::{EVAL_EPISODES, EVAL_EVERY, Measurement, Report, ScoreRuns};
 use serde::Serialize;
-use sizes::apply_sizes;
+use sizes::benchmark_config;
 use std::fmt::Display;
 use std::time::Instant;
 use work::StepWork;
@@ -52,7 +52,7 @@ pub fn run(games: &Games, args: BenchArgs) -> Result<()> {
 /// Measures all quantities for a game, with its default parameters and the changes in `args`.
 pub fn bench<G: ConfigurableGame>(models: &Models, args: &BenchArgs) -> Result<()> {
     let (game, defaults) = new_settings::<G>(&toml::Table::new(), &args.set)?;
-    let config = apply_sizes(args, &config_to_toml(&game, &defaults).parse()?, &defaults)?;
+    let config = benchmark_config(args, &config_to_toml(&game, &defaults).parse()?, &defaults)?;
     validate(models, &game, &config)?;
     ensure!(!config.data.is_on(), "`grove bench` plays games: leave data.path out");
     if args.scaling {
@@ -101,7 +101,7 @@ pub fn bench<G: ConfigurableGame>(models: &Models, args: &BenchArgs) -> Result<(
         trained_steps_per_second: trained_rate,
         seconds_to_first_update,
         peak_memory_bytes: peak_memory,
-        work_per_step: is_builtin.then(|| StepWork::of(game, &config)),
+        work_per_step: is_builtin.then(|| StepWork::new(game, &config)),
         seconds_to_score,
         device_peak: if args.no_peak { None } else { peak::measure(device, &chosen.info) },
     };
@@ -187,5 +187,5 @@ fn measure_time_to_score<G: Rules>(
         }
         Ok(None)
     });
-    Ok(ScoreRuns::of(score, defaults.seed, runs.collect::<Result<_>>()?))
+    Ok(ScoreRuns::new(score, defaults.seed, runs.collect::<Result<_>>()?))
 }

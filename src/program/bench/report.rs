@@ -27,7 +27,7 @@ pub(super) struct Measurement {
 
 impl Measurement {
     /// Summarizes one or more values.
-    pub fn of(mut values: Vec<f64>) -> Self {
+    pub fn from_values(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
         let last = values.len() - 1;
         let median = (values[last / 2] + values[values.len() / 2]) / 2.0;
@@ -52,7 +52,7 @@ impl Measurement {
                 rates.push(steps_done as f64 / seconds);
             }
         }
-        Ok(Self::of(rates))
+        Ok(Self::from_values(rates))
     }
 }
 
@@ -92,9 +92,9 @@ pub(super) struct ScoreRuns {
 
 impl ScoreRuns {
     /// Summarizes runs by their seconds to the score.
-    pub fn of(score: f64, first_seed: u64, runs: Vec<Option<f64>>) -> Self {
+    pub fn new(score: f64, first_seed: u64, runs: Vec<Option<f64>>) -> Self {
         let reached: Vec<f64> = runs.iter().copied().flatten().collect();
-        let seconds = (!reached.is_empty()).then(|| Measurement::of(reached));
+        let seconds = (!reached.is_empty()).then(|| Measurement::from_values(reached));
         Self { score, first_seed, seconds, runs }
     }
 }
@@ -227,7 +227,7 @@ mod tests {
         let mut seconds = [0.2, 9.0, 0.5, 0.1, 1.0, 0.25].into_iter();
         let rate = Measurement::measure_rate(4, 6, || Ok(seconds.next().unwrap())).unwrap();
         assert_eq!(rate, Measurement { median: 18.0, min: 6.0, max: 60.0 });
-        assert_eq!(Measurement::of(vec![3.0, 1.0, 7.0]).median, 3.0);
+        assert_eq!(Measurement::from_values(vec![3.0, 1.0, 7.0]).median, 3.0);
     }
 
     #[test]
@@ -240,15 +240,15 @@ mod tests {
 
     #[test]
     fn runs_that_miss_the_score_are_excluded() {
-        let runs = ScoreRuns::of(1.0, 4, vec![Some(2.0), None, Some(4.0)]);
+        let runs = ScoreRuns::new(1.0, 4, vec![Some(2.0), None, Some(4.0)]);
         assert_eq!(runs.seconds, Some(Measurement { median: 3.0, min: 2.0, max: 4.0 }));
         assert!(
             runs.to_string().contains("3.00 s (2.00 to 4.00), 2 of 3 runs; the first run"),
             "{runs}"
         );
-        let one = ScoreRuns::of(1.0, 4, vec![Some(2.0)]).to_string();
+        let one = ScoreRuns::new(1.0, 4, vec![Some(2.0)]).to_string();
         assert!(one.ends_with("  2.00 s\n"), "{one}");
-        let missed = ScoreRuns::of(1.0, 4, vec![None]);
+        let missed = ScoreRuns::new(1.0, 4, vec![None]);
         assert_eq!(missed.seconds, None);
         assert_eq!(missed.to_string(), "none of 1 run reached a greedy score of 1\n");
     }

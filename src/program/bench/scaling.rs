@@ -66,7 +66,7 @@ pub fn bench<G: ConfigurableGame>(
     game: G,
     config: &TrainConfig,
 ) -> Result<()> {
-    let ranks = Ranks::of(&args.device);
+    let ranks = Ranks::on_devices(&args.device);
     let max_ranks = ranks.max_ranks();
     let reduction_cost = ranks.run(max_ranks, max_ranks, &|rank| fit_reduction_cost(&rank.team))?;
     let measure = |num_ranks: usize, num_groups: usize| {
@@ -75,7 +75,7 @@ pub fn bench<G: ConfigurableGame>(
         let train = |rank: Rank| measure_iterations(models, game, &config, rank, args.repeats);
         ranks.run(num_ranks, max_ranks, &train)
     };
-    let work = IterationWork::of(game, config);
+    let work = IterationWork::new(game, config);
     let num_groups = config.rollout.num_groups;
     let (mut strong, mut weak) = (Vec::new(), Vec::new());
     for num_ranks in rank_counts(max_ranks) {
@@ -122,7 +122,7 @@ struct IterationWork {
 }
 
 impl IterationWork {
-    fn of<G: ConfigurableGame>(game: G, config: &TrainConfig) -> Self {
+    fn new<G: ConfigurableGame>(game: G, config: &TrainConfig) -> Self {
         let params = config.policy.parameters(game.num_features(), game.num_actions());
         let params: usize =
             params.iter().map(|parameter| parameter.shape.iter().product::<usize>()).sum();
@@ -181,7 +181,7 @@ fn measure_iterations<G: ConfigurableGame>(
     rank: Rank,
     repeats: usize,
 ) -> Result<IterationTime> {
-    let (chosen, team) = rank.choose_device()?;
+    let (chosen, team) = rank.start_device()?;
     let network = models.new_network(game, config, &chosen.device);
     let mut trainer: GameTrainer<G> =
         ranks::create_trainer(game, network, config, &chosen, None, team)?;
@@ -197,8 +197,8 @@ fn measure_iterations<G: ConfigurableGame>(
     // Wait for the next rollout, which is already running: some drivers fail if the process ends meanwhile.
     let _ = chosen.device.sync();
     Ok(IterationTime {
-        seconds: Measurement::of(seconds).median,
-        communication_seconds: Measurement::of(communication).median,
+        seconds: Measurement::from_values(seconds).median,
+        communication_seconds: Measurement::from_values(communication).median,
     })
 }
 
@@ -242,7 +242,7 @@ fn fit_reduction_cost(team: &Team) -> Result<Option<ReductionCost>> {
             team.all_reduce_ranks(vector, Vec::new())?;
             seconds.push(started.elapsed().as_secs_f64());
         }
-        Ok(Measurement::of(seconds).median)
+        Ok(Measurement::from_values(seconds).median)
     });
     let (small_seconds, large_seconds) = (small_seconds?, large_seconds?);
     let [small_bytes, large_bytes] = REDUCTION_LENGTHS.map(|len| bytes_sent(4 * len, num_ranks));

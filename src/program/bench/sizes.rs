@@ -13,15 +13,21 @@ const DEFAULT_GAMES: usize = 4096;
 ///
 /// # Errors
 /// If the games are no whole number of groups, or `--set` names no setting.
-pub fn apply_sizes(args: &BenchArgs, table: &Table, settings: &TrainConfig) -> Result<TrainConfig> {
+pub fn benchmark_config(
+    args: &BenchArgs,
+    table: &Table,
+    settings: &TrainConfig,
+) -> Result<TrainConfig> {
     let named = overlay::resolve_assignments(table, &args.set)?;
     let is_set = |path: &str| named.iter().any(|name| name == path);
     let mut config = settings.clone();
     config.engine = args.engine.unwrap_or(config.engine);
     config.precision = args.precision.unwrap_or(config.precision);
     let (rollout, update) = (&mut config.rollout, &mut config.update);
-    set_size(&mut config.policy.hidden, args.hidden.clone(), is_set("policy.hidden"), vec![64]);
-    set_size(&mut rollout.group_size, args.group_size, is_set("rollout.group_size"), 8);
+    let hidden = is_set("policy.hidden").then(|| config.policy.hidden.clone());
+    config.policy.hidden = choose(args.hidden.clone(), hidden, vec![64]);
+    let group_size = is_set("rollout.group_size").then_some(rollout.group_size);
+    rollout.group_size = choose(args.group_size, group_size, 8);
     if args.num_envs.is_some() || !is_set("rollout.num_groups") {
         let games = args.num_envs.unwrap_or(DEFAULT_GAMES);
         ensure!(
@@ -32,23 +38,25 @@ pub fn apply_sizes(args: &BenchArgs, table: &Table, settings: &TrainConfig) -> R
         // A group of 0 games is refused with the other settings.
         rollout.num_groups = games.checked_div(rollout.group_size).unwrap_or(0);
     }
-    set_size(&mut rollout.num_steps, args.num_steps, is_set("rollout.num_steps"), 100);
-    let all_steps = rollout.num_steps;
-    set_size(&mut rollout.learn_steps, args.learn_steps, is_set("rollout.learn_steps"), all_steps);
-    set_size(&mut rollout.start, None, is_set("rollout.start"), GroupStart::Level);
-    set_size(&mut update.update_epochs, args.update_epochs, is_set("update.update_epochs"), 1);
-    let minibatches = args.num_minibatches;
-    set_size(&mut update.num_minibatches, minibatches, is_set("update.num_minibatches"), 1);
+    let num_steps = is_set("rollout.num_steps").then_some(rollout.num_steps);
+    rollout.num_steps = choose(args.num_steps, num_steps, 100);
+    let learn_steps = is_set("rollout.learn_steps").then_some(rollout.learn_steps);
+    rollout.learn_steps = choose(args.learn_steps, learn_steps, rollout.num_steps);
+    if !is_set("rollout.start") {
+        rollout.start = GroupStart::Level;
+    }
+    let update_epochs = is_set("update.update_epochs").then_some(update.update_epochs);
+    update.update_epochs = choose(args.update_epochs, update_epochs, 1);
+    let num_minibatches = is_set("update.num_minibatches").then_some(update.num_minibatches);
+    update.num_minibatches = choose(args.num_minibatches, num_minibatches, 1);
     // Long enough that no schedule ends during the measurement.
     config.iterations = 1_000_000;
     Ok(config)
 }
 
-/// Sets a size to that of its option, or to the default of benchmarks unless `--set` names it.
-fn set_size<T>(size: &mut T, option: Option<T>, is_set: bool, default: T) {
-    if option.is_some() || !is_set {
-        *size = option.unwrap_or(default);
-    }
+/// Chooses the value of a setting: that of its option, else that of `--set`, else the default of benchmarks.
+fn choose<T>(option: Option<T>, from_set: Option<T>, default: T) -> T {
+    option.or(from_set).unwrap_or(default)
 }
 
 #[cfg(test)]
@@ -66,7 +74,7 @@ mod tests {
             unreachable!("the command is `bench`")
         };
         let (game, settings) = new_settings::<Catch>(&Table::new(), &args.set)?;
-        apply_sizes(&args, &config_to_toml(&game, &settings).parse()?, &settings)
+        benchmark_config(&args, &config_to_toml(&game, &settings).parse()?, &settings)
     }
 
     #[test]

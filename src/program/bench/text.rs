@@ -118,7 +118,8 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
         None => LanguageTrainer::for_task(rewards.clone(), config.clone(), None)?.model(),
     };
     model.stop_tokens.clear();
-    let (num_params, precision) = (model.params.len(), config.precision);
+    let num_params = model.params.len();
+    let precision = config.precision;
     let chosen = device::start(device_name(&args.device))?;
     let mut trainer = LanguageTrainer::for_task(rewards, config, Some(model))?
         .with_device(chosen.language_device())?;
@@ -193,7 +194,7 @@ fn measure(
     let iteration = Measurement::measure_rate(repeats, tokens, &mut train_once)?;
     let rate = |seconds: &[f64]| {
         let measured = &seconds[seconds.len().saturating_sub(repeats)..];
-        Measurement::of(measured.iter().map(|seconds| tokens as f64 / seconds).collect())
+        Measurement::from_values(measured.iter().map(|seconds| tokens as f64 / seconds).collect())
     };
     Ok(([rate(&rollout_seconds), rate(&update_seconds), iteration], peak_memory))
 }

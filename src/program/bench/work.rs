@@ -37,7 +37,7 @@ pub(super) struct StepWork {
 
 impl StepWork {
     /// Computes the work of a step of a game with the settings of a run.
-    pub fn of<G: Rules>(game: G, config: &TrainConfig) -> Self {
+    pub fn new<G: Rules>(game: G, config: &TrainConfig) -> Self {
         let matrices = count_weights(game, config);
         let weights: f64 = matrices.iter().sum();
         let forward = 2.0 * weights;
@@ -80,21 +80,21 @@ mod tests {
         config.rollout.learn_steps = 50;
         config.update.update_epochs = 4;
         // 16 x 64 and 64 x 3 weights; two epochs.
-        let work = StepWork::of(game, &config);
+        let work = StepWork::new(game, &config);
         assert_eq!(work.policy_flops, 2.0 * 1216.0);
         assert_eq!(work.trained_flops, 2432.0 + 2.0 * (2432.0 + 2432.0 + 2.0 * 192.0));
         // Three words of state.
         assert_eq!(work.policy_bytes, 24.0);
         assert_eq!(work.trained_bytes, 24.0 + 12.0 + 2.0 * 24.0);
         config.policy.hidden = vec![64, 32];
-        assert_eq!(StepWork::of(game, &config).policy_flops, 2.0 * (1024.0 + 2048.0 + 96.0));
+        assert_eq!(StepWork::new(game, &config).policy_flops, 2.0 * (1024.0 + 2048.0 + 96.0));
         config.policy.kind = ModelKind::Gru;
         let gates = 3.0 * (2048.0 + 1024.0);
-        assert_eq!(StepWork::of(game, &config).policy_flops, 2.0 * (1024.0 + gates + 96.0));
+        assert_eq!(StepWork::new(game, &config).policy_flops, 2.0 * (1024.0 + gates + 96.0));
         config.policy.kind = ModelKind::Decoder;
         // Two layers: queries and outputs, keys and values of half as many heads, SwiGLU.
         let layer = 2.0 * 64.0 * 64.0 + 2.0 * 64.0 * 32.0 + 3.0 * 64.0 * 128.0;
         let all = 16.0 * 64.0 + 2.0 * layer + 64.0 * 3.0;
-        assert_eq!(StepWork::of(game, &config).policy_flops, 2.0 * all);
+        assert_eq!(StepWork::new(game, &config).policy_flops, 2.0 * all);
     }
 }

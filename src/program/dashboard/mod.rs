@@ -37,9 +37,9 @@ const FRAME_INTERVAL: Duration = Duration::from_millis(200);
 pub struct Dashboard {
     /// Number of iterations of the whole run.
     num_iterations: u32,
-    first_curve: Vec<(f64, f64)>,
+    training_curve: Vec<(f64, f64)>,
     greedy_curve: Vec<(f64, f64)>,
-    first_curve_name: &'static str,
+    training_curve_name: &'static str,
     /// Whether any iteration had a score.
     has_scores: bool,
     metrics: Vec<String>,
@@ -61,7 +61,7 @@ impl Dashboard {
     }
 
     fn empty(num_iterations: u32) -> Self {
-        Self { num_iterations, first_curve_name: SCORE_CURVE, ..Self::default() }
+        Self { num_iterations, training_curve_name: SCORE_CURVE, ..Self::default() }
     }
 
     /// Adds the metrics of an iteration. Returns the lines of a frame if one is due; an empty frame if the terminal has
@@ -69,8 +69,8 @@ impl Dashboard {
     pub fn update(&mut self, report: &IterationReport) -> Option<String> {
         let record = &report.record;
         let x = f64::from(record.iteration);
-        let y = self.update_first_curve(record);
-        add_point(&mut self.first_curve, y.map(|y| (x, y)));
+        let y = self.update_training_curve(record);
+        add_point(&mut self.training_curve, y.map(|y| (x, y)));
         let greedy = record.evaluation.as_ref().and_then(EvaluationRecord::score);
         add_point(&mut self.greedy_curve, greedy.map(|score| (x, score)));
         if !report.completions.is_empty() {
@@ -93,15 +93,15 @@ impl Dashboard {
         })
     }
 
-    /// Chooses the quantity of the first curve and returns its value: the loss for SFT and for learning from data,
+    /// Chooses the quantity of the training curve and returns its value: the loss for SFT and for learning from data,
     /// otherwise the score of the iterations that have one. If the quantity changes, earlier points are discarded.
-    fn update_first_curve(&mut self, record: &IterationRecord) -> Option<f64> {
+    fn update_training_curve(&mut self, record: &IterationRecord) -> Option<f64> {
         self.has_scores |= record.score.is_some();
         let is_loss = record.text.as_ref().map_or(!self.has_scores, |text| text.is_sft);
         let name = if is_loss { "loss" } else { SCORE_CURVE };
-        if name != self.first_curve_name {
-            self.first_curve_name = name;
-            self.first_curve.clear();
+        if name != self.training_curve_name {
+            self.training_curve_name = name;
+            self.training_curve.clear();
         }
         if is_loss { Some(record.loss) } else { record.score }
     }
@@ -130,11 +130,12 @@ impl Dashboard {
                 .style(Style::new().fg(color))
                 .data(points)
         };
-        let mut curves = vec![curve(self.first_curve_name, &self.first_curve, Color::DarkGray)];
+        let mut curves =
+            vec![curve(self.training_curve_name, &self.training_curve, Color::DarkGray)];
         if !self.greedy_curve.is_empty() {
             curves.push(curve("score, greedy", &self.greedy_curve, Color::Green));
         }
-        let range = extent(self.first_curve.iter().chain(&self.greedy_curve).map(|(_, y)| *y));
+        let range = extent(self.training_curve.iter().chain(&self.greedy_curve).map(|(_, y)| *y));
         let (low, high) = range.map_or((0.0, 1.0), |y| (y.start, y.end));
         let last_x = f64::from(self.num_iterations);
         let x = Axis::default()
@@ -143,7 +144,7 @@ impl Dashboard {
         let y = Axis::default().bounds([low, high]).labels([format_bound(low), format_bound(high)]);
         let always = (Constraint::Percentage(100), Constraint::Percentage(100));
         // Placed where the curve is not.
-        let is_high = self.first_curve.last().is_some_and(|(_, y)| 2.0 * y > low + high);
+        let is_high = self.training_curve.last().is_some_and(|(_, y)| 2.0 * y > low + high);
         let corner = if is_high { LegendPosition::BottomRight } else { LegendPosition::TopRight };
         Chart::new(curves)
             .x_axis(x)
@@ -282,10 +283,10 @@ mod tests {
         let mut dashboard = Dashboard::empty(10);
         dashboard.metrics = metric_lines(&record, true);
         let frame = draw_frame(&dashboard, MIN_TERMINAL_SIZE.0);
-        for figure in ["play          100 %", "learn         0 %", "verify        50 %", "q stop"] {
-            assert!(frame.contains(figure), "{figure}: {frame}");
+        for text in ["play          100 %", "learn         0 %", "verify        50 %", "q stop"] {
+            assert!(frame.contains(text), "{text}: {frame}");
         }
-        assert!(dashboard.metrics.iter().all(|figure| frame.contains(figure)), "{frame}");
+        assert!(dashboard.metrics.iter().all(|metric| frame.contains(metric)), "{frame}");
     }
 
     #[test]
@@ -297,8 +298,8 @@ mod tests {
         let names = |records: &[IterationRecord]| -> Vec<(&'static str, Option<f64>)> {
             let mut dashboard = Dashboard::empty(10);
             let mut take = |record: &IterationRecord| {
-                let y = dashboard.update_first_curve(record);
-                (dashboard.first_curve_name, y)
+                let y = dashboard.update_training_curve(record);
+                (dashboard.training_curve_name, y)
             };
             records.iter().map(&mut take).collect()
         };
@@ -312,10 +313,10 @@ mod tests {
         assert_eq!(names(&[record(None, None)]), [("loss", Some(5.0))]);
         let mut dashboard = Dashboard::empty(10);
         for record in text {
-            let y = dashboard.update_first_curve(&record);
-            add_point(&mut dashboard.first_curve, y.map(|y| (1.0, y)));
+            let y = dashboard.update_training_curve(&record);
+            add_point(&mut dashboard.training_curve, y.map(|y| (1.0, y)));
         }
-        assert_eq!(dashboard.first_curve, [(1.0, 0.5)]);
+        assert_eq!(dashboard.training_curve, [(1.0, 0.5)]);
     }
 
     #[test]

@@ -65,13 +65,13 @@ impl ChangedRegion {
 }
 
 /// An animation in progress.
-pub struct Animation<F: AnimationWriter> {
+pub struct AnimationRecorder<F: AnimationWriter> {
     file: F,
     last: Option<Picture>,
     num_frames: u32,
 }
 
-impl<F: AnimationWriter> Animation<F> {
+impl<F: AnimationWriter> AnimationRecorder<F> {
     /// Starts an animation without frames in a new file.
     pub fn new(file: Result<F>) -> Result<Self> {
         Ok(Self { file: file.context(CANNOT_WRITE)?, last: None, num_frames: 0 })

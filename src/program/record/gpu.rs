@@ -28,11 +28,11 @@ impl GpuRenderer {
     pub fn paint(
         &mut self,
         num_games: usize,
-        instances: &[Sprite],
+        sprites: &[Sprite],
         picture: &mut Picture,
     ) -> Result<()> {
         let Self(renderer, offscreen) = self;
-        renderer.draw(offscreen.view(), picture.width, picture.height, num_games, instances);
+        renderer.draw(offscreen.view(), picture.width, picture.height, num_games, sprites);
         *picture = offscreen.read()?;
         Ok(())
     }

@@ -28,7 +28,7 @@ use crate::run::{RunFolder, pluralize};
 use crate::track;
 use crate::trainer::read_game_name;
 use crate::viewer::{Picture, Scene, SceneSize, Sprite, Wall, paint};
-use animation::{Animation, AnimationWriter};
+use animation::{AnimationRecorder, AnimationWriter};
 use anyhow::{Context, Result, bail};
 use caption::{draw_caption, format_score};
 use gpu::GpuRenderer;
@@ -58,7 +58,7 @@ enum OutputFormat {
 }
 
 impl OutputFormat {
-    fn of(path: &Path) -> Result<Self> {
+    fn from_path(path: &Path) -> Result<Self> {
         let extension = path.extension().and_then(|e| e.to_str()).unwrap_or("");
         match extension.to_ascii_lowercase().as_str() {
             "gif" => Ok(Self::Gif),
@@ -72,7 +72,7 @@ impl OutputFormat {
 
 /// Renders games of a saved policy to a file.
 pub fn run(games: &Games, args: RecordArgs) -> Result<()> {
-    OutputFormat::of(&args.out)?;
+    OutputFormat::from_path(&args.out)?;
     RunFolder::check_output(&args.out)?;
     let checkpoint = load_policy_checkpoint(&args.run)?;
     (games.find(&read_game_name(&checkpoint)?)?.record)(&games.models, &args, &checkpoint)
@@ -100,7 +100,7 @@ pub fn record<G: ConfigurableGame>(
     checkpoint: &Checkpoint,
     scene: fn(G) -> Scene<G>,
 ) -> Result<()> {
-    let format = OutputFormat::of(&args.out)?;
+    let format = OutputFormat::from_path(&args.out)?;
     let mut rendering = GameRendering::new(models, &args.render, checkpoint, scene, DEFAULT_SIZE)?;
     let chosen = device::start(&args.device)?;
     let Picture { width, height, .. } = rendering.picture;
@@ -195,7 +195,7 @@ impl<'a, G: ConfigurableGame> GameRendering<'a, G> {
         let scene = scene(game);
         let scene_size = scene.info().size();
         let (width, height) = choose_picture_size(scene_size, options, max_pixels)?;
-        let timing = FrameTiming::of(scene.info().steps_per_second());
+        let timing = FrameTiming::new(scene.info().steps_per_second());
         Ok(Self {
             options,
             policy: models.load_policy(checkpoint, game, &config)?,
@@ -247,7 +247,7 @@ impl<G: Rules> GameRendering<'_, G> {
     /// Writes a frame of the initial state and the frames of each step. Returns their number.
     fn animate(&mut self, file: Result<impl AnimationWriter>) -> Result<Option<u32>> {
         let frames_per_step = self.timing.frames_per_step;
-        let mut animation = Animation::new(file)?;
+        let mut animation = AnimationRecorder::new(file)?;
         animation.add(self.draw(1.0)?)?;
         for _ in 0..self.options.steps {
             self.step()?;
@@ -280,7 +280,7 @@ struct FrameTiming {
 }
 
 impl FrameTiming {
-    fn of(steps_per_second: f32) -> Self {
+    fn new(steps_per_second: f32) -> Self {
         let frames = (FRAMES_PER_SECOND / steps_per_second).round().max(1.0);
         Self { frames_per_step: frames as u32, frame_seconds: 1.0 / (steps_per_second * frames) }
     }

@@ -1,6 +1,6 @@
 //! Checks of a sweep's file, before anything is trained.
 
-use super::SweepFile;
+use super::SweepConfig;
 use super::space::{self, Space};
 use crate::program::args::SweepArgs;
 use crate::program::trust;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, de};
 use std::collections::BTreeMap;
 use toml::{Table, Value};
 
-/// Number of trials among which a value is tried that no run can have by itself.
+/// A value that is invalid beside the defaults is tried together with the other settings of this many random trials.
 const CHECKED_TRIALS: u32 = 256;
 
 /// Reads the seeds of a sweep's file, a string.
@@ -51,10 +51,10 @@ pub fn allow_fractions(space: &mut Space, settings: &Table) {
 }
 
 /// Checks that no setting has two names in the file, of which one would silently win.
-pub fn check_names(file: &SweepFile) -> Result<()> {
+pub fn check_names(config: &SweepConfig) -> Result<()> {
     let mut names: BTreeMap<String, String> = BTreeMap::new();
-    let fixed_names = overlay::flatten(&file.settings).map(|(name, _)| name);
-    for name in file.space.keys().cloned().chain(fixed_names) {
+    let fixed_names = overlay::flatten(&config.settings).map(|(name, _)| name);
+    for name in config.space.keys().cloned().chain(fixed_names) {
         match names.insert(full_name(&name), name.clone()) {
             None => {}
             Some(known) if known == name => {
@@ -68,11 +68,19 @@ pub fn check_names(file: &SweepFile) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the user trusts the code that a task's settings name, since the file may come from someone else.
-pub fn check_consent(file: &SweepFile, settings: &Table, args: &SweepArgs) -> Result<()> {
-    let task_settings = settings.get(&file.game).and_then(Value::as_table);
-    trust::check_trusted(&file.game, task_settings.unwrap_or(&Table::new()), args.trust)?;
-    match file.space.keys().find(|name| trust::is_about_code(name)) {
+/// Checks that the user approves the code that a task's settings name, since the file may come from someone else.
+pub fn check_code_is_approved(
+    config: &SweepConfig,
+    settings: &Table,
+    args: &SweepArgs,
+) -> Result<()> {
+    let task_settings = settings.get(&config.game).and_then(Value::as_table);
+    trust::require_approval_by_flag(
+        &config.game,
+        task_settings.unwrap_or(&Table::new()),
+        args.trust,
+    )?;
+    match config.space.keys().find(|name| trust::is_about_code(name)) {
         Some(name) => bail!("`{name}` decides which code runs, and cannot be searched"),
         None => Ok(()),
     }
@@ -91,8 +99,8 @@ pub fn check_first_round(settings: &Table, iterations: u32) -> Result<()> {
 }
 
 /// Whether a sweep searches one of these settings, given by their full names.
-pub fn searches_any(file: &SweepFile, settings: &[&str]) -> bool {
-    file.space.keys().any(|name| settings.contains(&&*full_name(name)))
+pub fn is_any_searched(config: &SweepConfig, settings: &[&str]) -> bool {
+    config.space.keys().any(|name| settings.contains(&&*full_name(name)))
 }
 
 /// The full name of a setting that may be written otherwise; a game's own settings stay as written.
@@ -102,24 +110,28 @@ fn full_name(name: &str) -> String {
 }
 
 /// Checks every choice and both ends of every range with `validate`, which takes the `--set`s of a run. A value that
-/// is refused beside the defaults alone passes if some trial may have it.
+/// is invalid beside the default settings is still accepted if it is valid in at least one of [`CHECKED_TRIALS`] random
+/// trials.
 ///
 /// # Errors
 /// The reason against the first value that no trial may have.
-pub fn check_values(file: &SweepFile, validate: impl Fn(&[String]) -> Result<()>) -> Result<()> {
+pub fn check_values(
+    config: &SweepConfig,
+    validate: impl Fn(&[String]) -> Result<()>,
+) -> Result<()> {
     let check = |searched: BTreeMap<String, Value>| {
-        validate(&format_assignments(&complete_settings(file, searched)))
+        validate(&format_assignments(&complete_settings(config, searched)))
             .map_err(|error| format!("{error:#}"))
     };
     let error_of_defaults = check(BTreeMap::new()).err();
-    for (name, range) in &file.space {
+    for (name, range) in &config.space {
         for value in range.extremes() {
             let Err(error) = check(BTreeMap::from([(name.clone(), value.clone())])) else {
                 continue;
             };
             let is_possible = |trial| {
-                let point = space::draw_point(&file.space, file.seed, trial);
-                let mut settings = space::settings_at(&file.space, &point);
+                let point = space::draw_point(&config.space, config.seed, trial);
+                let mut settings = space::settings_at(&config.space, &point);
                 settings.insert(name.clone(), value.clone());
                 check(settings).is_ok()
             };
@@ -143,8 +155,8 @@ fn is_about(error: &str, setting: &str) -> bool {
 }
 
 /// Completes searched settings with those common to all trials. Keys are full names.
-pub fn complete_settings(file: &SweepFile, searched: BTreeMap<String, Value>) -> Table {
-    let common = overlay::flatten(&file.settings);
+pub fn complete_settings(config: &SweepConfig, searched: BTreeMap<String, Value>) -> Table {
+    let common = overlay::flatten(&config.settings);
     let mut settings: Table = common.map(|(path, value)| (path, value.clone())).collect();
     settings.extend(searched);
     settings
@@ -164,15 +176,16 @@ mod tests {
 
     /// The error about a sweep's file; empty if it is accepted.
     fn refusal(text: &str) -> String {
-        let file = toml::from_str(text).unwrap();
-        let (file_path, device) = ("none/sweep.toml".into(), "cpu".to_string());
+        let config = toml::from_str(text).unwrap();
+        let file_path = "none/sweep.toml".into();
+        let device = "cpu".to_string();
         let args = SweepArgs { file: file_path, device, ..SweepArgs::default() };
-        let sweep = Sweep::new(&builtin_games(), file, &args).map(drop);
+        let sweep = Sweep::new(&builtin_games(), config, &args).map(drop);
         sweep.err().map(|error| format!("{error:#}")).unwrap_or_default()
     }
 
     #[test]
-    fn code_of_another_person_needs_consent() {
+    fn code_of_another_person_needs_approval() {
         let space = "[space]\n\"optimizer.learning_rate\" = { log = [1e-4, 1e-3] }";
         for settings in [
             "\"data.path\" = 'p.jsonl'\n\"data.verifier\" = 'touch pwned'",
@@ -209,7 +222,8 @@ mod tests {
 
     /// The error about a `--set` of `grove train`.
     fn refusal_of_set(game: &str, assignment: &str) -> String {
-        let (games, assignments) = (builtin_games(), [assignment.to_string()]);
+        let games = builtin_games();
+        let assignments = [assignment.to_string()];
         let checked = match games.find(game) {
             Ok(game) => (game.validate)(&games.models, &assignments),
             Err(_) => text::validate(game, &assignments),
@@ -293,8 +307,9 @@ mod tests {
     fn a_setting_is_named_once() {
         let check = |settings: &str| {
             let space = "[space]\nlearning_rate = { log = [1e-4, 1e-2] }";
-            let file = toml::from_str(&format!("game = 'catch'\n[settings]\n{settings}\n{space}"));
-            check_names(&file.unwrap()).map_err(|error| error.to_string())
+            let config =
+                toml::from_str(&format!("game = 'catch'\n[settings]\n{settings}\n{space}"));
+            check_names(&config.unwrap()).map_err(|error| error.to_string())
         };
         assert_eq!(check("num_groups = 8\n'rollout.group_size' = 4"), Ok(()));
         let error = check("optimizer = { learning_rate = 1e-3 }").unwrap_err();

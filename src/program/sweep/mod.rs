@@ -10,12 +10,12 @@ mod space;
 use super::args::{self, Seeds, SweepArgs};
 use super::games::Games;
 use super::interrupt::Interrupt;
-use super::jobs::{Concurrency, option_argument, run_side_by_side};
+use super::jobs::{Concurrency, JobReport, JobRunner, option_argument};
 use super::output::eprint_line;
 use super::progress::RunBoard;
 use super::recorded_run::format_settings;
 use super::settings::language_defaults;
-use super::{ranks, seeds, text};
+use super::{ranks, text};
 use crate::disk::{self, input};
 use crate::plot::statistics::mean;
 use crate::run::pluralize;
@@ -54,7 +54,7 @@ const SEARCH_KEYS: [(&str, &[Search]); 5] = [
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct SweepFile {
+pub struct SweepConfig {
     game: String,
     search: Search,
     /// Total number of trials; a grid has as many as it has points.
@@ -76,7 +76,7 @@ pub struct SweepFile {
     space: Space,
 }
 
-impl Default for SweepFile {
+impl Default for SweepConfig {
     fn default() -> Self {
         Self {
             game: String::new(),
@@ -96,7 +96,7 @@ impl Default for SweepFile {
 
 /// A sweep in progress.
 struct Sweep<'a> {
-    file: SweepFile,
+    config: SweepConfig,
     /// Whether it searches the settings of a task, rather than a game.
     is_task: bool,
     args: &'a SweepArgs,
@@ -115,15 +115,15 @@ pub fn run(games: &Games, args: SweepArgs) -> Result<()> {
     let name = args.file.display().to_string();
     let text =
         input::read_description(&args.file).with_context(|| format!("cannot read {name}"))?;
-    let file: SweepFile = toml::from_str(&text).with_context(|| format!("in {name}"))?;
+    let config: SweepConfig = toml::from_str(&text).with_context(|| format!("in {name}"))?;
     let keys: Table = toml::from_str(&text).with_context(|| format!("in {name}"))?;
     for (key, searches) in SEARCH_KEYS {
         ensure!(
-            searches.contains(&file.search) || !keys.contains_key(key),
+            searches.contains(&config.search) || !keys.contains_key(key),
             "in {name}: `{key}` does not apply to this search; leave it out, or set `search`"
         );
     }
-    let mut sweep = Sweep::new(games, file, &args).with_context(|| format!("in {name}"))?;
+    let mut sweep = Sweep::new(games, config, &args).with_context(|| format!("in {name}"))?;
     let _lock = claim(&sweep.folder, &text)?;
     let _runs_lock = lock_runs(&sweep.folder)?;
     // Another process may have been writing them.
@@ -131,10 +131,10 @@ pub fn run(games: &Games, args: SweepArgs) -> Result<()> {
     sweep.search()
 }
 
-impl SweepFile {
-    /// Whether TPE chooses another batch by this one.
-    fn has_batch_after(&self, batch: u32) -> bool {
-        let chosen = (batch as usize + 1).saturating_mul(self.batch);
+impl SweepConfig {
+    /// Whether TPE chooses another batch after the one of this round.
+    fn has_batch_after(&self, round: u32) -> bool {
+        let chosen = (round as usize + 1).saturating_mul(self.batch);
         self.search == Search::Tpe && chosen < self.trials
     }
 
@@ -146,40 +146,40 @@ impl SweepFile {
 
 impl<'a> Sweep<'a> {
     /// Creates a sweep from its file, after checking it.
-    fn new(games: &'a Games, mut file: SweepFile, args: &'a SweepArgs) -> Result<Self> {
-        check_file(&file)?;
-        let is_task = task::find(&file.game).is_ok();
-        let mut settings = default_settings(games, &file, is_task)?;
-        overlay::lay_over(&mut settings, file.settings.clone())?;
+    fn new(games: &'a Games, mut config: SweepConfig, args: &'a SweepArgs) -> Result<Self> {
+        check_config(&config)?;
+        let is_task = task::find(&config.game).is_ok();
+        let mut settings = default_settings(games, &config, is_task)?;
+        overlay::lay_over(&mut settings, config.settings.clone())?;
         if is_task {
-            check::check_consent(&file, &settings, args)?;
+            check::check_code_is_approved(&config, &settings, args)?;
         }
-        check::allow_fractions(&mut file.space, &settings);
-        check::check_values(&file, |assignments| {
+        check::allow_fractions(&mut config.space, &settings);
+        check::check_values(&config, |assignments| {
             if is_task {
-                text::validate(&file.game, assignments)
+                text::validate(&config.game, assignments)
             } else {
-                (games.find(&file.game)?.validate)(&games.models, assignments)
+                (games.find(&config.game)?.validate)(&games.models, assignments)
             }
         })?;
-        let middle = space::settings_at(&file.space, &vec![0.5; file.space.len()]);
+        let middle = space::settings_at(&config.space, &vec![0.5; config.space.len()]);
         overlay::lay_over(&mut settings, middle.into_iter().collect())?;
         // The defaults of a task depend on its model.
-        let known_settings = if is_task { &file.settings } else { &settings };
-        let iterations = read_iterations(known_settings, file.search)?;
+        let known_settings = if is_task { &config.settings } else { &settings };
+        let iterations = read_iterations(known_settings, config.search)?;
         // Trials with other models, or other numbers of SFT iterations, differ in this.
-        let may_differ = check::searches_any(&file, &["fit.iterations", "model.path"]);
-        if file.search == Search::Halving && !may_differ {
-            check::check_first_round(&settings, file.iterations_in_round(iterations, 0))?;
+        let may_differ = check::is_any_searched(&config, &["fit.iterations", "model.path"]);
+        if config.search == Search::Halving && !may_differ {
+            check::check_first_round(&settings, config.iterations_in_round(iterations, 0))?;
         }
-        if let Some(note) = search::limit_trials(&mut file) {
+        if let Some(note) = search::limit_trials(&mut config) {
             eprint_line!("{note}");
         }
-        let Seeds(seeds) = args::parse_seeds(&file.seeds).map_err(anyhow::Error::msg)?;
+        let Seeds(seeds) = args::parse_seeds(&config.seeds).map_err(anyhow::Error::msg)?;
         let folder = output_folder(args)?;
         let results = Results::default();
         let start_command = &games.start_command;
-        Ok(Self { file, is_task, args, start_command, folder, seeds, iterations, results })
+        Ok(Self { config, is_task, args, start_command, folder, seeds, iterations, results })
     }
 
     /// Reads the results so far, except for failures that are tried again.
@@ -187,16 +187,17 @@ impl<'a> Sweep<'a> {
         let path = self.folder.join(RESULTS_FILE);
         let results = read_results(&path);
         self.results = results.with_context(|| format!("cannot read {}", path.display()))?;
-        forget_failures(&mut self.results, &self.file, self.seeds.len());
+        forget_failures(&mut self.results, &self.config, self.seeds.len());
         Ok(())
     }
 
     /// Searches round by round, and reports.
     fn search(&mut self) -> Result<()> {
-        let (mut trials, mut first_scores) = (Vec::new(), BTreeMap::new());
+        let mut trials = Vec::new();
+        let mut first_scores = BTreeMap::new();
         let interrupt = Interrupt::listen(Some(INTERRUPT_ANSWER))?;
         for round in 0.. {
-            let indices = search::select_trials(&self.file, &mut trials, round);
+            let indices = search::select_trials(&self.config, &mut trials, round);
             if indices.is_empty() {
                 break;
             }
@@ -217,7 +218,7 @@ impl<'a> Sweep<'a> {
                 .filter(|result| result.run.round == round)
                 .find_map(|it| it.error.as_deref());
             let error = error.unwrap_or("they have no score");
-            if self.file.has_batch_after(round) && is_lost_batch(&self.results, round) {
+            if self.config.has_batch_after(round) && is_lost_batch(&self.results, round) {
                 let batch = round + 1;
                 bail!(
                     "all runs of batch {batch} failed: {error}; the same command tries them again"
@@ -250,30 +251,32 @@ impl<'a> Sweep<'a> {
         let path = self.folder.join(RESULTS_FILE);
         let file = disk::open_append(&path);
         let mut file = file.with_context(|| format!("cannot write {}", path.display()))?;
-        let (mut num_ended, num_runs) = match self.file.search {
+        let (mut num_ended, num_runs) = match self.config.search {
             // Batches are too small to be counted separately.
-            Search::Tpe => (self.results.latest_results.len(), self.file.trials * self.seeds.len()),
+            Search::Tpe => {
+                (self.results.latest_results.len(), self.config.trials * self.seeds.len())
+            }
             _ => (0, runs.len()),
         };
         let board = RunBoard::new(false, num_ended, num_runs);
         let start_command = self.start_command;
-        let on_end = |job: usize, report: Result<serde_json::Value>| {
-            let was_interrupted = match &report {
-                Ok(report) => report["interrupted"] == true,
-                Err(_) => interrupt.has_signal(),
+        let runner = JobRunner { start_command, concurrency, interrupt, board: &board };
+        runner.run(&jobs, |job, report| {
+            let report = match report {
+                Ok(None) => return Ok(()),
+                Ok(Some(report)) if report.interrupted => return Ok(()),
+                Err(_) if interrupt.has_signal() => return Ok(()),
+                Ok(Some(report)) => Ok(report),
+                Err(error) => Err(error),
             };
-            if was_interrupted {
-                return Ok(());
-            }
             num_ended += 1;
             let run = runs[job];
             let line = self.record_result(run, &trials[run.trial], report, &mut file)?;
             board.print_ended(&format!("{num_ended}/{num_runs}  {line}"), || {
-                report::format_leaders(&self.file, trials, &self.results, &self.seeds, round)
+                report::format_leaders(&self.config, trials, &self.results, &self.seeds, round)
             });
             Ok(())
-        };
-        run_side_by_side(start_command, concurrency, &jobs, interrupt, &board, on_end)
+        })
     }
 
     /// Writes the result of a run of a trial to the file of results. Returns a line about it.
@@ -281,12 +284,12 @@ impl<'a> Sweep<'a> {
         &mut self,
         run: RunKey,
         trial: &Trial,
-        report: Result<serde_json::Value>,
+        report: Result<JobReport>,
         file: &mut File,
     ) -> Result<String> {
-        let score = report.as_ref().ok().and_then(seeds::read_score);
+        let score = report.as_ref().ok().and_then(|report| report.mean_score);
         let error = report.err().map(|error| format!("{error:#}"));
-        let settings = space::settings_at(&self.file.space, &trial.point);
+        let settings = space::settings_at(&self.config.space, &trial.point);
         let settings = format_settings(&settings, &settings);
         let outcome = score.map_or_else(
             || format!("failed: {}", error.as_deref().unwrap_or("it has no score")),
@@ -319,7 +322,7 @@ impl<'a> Sweep<'a> {
         if num_runs == 0 {
             return;
         }
-        let round = match self.file.search {
+        let round = match self.config.search {
             Search::Halving => format!("Round {}: ", round + 1),
             Search::Tpe => format!("Batch {}: ", round + 1),
             Search::Grid | Search::Random => String::new(),
@@ -329,7 +332,7 @@ impl<'a> Sweep<'a> {
 
     fn run_folder(&self, run: &RunKey) -> PathBuf {
         let RunKey { trial, round, seed } = run;
-        let rounds = if self.file.search == Search::Halving {
+        let rounds = if self.config.search == Search::Halving {
             format!("-round-{round}")
         } else {
             String::new()
@@ -351,10 +354,10 @@ impl<'a> Sweep<'a> {
             fs::remove_dir_all(&folder)
                 .with_context(|| format!("cannot remove {}", folder.display()))?;
         }
-        argv.insert(1, self.file.game.clone().into());
+        argv.insert(1, self.config.game.clone().into());
         argv.push(option_argument("seed", run.seed.to_string()));
         let settings =
-            self.complete_settings(space::settings_at(&self.file.space, &trial.point), run.round);
+            self.complete_settings(space::settings_at(&self.config.space, &trial.point), run.round);
         let assignments = check::format_assignments(&settings).into_iter();
         argv.extend(assignments.map(|assignment| option_argument("set", assignment)));
         Ok(argv)
@@ -363,9 +366,9 @@ impl<'a> Sweep<'a> {
     /// Completes the searched settings with those common to all trials and with the iterations of the round. Keys are
     /// full names.
     fn complete_settings(&self, searched: BTreeMap<String, toml::Value>, round: u32) -> Table {
-        let mut settings = check::complete_settings(&self.file, searched);
-        if self.file.search == Search::Halving {
-            let iterations = self.file.iterations_in_round(self.iterations, round);
+        let mut settings = check::complete_settings(&self.config, searched);
+        if self.config.search == Search::Halving {
+            let iterations = self.config.iterations_in_round(self.iterations, round);
             settings.insert("iterations".to_string(), i64::from(iterations).into());
         }
         settings
@@ -373,26 +376,26 @@ impl<'a> Sweep<'a> {
 }
 
 /// Checks what a sweep's file says by itself: which settings are searched, and how.
-fn check_file(file: &SweepFile) -> Result<()> {
-    if file.game.is_empty() {
+fn check_config(config: &SweepConfig) -> Result<()> {
+    if config.game.is_empty() {
         bail!("`game` is missing: the game, or the language task, whose settings are searched");
     }
-    ensure!(!file.space.is_empty(), "[space] is empty");
-    if file.space.contains_key("seed") || file.settings.contains_key("seed") {
+    ensure!(!config.space.is_empty(), "[space] is empty");
+    if config.space.contains_key("seed") || config.settings.contains_key("seed") {
         bail!("`seed` is not a setting of a sweep; `seeds` lists the seeds of each trial");
     }
-    if file.search == Search::Halving && file.space.contains_key("iterations") {
+    if config.search == Search::Halving && config.space.contains_key("iterations") {
         bail!("halving sets `iterations` itself; leave it out of [space]");
     }
-    check::check_names(file)?;
-    file.space.iter().try_for_each(|(name, range)| range.check(name))?;
-    let counts = [file.trials, file.steps, file.batch, file.rounds as usize];
-    if counts.contains(&0) || file.eta < 2 {
+    check::check_names(config)?;
+    config.space.iter().try_for_each(|(name, range)| range.check(name))?;
+    let counts = [config.trials, config.steps, config.batch, config.rounds as usize];
+    if counts.contains(&0) || config.eta < 2 {
         bail!("trials, steps, batch and rounds must be 1 or more, and eta 2 or more");
     }
-    let trials = match file.search {
-        Search::Grid => space::grid_size(&file.space, file.steps),
-        _ => Some(file.trials),
+    let trials = match config.search {
+        Search::Grid => space::grid_size(&config.space, config.steps),
+        _ => Some(config.trials),
     };
     if trials.is_none_or(|trials| trials > MAX_TRIALS) {
         bail!("the sweep has more than {MAX_TRIALS} trials");
@@ -401,13 +404,13 @@ fn check_file(file: &SweepFile) -> Result<()> {
 }
 
 /// Default settings of a sweep's game, or of its task with its model.
-fn default_settings(games: &Games, file: &SweepFile, is_task: bool) -> Result<Table> {
-    let name = &file.game;
+fn default_settings(games: &Games, config: &SweepConfig, is_task: bool) -> Result<Table> {
+    let name = &config.game;
     if !is_task {
         return (games.find_beside_tasks(Some(name))?.defaults)();
     }
     let task_settings = (task::find(name)?.defaults)();
-    let path = text::resolve_model_path(name, None, &file.settings, &[])?;
+    let path = text::resolve_model_path(name, None, &config.settings, &[])?;
     let num_params = (path != TINY).then_some(usize::MAX);
     let config = language_defaults(name, &path, num_params, Precision::F32)?;
     Ok(join_language_settings(name, &task_settings, &config))
@@ -433,7 +436,7 @@ mod tests {
 
     #[test]
     fn settings_in_sections_are_those_by_their_full_names() {
-        let read = |space: &str| toml::from_str::<SweepFile>(&format!("game = 'catch'\n{space}"));
+        let read = |space: &str| toml::from_str::<SweepConfig>(&format!("game = 'catch'\n{space}"));
         let quoted =
             "[space]\n'loss.entropy_coef' = { linear = [0, 1] }\niterations = { linear = [1, 9] }";
         let dotted = quoted.replace('\'', "");

@@ -3,13 +3,13 @@
 
 use super::search::{Trial, rank_trials};
 use super::space::{Point, Range, Space};
-use super::{Results, Search, Sweep, SweepFile, space};
+use super::{Results, Search, Sweep, SweepConfig, space};
 use crate::disk;
 use crate::plot::statistics::{bootstrap_interval, mean};
-use crate::program::columns::{align_columns, format_number};
 use crate::program::output::{eprint_line, print_json, print_result};
 use crate::program::paths::{canonical_path, quote_path};
 use crate::program::recorded_run::format_settings;
+use crate::program::text_table::{align_columns, format_number};
 use anyhow::{Context, Result};
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -52,13 +52,13 @@ struct RankedTrial {
 impl Report {
     /// Creates the report of these trials, with importance measured by their scores in the first round.
     pub fn new(sweep: &Sweep, trials: &[Trial], first_scores: Vec<Option<f64>>) -> Self {
-        let order = sort_best_first(sweep.file.search, trials);
+        let order = sort_best_first(sweep.config.search, trials);
         let row = |i: usize| {
             let scores = sweep.results.scores(i, trials[i].round, &sweep.seeds);
             RankedTrial {
                 trial: i,
                 round: trials[i].round,
-                settings: space::settings_at(&sweep.file.space, &trials[i].point),
+                settings: space::settings_at(&sweep.config.space, &trials[i].point),
                 mean: trials[i].score,
                 interval: scores.as_ref().and_then(|scores| bootstrap_interval(scores, mean)),
                 scores: scores.unwrap_or_default(),
@@ -67,7 +67,7 @@ impl Report {
         let scored = trials.iter().zip(&first_scores);
         let scored: Vec<(&Point, f64)> =
             scored.filter_map(|(trial, score)| Some((&trial.point, (*score)?))).collect();
-        let (importance, importance_by_chance) = measure_importance(&sweep.file.space, &scored);
+        let (importance, importance_by_chance) = measure_importance(&sweep.config.space, &scored);
         Self {
             trials: order.into_iter().map(row).collect(),
             importance,
@@ -86,14 +86,14 @@ impl Report {
         if sweep.args.json {
             return print_json(self);
         }
-        let is_halving = sweep.file.search == Search::Halving;
+        let is_halving = sweep.config.search == Search::Halving;
         let cells = |row: &RankedTrial| {
             let [low, high] = row.interval.map_or([None; 2], |ends| ends.map(Some));
             let score = row.mean.map_or("failed".to_string(), |mean| format_number(Some(mean)));
             let mut cells =
                 vec![format_settings(&row.settings, &row.settings), row.trial.to_string()];
             if is_halving {
-                let iterations = sweep.file.iterations_in_round(sweep.iterations, row.round);
+                let iterations = sweep.config.iterations_in_round(sweep.iterations, row.round);
                 cells.push(iterations.to_string());
             }
             cells.extend([score, format_number(low), format_number(high)]);
@@ -127,7 +127,7 @@ impl Report {
         let best = &self.trials[0];
         let mut settings = sweep.complete_settings(best.settings.clone(), best.round);
         // The data are found from any folder, as in the settings of the trials.
-        let data = if sweep.is_task { sweep.file.game.as_str() } else { "data" };
+        let data = if sweep.is_task { sweep.config.game.as_str() } else { "data" };
         if let Some(Value::String(path)) = settings.get_mut(&format!("{data}.path"))
             && let Ok(whole) = canonical_path(Path::new(path))
         {
@@ -137,14 +137,14 @@ impl Report {
             settings.iter().map(|(key, value)| format!("{key} = {value}\n")).collect();
         let mut file: Table = lines.parse()?;
         let subject = if sweep.is_task { "task" } else { "env" };
-        file.insert(subject.to_string(), sweep.file.game.as_str().into());
+        file.insert(subject.to_string(), sweep.config.game.as_str().into());
         Ok(toml::to_string(&file)?)
     }
 }
 
 /// Formats a table of the best trials so far whose runs have all ended; with halving, of this round.
 pub fn format_leaders(
-    file: &SweepFile,
+    config: &SweepConfig,
     trials: &[Trial],
     results: &Results,
     seeds: &[u64],
@@ -152,7 +152,7 @@ pub fn format_leaders(
 ) -> String {
     let score = |index: usize| {
         let last_round = trials[index].round;
-        if last_round != round && file.search == Search::Halving {
+        if last_round != round && config.search == Search::Halving {
             return None;
         }
         Some((index, mean(&results.scores(index, last_round, seeds)?)))
@@ -161,7 +161,7 @@ pub fn format_leaders(
     best.sort_by(|a, b| b.1.total_cmp(&a.1));
     best.truncate(LEADING_TRIALS);
     let row = |(index, score): &(usize, f64)| {
-        let settings = space::settings_at(&file.space, &trials[*index].point);
+        let settings = space::settings_at(&config.space, &trials[*index].point);
         vec![format_settings(&settings, &settings), index.to_string(), format_number(Some(*score))]
     };
     let rows: Vec<_> = best.iter().map(row).collect();
@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn the_table_during_a_sweep_has_the_best_of_what_has_ended() {
         let space = toml::from_str("a = { choices = [1, 2, 3] }").unwrap();
-        let file = SweepFile { space, ..SweepFile::default() };
+        let config = SweepConfig { space, ..SweepConfig::default() };
         let trial = |i: u32| Trial { point: vec![f64::from(i) / 3.0], round: 0, score: None };
         let trials: Vec<Trial> = (0..3).map(trial).collect();
         let scores = [(0, 1, 0.5), (0, 2, 0.5), (1, 1, 0.9), (2, 1, 0.4), (2, 2, 0.8)];
@@ -226,7 +226,7 @@ mod tests {
             let run = RunKey { trial, round: 0, seed };
             results.insert(RunResult { run, score: Some(score), error: None });
         }
-        let table = format_leaders(&file, &trials, &results, &[1, 2], 0);
+        let table = format_leaders(&config, &trials, &results, &[1, 2], 0);
         let rows: Vec<Vec<&str>> =
             table.lines().skip(1).map(|row| row.split_whitespace().collect()).collect();
         assert_eq!(rows, [["a=3", "2", "0.600"], ["a=1", "0", "0.500"]], "{table}");

@@ -1,6 +1,6 @@
 //! Results of a sweep's runs, and their file.
 
-use super::SweepFile;
+use super::SweepConfig;
 use crate::disk::{self, input};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,6 +28,7 @@ pub struct RunResult {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RunKey {
     pub trial: usize,
+    /// Stage of the search, from 0: a round of halving, or a batch of TPE; 0 for the other searches.
     pub round: u32,
     pub seed: u64,
 }
@@ -56,26 +57,27 @@ impl Results {
 
 /// Removes the results of failed runs, which are then tried again: a full disk or lack of memory may have been the
 /// reason. A failure that TPE already used to choose its next batch stays, since a success would lead to other trials.
-/// A batch of which [`is_lost_batch`] holds was not used.
-pub fn forget_failures(results: &mut Results, file: &SweepFile, num_seeds: usize) {
+/// TPE has not used a lost batch ([`is_lost_batch`]), so all of its failures are removed.
+pub fn forget_failures(results: &mut Results, config: &SweepConfig, num_seeds: usize) {
     let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
     results.latest_results.keys().for_each(|run| *counts.entry(run.round).or_insert(0) += 1);
-    let has_next = |batch: u32| {
-        let is_full = counts[&batch] == file.batch * num_seeds;
-        file.has_batch_after(batch) && is_full && !is_lost_batch(results, batch)
+    let has_next = |round: u32| {
+        let is_full = counts[&round] == config.batch * num_seeds;
+        config.has_batch_after(round) && is_full && !is_lost_batch(results, round)
     };
-    let used: BTreeSet<u32> = counts.keys().copied().filter(|batch| has_next(*batch)).collect();
+    let used: BTreeSet<u32> = counts.keys().copied().filter(|round| has_next(*round)).collect();
     results
         .latest_results
         .retain(|run, result| result.error.is_none() || used.contains(&run.round));
 }
 
-/// Whether TPE cannot choose its next batch by this one, its last so far, all of whose runs have failed: if nothing has
-/// a score yet, or if the runs were tried once and none diverged, so that a full disk may be the reason.
-pub fn is_lost_batch(results: &Results, batch: u32) -> bool {
-    let runs = || results.latest_results.iter().filter(|(run, _)| run.round == batch);
+/// Whether the TPE batch of this round has to be tried again before TPE can go on. This is so if it is the newest
+/// batch, all of its runs failed, and either no run of the sweep has a score yet, or this was the first attempt and no
+/// run diverged (a full disk may be the reason).
+pub fn is_lost_batch(results: &Results, round: u32) -> bool {
+    let runs = || results.latest_results.iter().filter(|(run, _)| run.round == round);
     let errors = || runs().filter_map(|(_, result)| result.error.as_deref());
-    let is_last = results.latest_results.keys().all(|run| run.round <= batch);
+    let is_last = results.latest_results.keys().all(|run| run.round <= round);
     let have_failed = runs().count() > 0 && errors().count() == runs().count();
     let has_score = results.latest_results.values().any(|result| result.score.is_some());
     let is_first_try = runs().any(|(run, _)| results.attempts[run] < 2);
@@ -88,7 +90,8 @@ pub fn read_results(path: &Path) -> io::Result<Results> {
     let Some(file) = input::allow_missing(input::open(path))? else {
         return Ok(Results::default());
     };
-    let (mut results, mut end) = (Results::default(), 0);
+    let mut results = Results::default();
+    let mut end = 0;
     for line in input::lines(file) {
         let line = line?;
         if !line.ends_with(b"\n") {
@@ -135,7 +138,7 @@ mod tests {
         // A run that failed is tried again, until it succeeds.
         let known = || {
             let mut results = read_results(&path).unwrap();
-            forget_failures(&mut results, &SweepFile::default(), 1);
+            forget_failures(&mut results, &SweepConfig::default(), 1);
             results.latest_results.len()
         };
         disk::write(&mut file, format_line(4, Some("the disk is full")).as_bytes()).unwrap();
@@ -160,9 +163,9 @@ mod tests {
     #[test]
     fn a_failure_by_which_tpe_has_chosen_the_next_batch_stays() {
         let known = |search: Search, errors: &[Option<&str>]| -> Vec<usize> {
-            let file = SweepFile { search, trials: 6, batch: 2, ..SweepFile::default() };
+            let config = SweepConfig { search, trials: 6, batch: 2, ..SweepConfig::default() };
             let mut results = results(errors, 1);
-            forget_failures(&mut results, &file, 1);
+            forget_failures(&mut results, &config, 1);
             results.latest_results.into_keys().map(|run| run.trial).collect()
         };
         let all = [DISK_FULL; 6];

@@ -2,7 +2,7 @@
 //!
 //! A round depends only on the sweep's file and earlier results, so an interrupted sweep continues to the same table.
 
-use super::SweepFile;
+use super::SweepConfig;
 use super::space::{
     Point, Range, choice_index, count_points, draw_point, grid_points, settings_at,
 };
@@ -33,22 +33,23 @@ names! {
 pub struct Trial {
     /// Position of its settings in the space.
     pub point: Point,
-    /// Last round in which it was trained.
+    /// Last stage of the search in which it was trained, from 0: a round of halving, or a batch of TPE; 0 for the other
+    /// searches.
     pub round: u32,
     /// Mean score over its seeds; `None` if a run failed, which ranks below all scores.
     pub score: Option<f64>,
 }
 
 /// Selects the trials of a round, appending new ones to `trials`. Returns their indices; none if the search is over.
-pub fn select_trials(file: &SweepFile, trials: &mut Vec<Trial>, round: u32) -> Vec<usize> {
+pub fn select_trials(config: &SweepConfig, trials: &mut Vec<Trial>, round: u32) -> Vec<usize> {
     let first = trials.len();
-    let points: Vec<Point> = match (file.search, round) {
-        (Search::Grid, 0) => grid_points(&file.space, file.steps),
-        (Search::Random | Search::Halving, 0) => draw_points(file, trials, file.trials),
-        (Search::Halving, 1..) if round < file.rounds => {
-            return promote_best(file, trials, round);
+    let points: Vec<Point> = match (config.search, round) {
+        (Search::Grid, 0) => grid_points(&config.space, config.steps),
+        (Search::Random | Search::Halving, 0) => draw_points(config, trials, config.trials),
+        (Search::Halving, 1..) if round < config.rounds => {
+            return promote_best(config, trials, round);
         }
-        (Search::Tpe, _) => draw_points(file, trials, file.batch.min(file.trials - first)),
+        (Search::Tpe, _) => draw_points(config, trials, config.batch.min(config.trials - first)),
         _ => Vec::new(),
     };
     let trial = |point| Trial { point, round, score: None };
@@ -65,9 +66,9 @@ pub fn rank_trials(trials: &[Trial], is_ranked: impl Fn(&Trial) -> bool) -> Vec<
 }
 
 /// Promotes the best trials of the last round to this one: 1 of `eta` of them, rounded down, but at least one.
-fn promote_best(file: &SweepFile, trials: &mut [Trial], round: u32) -> Vec<usize> {
+fn promote_best(config: &SweepConfig, trials: &mut [Trial], round: u32) -> Vec<usize> {
     let mut best = rank_trials(trials, |trial| trial.round + 1 == round);
-    best.truncate((best.len() / file.eta as usize).max(1));
+    best.truncate((best.len() / config.eta as usize).max(1));
     best.retain(|i| trials[*i].score.is_some());
     best.sort();
     best.iter().for_each(|i| trials[*i].round = round);
@@ -76,10 +77,10 @@ fn promote_best(file: &SweepFile, trials: &mut [Trial], round: u32) -> Vec<usize
 
 /// Ends a search when all settings of its space have been tried, if there are fewer than its trials. Returns a note
 /// if so.
-pub fn limit_trials(file: &mut SweepFile) -> Option<String> {
-    let num_points = count_points(&file.space)
-        .filter(|num_points| *num_points < file.trials && file.search != Search::Grid)?;
-    let requested = std::mem::replace(&mut file.trials, num_points);
+pub fn limit_trials(config: &mut SweepConfig) -> Option<String> {
+    let num_points = count_points(&config.space)
+        .filter(|num_points| *num_points < config.trials && config.search != Search::Grid)?;
+    let requested = std::mem::replace(&mut config.trials, num_points);
     Some(format!(
         "The space has {}, fewer than trials ({requested}): the search ends when all have been tried.",
         pluralize(num_points, "point")
@@ -90,19 +91,19 @@ pub fn limit_trials(file: &mut SweepFile) -> Option<String> {
 const MAX_ATTEMPTS: u32 = 1000;
 
 /// Draws `num_points` new points, avoiding the settings of other trials.
-fn draw_points(file: &SweepFile, trials: &[Trial], num_points: usize) -> Vec<Point> {
-    let settings_key = |point: &Point| format!("{:?}", settings_at(&file.space, point));
+fn draw_points(config: &SweepConfig, trials: &[Trial], num_points: usize) -> Vec<Point> {
+    let settings_key = |point: &Point| format!("{:?}", settings_at(&config.space, point));
     let mut known: HashSet<String> =
         trials.iter().map(|trial| settings_key(&trial.point)).collect();
     let draw_new = |index: usize| {
         let attempt = |i: u32| {
-            let seed = if i == 0 { file.seed } else { draw(file.seed, u32::MAX - i) };
+            let seed = if i == 0 { config.seed } else { draw(config.seed, u32::MAX - i) };
             // Each further attempt of TPE considers fewer candidates, and so leaves more to chance.
-            match (file.search, TPE_CANDIDATES.checked_shr(i).unwrap_or(0)) {
+            match (config.search, TPE_CANDIDATES.checked_shr(i).unwrap_or(0)) {
                 (Search::Tpe, num_candidates @ 1..) => {
-                    draw_tpe_point(file, trials, seed, index as u32, num_candidates)
+                    draw_tpe_point(config, trials, seed, index as u32, num_candidates)
                 }
-                _ => draw_point(&file.space, seed, index as u32),
+                _ => draw_point(&config.space, seed, index as u32),
             }
         };
         let fresh = (0..MAX_ATTEMPTS).map(attempt).find(|point| known.insert(settings_key(point)));
@@ -117,17 +118,17 @@ const TPE_CANDIDATES: u32 = 24;
 const GOOD_FRACTION: f64 = 0.25;
 
 /// Draws a new point: for each setting independently, draws `num_candidates` values near good trials and takes the one
-/// with the highest ratio of densities, among good trials to among the others.
+/// that maximizes p(value | good trials) / p(value | other trials).
 fn draw_tpe_point(
-    file: &SweepFile,
+    config: &SweepConfig,
     trials: &[Trial],
     seed: u32,
     index: u32,
     num_candidates: u32,
 ) -> Point {
     let order = rank_trials(trials, |_| true);
-    if order.len() < file.batch {
-        return draw_point(&file.space, seed, index);
+    if order.len() < config.batch {
+        return draw_point(&config.space, seed, index);
     }
     let num_scored = trials.iter().filter(|trial| trial.score.is_some()).count();
     let num_good = ((GOOD_FRACTION * order.len() as f64).ceil() as usize).min(num_scored);
@@ -153,7 +154,7 @@ fn draw_tpe_point(
         let best = candidates.max_by(|a, b| ratio(*a).total_cmp(&ratio(*b)));
         best.expect("there are candidates")
     };
-    file.space.values().enumerate().map(draw_position).collect()
+    config.space.values().enumerate().map(draw_position).collect()
 }
 
 /// Bandwidth of kernels at `count` positions.
@@ -204,17 +205,17 @@ mod tests {
         assert!(reflect(1.0) < 1.0);
     }
 
-    fn file(search: Search, trials: usize, seed: u32) -> SweepFile {
+    fn config(search: Search, trials: usize, seed: u32) -> SweepConfig {
         let space = toml::from_str("a = { linear = [0.0, 1.0] }\nb = { choices = [1, 2, 3] }");
         let space = space.unwrap();
-        SweepFile { search, trials, steps: 3, seed, space, ..SweepFile::default() }
+        SweepConfig { search, trials, steps: 3, seed, space, ..SweepConfig::default() }
     }
 
     /// Searches to the end, for the least distance of `a` from 0.7 with the second choice of `b`.
-    fn search_to_the_end(file: &SweepFile) -> (Vec<Trial>, Vec<usize>) {
+    fn search_to_the_end(config: &SweepConfig) -> (Vec<Trial>, Vec<usize>) {
         let (mut trials, mut counts) = (Vec::new(), Vec::new());
         loop {
-            let indices = select_trials(file, &mut trials, counts.len() as u32);
+            let indices = select_trials(config, &mut trials, counts.len() as u32);
             if indices.is_empty() {
                 return (trials, counts);
             }
@@ -229,18 +230,18 @@ mod tests {
 
     #[test]
     fn halving_keeps_the_best_of_each_round() {
-        let (trials, counts) = search_to_the_end(&file(Search::Halving, 27, 5));
+        let (trials, counts) = search_to_the_end(&config(Search::Halving, 27, 5));
         assert_eq!(counts, [27, 9, 3]);
         let best = rank_trials(&trials, |_| true);
         assert!(best[..3].iter().all(|i| trials[*i].round == 2));
         assert!(best[9..].iter().all(|i| trials[*i].round == 0));
-        assert_eq!(search_to_the_end(&file(Search::Halving, 32, 5)).1, [32, 10, 3]);
-        assert_eq!(search_to_the_end(&file(Search::Halving, 4, 5)).1, [4, 1, 1]);
+        assert_eq!(search_to_the_end(&config(Search::Halving, 32, 5)).1, [32, 10, 3]);
+        assert_eq!(search_to_the_end(&config(Search::Halving, 4, 5)).1, [4, 1, 1]);
     }
 
     #[test]
     fn a_grid_has_all_combinations() {
-        assert_eq!(search_to_the_end(&file(Search::Grid, 27, 5)).1, [9]);
+        assert_eq!(search_to_the_end(&config(Search::Grid, 27, 5)).1, [9]);
     }
 
     #[test]
@@ -248,10 +249,10 @@ mod tests {
         for search in [Search::Random, Search::Tpe] {
             let choices = "{ choices = [1, 2, 3, 4, 5] }";
             let space = toml::from_str(&format!("a = {choices}\nb = {choices}")).unwrap();
-            let mut file = SweepFile { space, ..file(search, 32, 1) };
-            let note = limit_trials(&mut file).unwrap();
+            let mut config = SweepConfig { space, ..config(search, 32, 1) };
+            let note = limit_trials(&mut config).unwrap();
             assert!(note.starts_with("The space has 25 points, fewer than trials (32)"), "{note}");
-            let (trials, _) = search_to_the_end(&file);
+            let (trials, _) = search_to_the_end(&config);
             let positions =
                 trials.iter().map(|trial| [0, 1].map(|d| choice_index(trial.point[d], 5)));
             assert_eq!(
@@ -259,9 +260,9 @@ mod tests {
                 (25, 25),
                 "{search:?}"
             );
-            assert_eq!(limit_trials(&mut file), None);
+            assert_eq!(limit_trials(&mut config), None);
         }
-        let mut fractions = file(Search::Random, 32, 1);
+        let mut fractions = config(Search::Random, 32, 1);
         assert_eq!(limit_trials(&mut fractions), None);
     }
 
@@ -270,7 +271,7 @@ mod tests {
         let mut wins = 0;
         for seed in 0..20 {
             let best = |search| {
-                let (trials, _) = search_to_the_end(&file(search, 40, seed));
+                let (trials, _) = search_to_the_end(&config(search, 40, seed));
                 let late = &trials[8..];
                 late.iter().filter_map(|trial| trial.score).sum::<f64>() / late.len() as f64
             };

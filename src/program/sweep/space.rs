@@ -119,8 +119,9 @@ impl Range {
         }
     }
 
-    /// Index of the part that holds the value at a position in [0, 1), of at most `count` parts of a range of numbers
-    /// or of as many as there are values; each choice is a part. Equal values are in one part.
+    /// Divides the range into parts and returns the index of the one at `position`, in [0, 1). A range of numbers has
+    /// `count` parts, or one for each value if it has fewer integers; each choice is a part of its own, and equal
+    /// choices share one.
     pub fn part_at(&self, position: f64, count: usize) -> usize {
         match (self, self.value_at(position)) {
             (Self::Choices(values), value) => {
@@ -216,8 +217,8 @@ impl NumberScale {
         Self { ends, is_whole, to_coordinate, to_value }
     }
 
-    /// First and last coordinate of what is rounded to a value of the range: half a step beyond the ends for integers,
-    /// so that the ends are as likely as others.
+    /// The coordinates at positions 0 and 1. For integers they are half a step outside the ends, so that rounding makes
+    /// both ends as likely as other values.
     fn margins(&self) -> [f64; 2] {
         let [low, high] = self.ends;
         let margin = if self.is_whole { 0.5 } else { 0.0 };

@@ -128,7 +128,8 @@ fn fail_everywhere(create: CreateRun, has_language_model: bool) {
     for (work, at, saved) in cases {
         let mut run = FailingRun { run: create(4, None), work, at };
         let error = train_to_the_end(&mut run, &path).unwrap_err().to_string();
-        let (case, name) = (format!("{work:?} at {at}: {error}"), path.display());
+        let case = format!("{work:?} at {at}: {error}");
+        let name = path.display();
         let end = match saved {
             0 => format!(". The run in {name} had no checkpoint yet (checkpoint.save_every)"),
             4 => format!(". The run in {name} is saved with all its iterations"),
@@ -159,7 +160,8 @@ fn fail_everywhere(create: CreateRun, has_language_model: bool) {
             println!("{case}");
             if has_language_model && work == Work::Finish {
                 // The best model is in its place before the evaluation.
-                let (mut run, model) = (create(4, None), temp_dir.path().join("model"));
+                let mut run = create(4, None);
+                let model = temp_dir.path().join("model");
                 run.restore(&folder.load_best_policy().unwrap().checkpoint.unwrap()).unwrap();
                 run.language_model().unwrap().save(&model).unwrap();
                 let [best, found] = [model, folder.model_path()]

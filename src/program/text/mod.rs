@@ -17,7 +17,7 @@ use super::progress_note::with_note;
 use super::ranks;
 use super::session::{Origin, Session};
 use super::settings::{add_comments, language_defaults};
-use super::training_data::{names_iterations, note_iterations_of_epochs};
+use super::training_data::{has_given_iterations, note_iterations_for_epochs};
 use super::trust;
 use crate::disk;
 use crate::run::{LanguageRun, RunFolder};
@@ -52,7 +52,7 @@ pub fn is_requested(args: &TrainArgs) -> bool {
 }
 
 /// Whether `fit` learns from texts, in a file or from a task.
-pub fn fits_texts(args: &FitArgs) -> bool {
+pub fn is_fit_of_texts(args: &FitArgs) -> bool {
     let is_file = args.data.exists() && !args.data.is_dir();
     let is_jsonl = is_file || disk::has_extension(&args.data, "jsonl");
     args.model.is_some() || is_jsonl || find_task_name(&args.data).is_some()
@@ -211,9 +211,9 @@ fn prompt_words(prompt: &Prompt, has_template: bool) -> Option<String> {
 }
 
 /// Counts the iterations that the epochs of a run of SFT alone take; `None` if its task has no end of prompts.
-fn count_iterations_of_epochs(task: &dyn Task, config: &LanguageConfig) -> Option<u32> {
+fn count_iterations_for_epochs(task: &dyn Task, config: &LanguageConfig) -> Option<u32> {
     let prompts = task.num_prompts(Split::Train).filter(|_| config.is_sft_only())?;
-    Some(config.iterations_of_epochs(prompts))
+    Some(config.iterations_for_epochs(prompts))
 }
 
 /// Trains a run on all its ranks, with a new model if `model` is `None`. `next_command` gives the command to suggest at
@@ -232,7 +232,7 @@ fn train_on_ranks(
     let shared_model = Mutex::new(model);
     let lock = || shared_model.lock().unwrap_or_else(PoisonError::into_inner);
     ranks::run(session.args, TIMEOUT, |rank| {
-        let (chosen, team) = rank.for_language_model().choose_device()?;
+        let (chosen, team) = rank.for_language_model().start_device()?;
         let model = lock().clone();
         team.check_identical("setting", &settings.to_string())?;
         // All ranks have it now, and the first update need not copy the weights.
@@ -266,7 +266,7 @@ fn train_new(games: &Games, request: &LanguageRequest, args: &RunArgs) -> Result
     let mut assignments = args.set.clone();
     assignments.extend(args.seed.map(|seed| format!("seed={seed}")));
     assignments.extend(args.iterations.map(|iterations| format!("iterations={iterations}")));
-    let has_iterations = args.iterations.is_some() || names_iterations(&file, &args.set);
+    let has_iterations = args.iterations.is_some() || has_given_iterations(&file, &args.set);
     let mut settings =
         resolve_settings(&task_name, task_settings, defaults, file.clone(), &assignments)?;
     let LanguageSettings { task_settings, config, .. } = &mut settings;
@@ -280,19 +280,20 @@ fn train_new(games: &Games, request: &LanguageRequest, args: &RunArgs) -> Result
     if let Some(adapters) = model.as_ref().and_then(|model| model.adapters.as_ref()) {
         config.lora.adopt(adapters.config())?;
     }
-    trust::check(&task_name, task_settings, request.verifier, &args.set)?;
+    trust::require_approval(&task_name, task_settings, request.verifier, &args.set)?;
     let task = open_new_task(&task_name, task_settings)?;
-    let iterations_of_epochs = count_iterations_of_epochs(&*task, config);
-    if let Some(iterations) = iterations_of_epochs.filter(|_| request.is_sft && !has_iterations) {
-        note_iterations_of_epochs(&file, config.iterations, iterations);
+    let iterations_for_epochs = count_iterations_for_epochs(&*task, config);
+    if let Some(iterations) = iterations_for_epochs.filter(|_| request.is_sft && !has_iterations) {
+        note_iterations_for_epochs(&file, config.iterations, iterations);
         config.iterations = iterations;
     }
-    let (run_name, started) = (request.run_name(&task_name), Instant::now());
+    let run_name = request.run_name(&task_name);
+    let started = Instant::now();
     let session = Session {
         args,
         games,
         origin: Origin::New(&run_name),
-        iterations_of_epochs,
+        iterations_for_epochs,
         dataset: None,
         started,
     };
@@ -313,13 +314,11 @@ pub fn resume(games: &Games, args: &TrainArgs, run: SavedRun) -> Result<()> {
     let load = || load_language_model(run.checkpoint, model.as_deref());
     let model = with_note(READING_MODEL, load)?;
     let has_template = model.template.is_some();
-    let (origin, iterations_of_epochs) =
-        (Origin::Saved(run), count_iterations_of_epochs(&*task, config));
     let session = Session {
         args,
         games,
-        origin,
-        iterations_of_epochs,
+        origin: Origin::Saved(run),
+        iterations_for_epochs: count_iterations_for_epochs(&*task, config),
         dataset: None,
         started: Instant::now(),
     };

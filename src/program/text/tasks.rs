@@ -34,7 +34,7 @@ pub fn open_requested_task(
     let (name, requested) = request.resolve_task(&Table::new())?;
     let defaults = LanguageConfig::for_model(TINY);
     let settings = resolve_settings(&name, requested, defaults, Table::new(), assignments)?;
-    trust::check(&name, &settings.task_settings, verifier, assignments)?;
+    trust::require_approval(&name, &settings.task_settings, verifier, assignments)?;
     open_task(&name, settings.task_settings)
 }
 
@@ -73,7 +73,7 @@ pub fn reopen_task(
     }
     args.refuse_for_built_in(name)?;
     task_settings.extend(args.restrictions());
-    trust::check(name, task_settings, args, &[])?;
+    trust::require_approval(name, task_settings, args, &[])?;
     open_task(name, task_settings.clone())
 }
 

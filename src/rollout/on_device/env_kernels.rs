@@ -4,7 +4,7 @@ use super::env_state::HEADER_WORDS;
 use super::{branch_member, branch_step, played_steps, staggered_time};
 use crate::device::buffers::Buffer;
 use crate::env::bits::{from_bits, to_bits};
-use crate::env::{Episode, PackedState, Rules, new_game, num_words};
+use crate::env::{Episode, PackedState, Rules, initial_state, num_words};
 use crate::math::softmax::MASKED_LOGIT;
 use crate::rng::draw;
 use crate::settings::{GroupStart, RolloutConfig};
@@ -99,7 +99,7 @@ pub(super) fn mask_logits<G: Rules>(
     state: &G::State,
     #[comptime] game: G,
 ) {
-    if comptime!(G::MASKED) {
+    if comptime!(G::HAS_ILLEGAL_ACTIONS) {
         #[unroll]
         for a in 0..comptime!(game.num_actions()) {
             logits[a] = select(G::is_legal(state, a, game), logits[a], comptime!(MASKED_LOGIT));
@@ -250,7 +250,7 @@ impl Starts {
         if comptime!(origin == Origin::Branch) {
             load_env_state::<G>(&self.branches, group, groups.count, game)
         } else {
-            new_game::<G>(draw(self.level_key, groups.run_wide_group(group)), game)
+            initial_state::<G>(draw(self.level_key, groups.run_wide_group(group)), game)
         }
     }
 

@@ -11,7 +11,7 @@ use super::{RolloutKeys, action_key, action_uniform, branch_episode};
 use crate::data::{TERMINATED, TRUNCATED};
 use crate::device::buffers::{Buffer, argument, element_type, grid};
 use crate::device::items_per_launch;
-use crate::env::{Rules, StepResult, num_words, play_step};
+use crate::env::{Rules, StepResult, num_words, step_with_auto_reset};
 use crate::math::softmax::{SampledAction, sample_action};
 use crate::model::kernels::{MlpShape, mlp_logits, round_to};
 use crate::model::{FeatureSlots, HostObserver, Observer, StepWords};
@@ -196,7 +196,7 @@ fn play_steps<G: Rules, W: Float, I: Float>(
             mask_logits::<G>(&mut logits, &state, game);
             let u = action_uniform(own_action_key, t as u32);
             let sampled = sample_action(logits.as_slice(), 0usize, u, num_actions);
-            let played = play_step::<G>(&mut state, &mut episode, sampled.action, game);
+            let played = step_with_auto_reset::<G>(&mut state, &mut episode, sampled.action, game);
             games.record::<G>(&step_words, &sampled, &played, game);
             if comptime!(variant.stores_branches) {
                 if branches.is_branch_point(&games.groups, env, t) {
@@ -317,7 +317,7 @@ impl<G: Rules> PartRollout<'_, G> {
 pub struct PackedStates<G: Rules>(pub G);
 
 impl<G: Rules> HostObserver for PackedStates<G> {
-    const MASKED: bool = G::MASKED;
+    const MASKED: bool = G::HAS_ILLEGAL_ACTIONS;
 
     fn num_words(&self) -> usize {
         num_words(self.0)

@@ -8,7 +8,7 @@ use super::masks::sample_legal_action;
 use super::{RolloutKeys, action_key, action_uniform, env_words};
 use crate::device::buffers::{argument, cube_tensor, uninit};
 use crate::device::has_kernels;
-use crate::env::{Episode, Rules, new_game, play_step};
+use crate::env::{Episode, Rules, initial_state, step_with_auto_reset};
 use crate::rng::draw;
 use burn::backend::{Cube, DType};
 use burn::cubecl;
@@ -38,7 +38,7 @@ fn random_kernel<G: Rules>(
     if env < num_envs {
         let level = draw(level_key, env as u32);
         let mut state = if comptime!(is_first) {
-            new_game::<G>(level, game)
+            initial_state::<G>(level, game)
         } else {
             load_env_state::<G>(&*envs, env, num_envs, game)
         };
@@ -56,7 +56,7 @@ fn random_kernel<G: Rules>(
             }
             let u = action_uniform(own_action_key, t as u32);
             let action = sample_legal_action::<G>(&state, u, game);
-            let played = play_step::<G>(&mut state, &mut episode, action, game);
+            let played = step_with_auto_reset::<G>(&mut state, &mut episode, action, game);
             sum += played.reward;
         }
         sums[env] = sum;

@@ -7,7 +7,7 @@ use super::env_kernels::{
 use super::{RolloutKeys, action_key, action_uniform, branch_episode, env_words};
 use crate::data::Trajectory;
 use crate::device::buffers::{Buffer, argument, cube_tensor, probe, uninit};
-use crate::env::{Episode, Rules, StepResult, play_step};
+use crate::env::{Episode, Rules, StepResult, step_with_auto_reset};
 use crate::math::softmax::{SampledAction, sample_action};
 use crate::model::StepWords;
 use crate::settings::{GroupStart, RolloutConfig};
@@ -141,7 +141,7 @@ fn step_kernel<G: Rules>(
         let u = action_uniform(own_action_key, t as u32);
         let mut state = load_env_state::<G>(&games.envs, env, num_envs, game);
         let step_words = games.step_words(env, t);
-        let sampled = if comptime!(G::MASKED) {
+        let sampled = if comptime!(G::HAS_ILLEGAL_ACTIONS) {
             let mut masked_logits = Array::<f32>::new(num_actions);
             #[unroll]
             for a in 0..num_actions {
@@ -154,7 +154,7 @@ fn step_kernel<G: Rules>(
             sample_action(logits, env * num_actions, u, num_actions)
         };
         let mut episode = load_episode(&games.envs, env, num_envs);
-        let played = play_step::<G>(&mut state, &mut episode, sampled.action, game);
+        let played = step_with_auto_reset::<G>(&mut state, &mut episode, sampled.action, game);
         games.store::<G>(&state, &episode, env, t + 1, game);
         if comptime!(stores_branches) {
             if branches.is_branch_point(&games.groups, env, t) {
@@ -169,7 +169,7 @@ fn step_kernel<G: Rules>(
 
 /// Number of mask rows.
 fn num_mask_rows<G: Rules>(game: G) -> usize {
-    if G::MASKED { game.num_actions() } else { 0 }
+    if G::HAS_ILLEGAL_ACTIONS { game.num_actions() } else { 0 }
 }
 
 /// The size of the largest buffer of an iteration, bytes: observations, recorded quantities or environments.
@@ -311,7 +311,7 @@ impl<G: Rules> StepwiseBuffers<G> {
             scores: quantity(SCORES),
             memory: None,
             elapsed: (self.config.start == GroupStart::Branch).then(elapsed),
-            legal: G::MASKED
+            legal: G::HAS_ILLEGAL_ACTIONS
                 .then(|| quantities.clone().slice([NUM_QUANTITIES..]).permute([1, 2, 0])),
         };
         (trajectory, self.branches)

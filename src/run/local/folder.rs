@@ -186,7 +186,7 @@ impl RunFolder {
 
     /// Number of iterations that the epochs of the run's data take; `None` without them, and for runs of earlier
     /// versions.
-    pub fn iterations_of_epochs(&self) -> Option<u32> {
+    pub fn iterations_for_epochs(&self) -> Option<u32> {
         self.read_metadata()?.get("iterations_of_epochs")?.as_u64()?.try_into().ok()
     }
 

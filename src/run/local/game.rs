@@ -157,7 +157,7 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
         let scores = if self.trainer.is_on_host() {
             Some(self.score_on_host(max_episodes)?)
         } else {
-            G::PLAYABLE.then(|| score_policy(&policy, game, FINAL_EPISODES.min(max_episodes), 0))
+            G::IS_PLAYABLE.then(|| score_policy(&policy, game, FINAL_EPISODES.min(max_episodes), 0))
         };
         let held_out = self.trainer.compute_confusion_matrix().map(|confusion| HeldOutReport {
             means: confusion.means(),

@@ -20,8 +20,8 @@ pub struct RunMetadata<'a> {
     engine: String,
     stages: Vec<Stage>,
     /// Number of iterations that the epochs of the data take; the settings have that of the run.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub iterations_of_epochs: Option<u32>,
+    #[serde(rename = "iterations_of_epochs", skip_serializing_if = "Option::is_none")]
+    pub iterations_for_epochs: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     highest_score: Option<f64>,
     /// The ranks, if several share the run.
@@ -59,7 +59,7 @@ impl<'a> RunMetadata<'a> {
             device,
             engine: trainer.describe_engine(),
             stages: run.stages(),
-            iterations_of_epochs: None,
+            iterations_for_epochs: None,
             highest_score: run.highest_score(),
             ranks,
         }

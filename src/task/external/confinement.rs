@@ -68,7 +68,7 @@ impl Confinement {
             has_programs: true,
             has_network: options.sandbox.has_network,
             workdir: Some(workdir),
-            scratch_mb: 1024,
+            scratch_mib: 1024,
         };
         let scratch = folder.create_subfolder("try").map_err(wrong)?;
         let sandbox = Sandbox::new(limits, &scratch, access);
@@ -124,7 +124,8 @@ fn find_allowed_paths(allowed: &[PathBuf], workdir: &Path) -> Result<Vec<PathBuf
 /// Splits a command into words: as a shell does, with the quotes and backslashes in it, and also at every separator.
 fn split_words(command: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
-    let (mut word, mut quote) = (String::new(), None);
+    let mut word = String::new();
+    let mut quote = None;
     let mut characters = command.chars();
     while let Some(c) = characters.next() {
         match quote {

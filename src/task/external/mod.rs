@@ -32,7 +32,7 @@ pub struct VerifierOptions {
     /// Number of processes; 0 for one per core.
     pub workers: usize,
     /// Time limit per completion, seconds, above 0 and at most a day.
-    pub timeout: f64,
+    pub timeout_seconds: f64,
     /// The parts of a reward, at least one. A single part may be called `reward` in answers.
     pub parts: Vec<RewardPart>,
     /// The restrictions of its processes.
@@ -60,8 +60,9 @@ impl VerifierOptions {
     /// Options for a command that returns one number, with a time limit of ten seconds and without a sandbox.
     pub fn new(command: &str) -> Self {
         let parts = vec![RewardPart::new("reward", 1.0)];
-        let (command, sandbox) = (command.to_string(), VerifierSandbox::default());
-        Self { command, folder: None, workers: 0, timeout: 10.0, parts, sandbox }
+        let command = command.to_string();
+        let sandbox = VerifierSandbox::default();
+        Self { command, folder: None, workers: 0, timeout_seconds: 10.0, parts, sandbox }
     }
 
     /// Sets the parts of a reward from a list such as `exact=0.8,format=0.2`; the default weight is 1.
@@ -83,7 +84,7 @@ impl VerifierOptions {
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The longest time limit per completion, seconds: a clock cannot add arbitrarily long ones.
-pub const MAX_TIMEOUT: f64 = 86_400.0;
+pub const MAX_TIMEOUT_SECONDS: f64 = 86_400.0;
 
 /// Processes that may fail before the first answer, until the command counts as broken.
 const MAX_FAILURES: usize = 3;
@@ -114,11 +115,11 @@ impl Verifier {
     /// # Errors
     /// If an option is out of range, or the command ends immediately.
     pub fn start(options: VerifierOptions) -> Result<Self, TaskError> {
-        let timeout = Duration::try_from_secs_f64(options.timeout).unwrap_or_default();
-        if timeout.is_zero() || options.timeout > MAX_TIMEOUT {
+        let timeout = Duration::try_from_secs_f64(options.timeout_seconds).unwrap_or_default();
+        if timeout.is_zero() || options.timeout_seconds > MAX_TIMEOUT_SECONDS {
             let message = format!(
-                "the verifier's timeout is {} s, but must be above 0, at most {MAX_TIMEOUT}",
-                options.timeout
+                "the verifier's timeout is {} s, but must be above 0, at most {MAX_TIMEOUT_SECONDS}",
+                options.timeout_seconds
             );
             return Err(TaskError::Setting(message));
         }
@@ -340,7 +341,7 @@ mod tests {
     fn a_process_that_ended_while_idle_does_not_fail_a_completion() {
         let command = "python3 -uc 'import json, sys\nfor line in sys.stdin: print(json.dumps({\"id\": \
                        json.loads(line)[\"id\"], \"reward\": 1}))'";
-        let options = VerifierOptions { timeout: 600.0, ..VerifierOptions::new(command) };
+        let options = VerifierOptions { timeout_seconds: 600.0, ..VerifierOptions::new(command) };
         let verifier = Verifier::start(options).unwrap();
         let prompt = Prompt::new("?".to_string(), String::new(), Default::default());
         let verify = || verifier.verify(&[Completion::new(&prompt, "!")]).unwrap();
@@ -359,10 +360,11 @@ mod tests {
         let verifier = Verifier::start(VerifierOptions {
             folder: Some(folder.path().to_path_buf()),
             workers: 1,
-            timeout: 600.0,
+            timeout_seconds: 600.0,
             ..VerifierOptions::new(command)
         });
-        let (verifier, start) = (verifier.unwrap(), Barrier::new(4));
+        let verifier = verifier.unwrap();
+        let start = Barrier::new(4);
         let prompt = Prompt::new("?".to_string(), String::new(), Default::default());
         let completions = [Completion::new(&prompt, "!"); 8];
         verifier.check(&completions[0]).unwrap();
@@ -377,7 +379,8 @@ mod tests {
     #[test]
     fn a_silent_verifier_gets_advice_to_flush() {
         // Answers that stay in a buffer never arrive, however long the wait.
-        let options = VerifierOptions { timeout: 0.01, ..VerifierOptions::new("cat > /dev/null") };
+        let options =
+            VerifierOptions { timeout_seconds: 0.01, ..VerifierOptions::new("cat > /dev/null") };
         let mut verifier = Verifier::start(options).unwrap();
         verifier.start_timeout = Duration::ZERO;
         let prompt = Prompt { text: "?".to_string(), ..Prompt::default() };

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use std::borrow::Cow;
 
 /// Largest absolute value of a reward. The squares of larger ones would drown all others in a group's deviation.
-const MAX_REWARD: f64 = 1e6;
+const MAX_VERIFIER_REWARD: f64 = 1e6;
 
 /// The body of a request: all but its id and the fields of its prompt.
 #[derive(Serialize)]
@@ -114,7 +114,7 @@ impl Answer {
     /// # Errors
     /// A sentence if rewards are missing, unknown or not finite.
     fn parse_rewards(&self, parts: &[RewardPart]) -> Result<Vec<f64>, String> {
-        let single = |value: &Value| Map::from_iter([(parts[0].name.clone(), value.clone())]);
+        let single = |value: &Value| Map::from_iter([(parts[0].name.to_string(), value.clone())]);
         let rewards = match (self.object.get("reward"), self.get("rewards")) {
             (Some(reward), None) if parts.len() == 1 => single(reward),
             (None | Some(Value::Null), Some(Value::Object(rewards))) => rewards.clone(),
@@ -136,14 +136,15 @@ impl Answer {
             ));
         }
         let parse_reward = |part: &RewardPart| {
-            let value = rewards.get(&part.name);
+            let value = rewards.get(&*part.name);
             let value =
                 value.ok_or_else(|| format!("the verifier returned no reward `{}`", part.name))?;
-            let is_bounded = |reward: &f64| reward.abs() <= MAX_REWARD;
+            let is_bounded = |reward: &f64| reward.abs() <= MAX_VERIFIER_REWARD;
             value.as_f64().filter(is_bounded).ok_or_else(|| {
                 let value: String = value.to_string().chars().take(60).collect();
                 format!(
-                    "the verifier returned {value} as the reward `{}`, which is not a number from -1e6 to 1e6",
+                    "the verifier returned {value} as the reward `{}`, which is not a number from \
+                     -{MAX_VERIFIER_REWARD:e} to {MAX_VERIFIER_REWARD:e}",
                     part.name
                 )
             })

@@ -92,8 +92,8 @@ impl Checker {
         let sandbox_limits = Limits {
             // Each completion has its own timer; this is a backstop.
             cpu_seconds: 600,
-            memory: u64::from(limits.memory_mb) << 20,
-            file_size: 1 << 20,
+            memory_bytes: u64::from(limits.memory_mb) << 20,
+            file_size_bytes: 1 << 20,
             // In addition to the completion's: the server, its process that caches problems, the one that judges
             // tests, and two short-lived ones.
             processes: u64::from(limits.processes) + 5,
@@ -330,7 +330,8 @@ mod tests {
     #[test]
     fn programs_that_are_kept_at_once_stay_whole() {
         let cache = tempfile::tempdir().unwrap();
-        let (cached, start) = (cache.path().join("checker"), Barrier::new(8));
+        let cached = cache.path().join("checker");
+        let start = Barrier::new(8);
         let keep = |byte: u8| {
             let folder = SandboxFolder::new().unwrap();
             let program = folder.path().join("checker.byte");

@@ -69,7 +69,7 @@ impl Compiler {
     pub(super) fn access(&self, folder: &Path) -> sandbox::Access {
         let paths = [self.library.as_path(), folder].map(Path::to_path_buf);
         let readable = paths.into_iter().filter(|path| path.is_absolute()).collect();
-        sandbox::Access { readable, scratch_mb: 16, ..sandbox::Access::default() }
+        sandbox::Access { readable, scratch_mib: 16, ..sandbox::Access::default() }
     }
 }
 

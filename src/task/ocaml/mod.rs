@@ -243,7 +243,7 @@ impl Task for Ocaml {
     }
 
     fn num_prompts(&self, split: Split) -> Option<u64> {
-        Some(self.problems.prompts.of(split).len() as u64)
+        Some(self.problems.prompts.prompts(split).len() as u64)
     }
 
     fn prompt(&self, split: Split, index: u64) -> Result<Prompt, TaskError> {
@@ -297,7 +297,8 @@ mod tests {
             return report_not_tested("there is no OCaml compiler");
         }
         let settings = OcamlSettings { workers: 1, r#unsafe: true, ..OcamlSettings::default() };
-        let (task, start) = (Ocaml::open(&settings).unwrap(), Barrier::new(4));
+        let task = Ocaml::open(&settings).unwrap();
+        let start = Barrier::new(4);
         let run = || {
             start.wait();
             for _ in 0..4 {

@@ -148,7 +148,8 @@ mod tests {
     #[test]
     fn folders_created_while_stale_ones_are_removed_stay() {
         let parent = fs::canonicalize(env::temp_dir()).unwrap();
-        let (is_done, sweeps) = (AtomicBool::new(false), AtomicU32::new(0));
+        let is_done = AtomicBool::new(false);
+        let sweeps = AtomicU32::new(0);
         thread::scope(|scope| {
             scope.spawn(|| {
                 while !is_done.load(Ordering::Relaxed) {

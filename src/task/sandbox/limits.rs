@@ -6,12 +6,12 @@ use std::io;
 /// Resource limits of a sandboxed process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// CPU time, seconds; 0 for no limit.
+    /// CPU time; 0 for no limit.
     pub cpu_seconds: u64,
-    /// Address space, bytes; 0 for no limit.
-    pub memory: u64,
-    /// Size of a file, bytes; 0 for no limit.
-    pub file_size: u64,
+    /// Address space; 0 for no limit.
+    pub memory_bytes: u64,
+    /// Size of a file; 0 for no limit.
+    pub file_size_bytes: u64,
     /// Simultaneous processes, including those of the sandbox itself; 0 for no limit.
     pub processes: u64,
     /// Open files of a process; 0 for no limit.
@@ -27,8 +27,8 @@ impl Limits {
     pub fn enforce(&self, on_processes: bool) -> io::Result<()> {
         lower_limit(libc::RLIMIT_CORE, 0)?;
         for (resource, limit) in [
-            (libc::RLIMIT_AS, self.memory),
-            (libc::RLIMIT_FSIZE, self.file_size),
+            (libc::RLIMIT_AS, self.memory_bytes),
+            (libc::RLIMIT_FSIZE, self.file_size_bytes),
             (libc::RLIMIT_CPU, self.cpu_seconds),
             (libc::RLIMIT_NPROC, if on_processes { self.processes } else { 0 }),
         ] {

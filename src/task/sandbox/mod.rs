@@ -61,7 +61,7 @@ pub struct Access {
     /// Initial working directory; `None` for the writable one. It appears empty unless `readable` covers it.
     pub workdir: Option<PathBuf>,
     /// Size limit of a private working directory, MiB.
-    pub scratch_mb: u32,
+    pub scratch_mib: u32,
 }
 
 /// Number of threads for which a sandbox has room even on a machine of fewer cores: the maximum of `workers` of the
@@ -361,8 +361,9 @@ mod tests {
     /// A sandbox without namespaces, as a machine may have it.
     fn without_namespaces(readable: Vec<PathBuf>) -> Sandbox {
         let limits = Limits { cpu_seconds: 5, ..Limits::default() };
-        let access = Access { readable, has_programs: true, scratch_mb: 16, ..Access::default() };
-        let (user, has_process_limit) = (User::Current, false);
+        let access = Access { readable, has_programs: true, scratch_mib: 16, ..Access::default() };
+        let user = User::Current;
+        let has_process_limit = false;
         Sandbox { limits, access, has_namespaces: false, user, has_process_limit, group: None }
     }
 
@@ -436,9 +437,10 @@ mod tests {
         let number = file.as_raw_fd();
         // SAFETY: a system call on an integer. Clears close-on-exec, as some libraries do.
         assert_eq!(unsafe { libc::fcntl(number, libc::F_SETFD, 0) }, 0);
-        let (memory, file_size) = (1 << 30, 1 << 20);
-        let limits = Limits { cpu_seconds: 5, memory, file_size, processes: 16, files: 64 };
-        let access = Access { has_programs: true, scratch_mb: 16, ..Access::default() };
+        let (memory_bytes, file_size_bytes) = (1 << 30, 1 << 20);
+        let limits =
+            Limits { cpu_seconds: 5, memory_bytes, file_size_bytes, processes: 16, files: 64 };
+        let access = Access { has_programs: true, scratch_mib: 16, ..Access::default() };
         let sandbox = Sandbox::new(limits, theirs.path(), access).unwrap();
         let mut command = sandbox.command("sh", theirs.path()).unwrap();
         let script = format!("echo lost >&{number}; : > /proc/self/fd/{number}; exit 0");
@@ -452,7 +454,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let open: Vec<File> = (0..100).map(|_| File::open("/dev/null").unwrap()).collect();
         let limits = Limits { files: 16, ..Limits::default() };
-        let access = Access { has_programs: true, scratch_mb: 16, ..Access::default() };
+        let access = Access { has_programs: true, scratch_mib: 16, ..Access::default() };
         let sandbox = Sandbox::new(limits, place.path(), access).unwrap();
         let mut command = sandbox.command("sh", place.path()).unwrap();
         let output = command.args(["-c", "ulimit -n"]).output().unwrap();

@@ -188,10 +188,11 @@ impl Root {
             (c"/proc/self/uid_map", format!("{user} {user} 1")),
             (c"/proc/self/gid_map", format!("{group} {group} 1")),
         ];
-        let size = access.scratch_mb;
+        let size = access.scratch_mib;
         let tmpfs_options = format!("size={size}m,nr_inodes={},mode=1777", 64 * size);
         let tmpfs_options = CString::new(tmpfs_options)?;
-        let (scratch_folder, has_network) = (BindMount::new(folder)?, access.has_network);
+        let scratch_folder = BindMount::new(folder)?;
+        let has_network = access.has_network;
         Ok(Self { mounts, empty_folders, scratch_folder, tmpfs_options, has_network, id_maps })
     }
 
@@ -239,7 +240,8 @@ impl Root {
 
 /// Mounts a file system in memory.
 unsafe fn mount_tmpfs(folder: &CStr, options: &CStr) -> io::Result<()> {
-    let (flags, kind) = (libc::MS_NOSUID | libc::MS_NODEV, c"tmpfs".as_ptr());
+    let flags = libc::MS_NOSUID | libc::MS_NODEV;
+    let kind = c"tmpfs".as_ptr();
     // SAFETY: a system call on live strings.
     check_call(unsafe { libc::mount(kind, folder.as_ptr(), kind, flags, options.as_ptr().cast()) })
 }

@@ -92,7 +92,7 @@ impl<G: Rules> GameTrainer<G> {
     /// If the game ([`env::validate`](crate::env::validate())) or the settings ([`TrainConfig::validate`]) are out of
     /// range, the model's numbers of features and actions are not the game's, `config.data` names a dataset
     /// ([`Trainer::with_team`] takes it), or the game cannot be played
-    /// ([`Env::PLAYABLE`](crate::env::Env::PLAYABLE)). In a build without the feature `general`, also where there
+    /// ([`Env::IS_PLAYABLE`](crate::env::Env::IS_PLAYABLE)). In a build without the feature `general`, also where there
     /// is a reason ([`Trainer::fallback_reason`]).
     pub fn with_model(
         game: G,
@@ -386,7 +386,9 @@ impl<G: Rules> Engine for GameEngine<G> {
         let held_out = None::<HeldOutMeans>;
         #[cfg(feature = "general")]
         let held_out = self.compute_held_out_means().await?;
-        if let Some(HeldOutMeans { accuracy: mean_score, .. }) = held_out.filter(|_| !G::PLAYABLE) {
+        if let Some(HeldOutMeans { accuracy: mean_score, .. }) =
+            held_out.filter(|_| !G::IS_PLAYABLE)
+        {
             return Ok(EvaluationRecord { mean_score, held_out, ..EvaluationRecord::default() });
         }
         let played = self.evaluate_together(self.part.config.checkpoint.eval_episodes).await?;

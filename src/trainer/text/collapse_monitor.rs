@@ -74,7 +74,7 @@ impl CollapseMonitor {
         let best = text.highest_score.unwrap_or_else(|| RewardPart::highest_score(&self.parts));
         // Where rewards have another scale, the best is not known.
         let is_within_scale = |part: &RewardPart| {
-            text.rewards.get(&part.name).is_none_or(|mean| part.is_within_scale(*mean))
+            text.rewards.get(&*part.name).is_none_or(|mean| part.is_within_scale(*mean))
         };
         let is_best_known = self.parts.iter().all(is_within_scale);
         let is_poor = |score: f64| score < NEAR_BEST_FRACTION * best || !is_best_known;

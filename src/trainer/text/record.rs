@@ -54,7 +54,7 @@ fn fraction_true(values: impl Iterator<Item = bool>) -> f64 {
 fn mean_rewards_by_part(scored: &ScoredCompletions, parts: &[RewardPart]) -> BTreeMap<String, f64> {
     let mean_reward = |(i, part): (usize, &RewardPart)| {
         let rewards = scored.judged_rewards().filter_map(|rewards| rewards.part(i));
-        Some((part.name.clone(), mean_if_any(rewards)?))
+        Some((part.name.to_string(), mean_if_any(rewards)?))
     };
     parts.iter().enumerate().filter_map(mean_reward).collect()
 }
@@ -62,7 +62,7 @@ fn mean_rewards_by_part(scored: &ScoredCompletions, parts: &[RewardPart]) -> BTr
 /// The rewards of a completion by part, without those that do not apply; none if it was not judged.
 fn rewards_by_part(rewards: &Rewards, parts: &[RewardPart]) -> BTreeMap<String, f64> {
     let judged = parts.iter().enumerate().filter(|_| rewards.problem.is_none());
-    judged.filter_map(|(i, part)| Some((part.name.clone(), rewards.part(i)?))).collect()
+    judged.filter_map(|(i, part)| Some((part.name.to_string(), rewards.part(i)?))).collect()
 }
 
 /// Creates the record of an SFT iteration, before the update.

@@ -105,7 +105,7 @@ impl<'a> EvaluationTally<'a> {
         let std_error = mean_score.and_then(|mean_score| std_error(prompt_scores, mean_score));
         let (min_score, max_score) = self.score_range.map(RangeInclusive::into_inner).unzip();
         let parts = self.parts.iter().zip(&self.rewards);
-        let means = parts.filter_map(|(part, mean)| Some((part.name.clone(), mean.value()?)));
+        let means = parts.filter_map(|(part, mean)| Some((part.name.to_string(), mean.value()?)));
         EvaluationRecord {
             episodes: self.episodes,
             mean_score,
@@ -154,7 +154,7 @@ mod tests {
         // The second has the highest total by a part that is beyond its own maximum.
         for rewards in [[1.0, 1.5], [0.0, 3.0]] {
             let mut above = group.clone();
-            above.rewards[1].parts = rewards.to_vec();
+            above.rewards[1].values = rewards.to_vec();
             let unknown = evaluation(&small, &[&[above]]).text.unwrap();
             assert_eq!((unknown.pass_at_1, unknown.pass_at_k), (None, None));
         }

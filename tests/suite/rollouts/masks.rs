@@ -5,7 +5,7 @@ use crate::shared::cpu;
 use crate::shared::ledge::{Ledge, LedgeState};
 use crate::shared::rollouts::play_fused;
 use crate::support::adapter;
-use grove::env::{Episode, Rules, new_game, play_step};
+use grove::env::{Episode, Rules, initial_state, step_with_auto_reset};
 use grove::model::{Mlp, NativeMlp};
 use grove::rng::{Stream, draw};
 use grove::rollout::{
@@ -58,13 +58,14 @@ fn scores_are_those_of_the_rules_and_not_the_rewards() {
     let mut ends = [0; 2];
     for env in 0..27 {
         let level = draw(draw(Stream::TrainLevel.key(4), 0), env as u32 / 3);
-        let mut state = new_game::<Ledge>(level, LEDGE);
+        let mut state = initial_state::<Ledge>(level, LEDGE);
         let mut episode = Episode { level, ..Episode::default() };
         let mut score = 0.0;
         for t in 0..50 {
             let at = t * 27 + env;
             // Being at the lamp gives reward 1 and score 3.
-            let played = play_step::<Ledge>(&mut state, &mut episode, host.actions[at], LEDGE);
+            let played =
+                step_with_auto_reset::<Ledge>(&mut state, &mut episode, host.actions[at], LEDGE);
             assert_eq!(played.reward, host.rewards[at]);
             score += if host.rewards[at] == 1.0 { 3.0 } else { 0.0 };
             if played.has_ended() {

@@ -2,7 +2,7 @@
 
 use super::{Host, SHORT_FRUIT, config, perceptron, seat};
 use crate::support::cpu;
-use grove::env::{CartPole, Catch, Episode, Rules, new_game, play_step};
+use grove::env::{CartPole, Catch, Episode, Rules, initial_state, step_with_auto_reset};
 use grove::model::NativeMlp;
 use grove::rng::{Stream, draw};
 use grove::rollout::{NativeRollout, RolloutKeys};
@@ -21,7 +21,7 @@ pub fn replay<G: Rules>(
     for t in 0..steps {
         let at = t * envs + env;
         let obs: Vec<f32> = (0..game.num_features()).map(|i| G::feature(&state, i, game)).collect();
-        let played = play_step::<G>(&mut state, &mut episode, host.actions[at], game);
+        let played = step_with_auto_reset::<G>(&mut state, &mut episode, host.actions[at], game);
         let ends = [played.terminated, played.truncated].map(f32::from);
         let mut values = obs.iter().zip(host.obs(t, env));
         if values.any(|(a, b)| (a - b).abs() > 1e-6)
@@ -39,7 +39,7 @@ pub fn replay<G: Rules>(
 fn level_start<G: Rules>(game: G, seed: u64, iteration: u32, group: usize) -> (G::State, Episode) {
     let level = draw(draw(Stream::TrainLevel.key(seed), iteration), group as u32);
     let episode = Episode { level, ..Episode::default() };
-    (new_game::<G>(level, game), episode)
+    (initial_state::<G>(level, game), episode)
 }
 
 /// Start in the first iteration of `GroupStart::Branch`, which staggers the times of episodes.

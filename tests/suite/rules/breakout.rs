@@ -2,7 +2,8 @@
 
 use super::{NEXT_LEVEL, START, assert_packs, episode, features};
 use grove::env::{
-    Breakout, BreakoutActions, BreakoutObservation, BreakoutState, Env, Rules, new_game, play_step,
+    Breakout, BreakoutActions, BreakoutObservation, BreakoutState, Env, Rules, initial_state,
+    step_with_auto_reset,
 };
 use grove::rng::{below, draw};
 
@@ -27,7 +28,7 @@ fn seen(board: &[f32]) -> ([usize; 3], u32) {
 /// A start from a side: 0 for left, 1 for right.
 fn start(side: u32, game: Breakout) -> BreakoutState {
     let from_side = |level: &u32| below(draw(*level, START), 2) == side;
-    new_game::<Breakout>((0..).find(from_side).unwrap(), game)
+    initial_state::<Breakout>((0..).find(from_side).unwrap(), game)
 }
 
 #[test]
@@ -219,7 +220,7 @@ fn breakout_is_the_slow_simulator_step_for_step() {
         for start in 0..8 {
             let level = draw(draw(21, number as u32), start);
             let mut slow = SlowBreakout::new(game, level);
-            let mut state = new_game::<Breakout>(level, game);
+            let mut state = initial_state::<Breakout>(level, game);
             let mut counted = episode(level);
             for t in 0..1500 {
                 let context = format!("{game:?}, level {level}, step {t}");
@@ -235,7 +236,8 @@ fn breakout_is_the_slow_simulator_step_for_step() {
                 let random = draw(bits, 1) % game.num_actions() as u32;
                 let action = if slips { random } else { slow.follow() };
                 let (reward, ended, score) = slow.play(action);
-                let played = play_step::<Breakout>(&mut state, &mut counted, action, game);
+                let played =
+                    step_with_auto_reset::<Breakout>(&mut state, &mut counted, action, game);
                 assert_eq!((played.reward, played.has_ended()), (reward, ended), "{context}");
                 assert_eq!(played.episode_score, score, "{context}");
                 bricks += reward;

@@ -2,7 +2,7 @@
 
 use super::{NEXT_LEVEL, START, assert_packs, episode, features};
 use crate::support::fruit;
-use grove::env::{Env, Fruit, FruitObservation, FruitState, new_game, play_step};
+use grove::env::{Env, Fruit, FruitObservation, FruitState, initial_state, step_with_auto_reset};
 use grove::rng::{Stream, below, draw};
 
 /// The fruit catcher with positions in plain vectors.
@@ -204,7 +204,7 @@ fn fruit_is_the_slow_simulator_step_for_step() {
         for start in 0..6 {
             let level = draw(key, start);
             let mut slow = SlowFruit::new(game, level);
-            let mut state = new_game::<Fruit>(level, game);
+            let mut state = initial_state::<Fruit>(level, game);
             let mut episode = episode(level);
             for t in 0..800 {
                 let context = format!("{game:?}, level {level}, step {t}");
@@ -215,7 +215,7 @@ fn fruit_is_the_slow_simulator_step_for_step() {
                 let action =
                     if (t / 60) % 3 == 0 { draw(level, t) % 3 } else { (t / 60) % 3 * 2 - 2 };
                 let step = slow.play(action);
-                let played = play_step::<Fruit>(&mut state, &mut episode, action, game);
+                let played = step_with_auto_reset::<Fruit>(&mut state, &mut episode, action, game);
                 let reward = (step.caught - step.missed) as f32;
                 assert_eq!(played.reward, reward, "{context}");
                 assert_eq!(played.has_ended(), step.ended, "{context}");
@@ -243,12 +243,12 @@ fn fruit_score(game: Fruit, player: fn(&FruitState, u32) -> u32) -> (f64, f64) {
     let scores: Vec<f64> = (0..episodes)
         .map(|i| {
             let level = draw(levels, i);
-            let mut state = new_game::<Fruit>(level, game);
+            let mut state = initial_state::<Fruit>(level, game);
             let mut episode = episode(level);
             loop {
                 let bits = draw(draw(level, 0x5eed), episode.time);
                 let action = player(&state, bits);
-                let played = play_step::<Fruit>(&mut state, &mut episode, action, game);
+                let played = step_with_auto_reset::<Fruit>(&mut state, &mut episode, action, game);
                 if played.has_ended() {
                     break f64::from(played.episode_score);
                 }

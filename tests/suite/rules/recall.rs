@@ -1,7 +1,7 @@
 //! Recall against its description, and scores of players with and without memory.
 
 use super::{NEXT_LEVEL, START, assert_packs, episode, features};
-use grove::env::{Env, Recall, new_game, play_step};
+use grove::env::{Env, Recall, initial_state, step_with_auto_reset};
 use grove::rng::{below, draw, uniform};
 
 #[test]
@@ -11,7 +11,7 @@ fn recall_follows_its_description() {
         game.validate().unwrap();
         let k = cues as usize;
         let mut level = draw(31, steps);
-        let mut state = new_game::<Recall>(level, game);
+        let mut state = initial_state::<Recall>(level, game);
         let mut counted = episode(level);
         let (mut seen, mut right, mut misleading) = (vec![0; k], 0, 0);
         for number in 0..200 {
@@ -35,7 +35,7 @@ fn recall_follows_its_description() {
                     (true, _) => (cue + 1) % cues,
                     (false, _) => draw(key, 2) % cues,
                 };
-                let played = play_step::<Recall>(&mut state, &mut counted, action, game);
+                let played = step_with_auto_reset::<Recall>(&mut state, &mut counted, action, game);
                 let reward = f32::from(last && action == cue);
                 assert_eq!(
                     (played.reward, played.has_ended()),
@@ -58,10 +58,10 @@ fn the_last_observation_is_independent_of_the_cue() {
     let mut counts = [[0u32; 4]; 4];
     for number in 0..16_000 {
         let level = draw(5, number);
-        let mut state = new_game::<Recall>(level, game);
+        let mut state = initial_state::<Recall>(level, game);
         let mut counted = episode(level);
         for _ in 1..game.steps {
-            play_step::<Recall>(&mut state, &mut counted, 0, game);
+            step_with_auto_reset::<Recall>(&mut state, &mut counted, 0, game);
         }
         counts[state.cue as usize][state.light as usize] += 1;
     }

@@ -11,7 +11,7 @@ use grove::model::FlatMlp;
 use grove::rollout::{DeviceGames, env_words};
 use grove::settings::Activation;
 use grove::viewer::{
-    DeviceInstances, OffscreenError, OffscreenTarget, Picture, Renderer, Sprite,
+    DeviceSprites, OffscreenError, OffscreenTarget, Picture, Renderer, Sprite,
     compute_sprites_on_device, paint,
 };
 
@@ -48,7 +48,7 @@ fn seats<G: Look>(
 
 /// Reads a buffer on the device.
 fn read(
-    instances: &DeviceInstances,
+    sprites: &DeviceSprites,
     count: usize,
     Graphics { device, queue, .. }: &Graphics,
 ) -> Vec<Sprite> {
@@ -59,7 +59,7 @@ fn read(
         usage: wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::MAP_READ,
         mapped_at_creation: false,
     });
-    let binding = instances.binding();
+    let binding = sprites.binding();
     let mut encoder = device.create_command_encoder(&Default::default());
     encoder.copy_buffer_to_buffer(binding.buffer, binding.offset, &copy, 0, size);
     queue.submit([encoder.finish()]);

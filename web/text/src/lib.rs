@@ -184,8 +184,7 @@ impl Training {
 
     /// The names of the reward's parts and the number of the model's parameters: `{parts, parameters}`, as JSON.
     pub fn about(&self) -> String {
-        let parts: Vec<&str> =
-            self.trainer.reward_parts().iter().map(|part| part.name.as_str()).collect();
+        let parts: Vec<&str> = self.trainer.reward_parts().iter().map(|part| &*part.name).collect();
         json!({ "parts": parts, "parameters": self.trainer.model().params.len() }).to_string()
     }
 }

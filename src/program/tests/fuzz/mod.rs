@@ -38,7 +38,8 @@ fn fuzz(seeds: &[Vec<u8>], read: impl Fn(&[u8])) {
         return (1..=NUM_CASES).for_each(run);
     };
     let seconds = seconds.parse().expect("GROVE_FUZZ_SECONDS is a number");
-    let (mut upper_half, started) = (RandomState::new().hash_one(seconds), cpu_time());
+    let mut upper_half = RandomState::new().hash_one(seconds);
+    let started = cpu_time();
     while cpu_time() - started < Duration::from_secs(seconds) {
         let before = cpu_time();
         run(upper_half);

@@ -77,23 +77,25 @@ fn mutate(bytes: &mut Vec<u8>, files: &[Vec<u8>], u: &mut Unstructured) -> Resul
         }
         3 => drop(bytes.drain(draw_range(bytes, u)?)),
         4 => {
-            let (copied, at) = (bytes[draw_range(bytes, u)?].to_vec(), draw_position(bytes, u)?);
+            let copied = bytes[draw_range(bytes, u)?].to_vec();
+            let at = draw_position(bytes, u)?;
             bytes.splice(at..at, copied);
         }
         5 => {
             let other = u.choose(files)?;
-            let (copied, replaced) = (other[draw_range(other, u)?].to_vec(), draw_range(bytes, u)?);
+            let copied = other[draw_range(other, u)?].to_vec();
+            let replaced = draw_range(bytes, u)?;
             bytes.splice(replaced, copied);
         }
         6 => bytes.truncate(draw_position(bytes, u)?),
         7 => {
-            let (word, replaced) =
-                (u.choose(&WORDS)?.bytes(), word_around(bytes, draw_position(bytes, u)?));
+            let word = u.choose(&WORDS)?.bytes();
+            let replaced = word_around(bytes, draw_position(bytes, u)?);
             bytes.splice(replaced, word);
         }
         _ => {
-            let (word, at) =
-                (u.choose(&WORDS)?.repeat(u.int_in_range(1..=300)?), draw_position(bytes, u)?);
+            let word = u.choose(&WORDS)?.repeat(u.int_in_range(1..=300)?);
+            let at = draw_position(bytes, u)?;
             bytes.splice(at..at, word.into_bytes());
         }
     }

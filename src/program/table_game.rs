@@ -20,7 +20,7 @@ settings! {
 
 impl Env for TableGame {
     const NAME: &'static str = "table";
-    const PLAYABLE: bool = false;
+    const IS_PLAYABLE: bool = false;
 
     impl_settings!();
 

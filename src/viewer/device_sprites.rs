@@ -1,6 +1,6 @@
 //! Sprites computed on the device that plays the games and rendered from its memory.
 
-use super::instance::SPRITE_WORDS;
+use super::sprites::SPRITE_WORDS;
 use crate::device::buffers::{argument, cube_ints, uninit};
 use crate::env::bits::to_bits;
 use crate::env::look::{Look, Sprite};
@@ -15,7 +15,7 @@ use burn::tensor::{Int, Tensor};
 
 /// Sprites in device memory: `[games * num_sprites]` of [`Sprite`](super::Sprite).
 #[derive(Debug)]
-pub struct DeviceInstances {
+pub struct DeviceSprites {
     buffer: wgpu::Buffer,
     offset: u64,
     size: u64,
@@ -23,7 +23,7 @@ pub struct DeviceInstances {
     _memory: BufferBinding,
 }
 
-impl DeviceInstances {
+impl DeviceSprites {
     /// Returns the buffer for [`Renderer::draw_buffer`](super::Renderer::draw_buffer) of a renderer
     /// on the same device.
     pub fn binding(&self) -> wgpu::BufferBinding<'_> {
@@ -47,7 +47,7 @@ fn store(words: &mut [u32], sprite: &Sprite, at: usize) {
 
 /// Computes the sprites of one game per unit.
 #[cube(launch_unchecked)]
-fn instances_kernel<G: Look>(
+fn sprites_kernel<G: Look>(
     before: &[u32],
     now: &[u32],
     words: &mut [u32],
@@ -88,7 +88,7 @@ pub fn compute_sprites_on_device<G: Look>(
     before: &Tensor<2, Int>,
     now: &Tensor<2, Int>,
     progress: f32,
-) -> DeviceInstances {
+) -> DeviceSprites {
     assert_eq!(now.dims()[0], env_words(game), "now: [env_words, games]");
     assert_eq!(before.dims(), now.dims(), "before: [env_words, games]");
     let count = now.dims()[1];
@@ -98,7 +98,7 @@ pub fn compute_sprites_on_device<G: Look>(
     let dim = CubeDim::new_1d(32);
     // SAFETY: the kernel only accesses games below `count`, for which the buffers are sized.
     unsafe {
-        instances_kernel::launch_unchecked::<G>(
+        sprites_kernel::launch_unchecked::<G>(
             client,
             calculate_cube_count_elemwise(client, count, dim),
             dim,
@@ -118,7 +118,7 @@ pub fn compute_sprites_on_device<G: Look>(
     // Submits the kernel, so that later work on the queue, such as rendering, runs after it.
     client.flush().unwrap_or_else(|error| panic!("the device failed: {error}"));
     let resource = managed.resource();
-    DeviceInstances {
+    DeviceSprites {
         buffer: resource.buffer.clone(),
         offset: resource.offset,
         size: resource.size,

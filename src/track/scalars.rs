@@ -1,15 +1,15 @@
-//! Figures of a record by the names that CleanRL and TRL use.
+//! Scalars: the metrics of a record by the names that CleanRL and TRL use.
 
 use crate::metrics::IterationRecord;
 
-/// A figure: its name and value; `None` in iterations without it.
-pub type Figure = (String, Option<f64>);
+/// A scalar: its name and value; `None` in iterations without it.
+pub type Scalar = (String, Option<f64>);
 
-/// Lists the figures of a record, in a fixed order.
+/// Lists the scalars of a record, in a fixed order.
 ///
 /// Groups before the slash are TensorBoard's sections: `charts` and `losses` as in CleanRL, `completions` and
 /// `rewards` as in TRL, `eval` for the greedy policy.
-pub fn list_figures(record: &IterationRecord) -> Vec<Figure> {
+pub fn list_scalars(record: &IterationRecord) -> Vec<Scalar> {
     let phases = record.seconds.phases;
     let evaluation = record.evaluation.as_ref();
     let played = evaluation.filter(|evaluation| evaluation.episodes > 0);
@@ -17,7 +17,7 @@ pub fn list_figures(record: &IterationRecord) -> Vec<Figure> {
     let held_out = evaluation.and_then(|evaluation| evaluation.held_out);
     // SFT has no completions, and a verifier may judge none.
     let has_rewards = record.text.is_none() || record.score.is_some();
-    let mut figures = vec![
+    let mut scalars = vec![
         ("charts/episodic_return", record.score),
         ("charts/episodic_length", record.mean_length),
         ("charts/episodes", Some(record.episodes as f64)),
@@ -47,7 +47,7 @@ pub fn list_figures(record: &IterationRecord) -> Vec<Figure> {
     if let Some(text) = &record.text {
         let generated = |value: f64| (!text.is_sft).then_some(value);
         let evaluated = evaluation.and_then(|evaluation| evaluation.text.as_ref());
-        figures.extend([
+        scalars.extend([
             ("completions/mean_length", generated(text.completion_length)),
             ("completions/clipped_ratio", generated(text.truncated_fraction)),
             ("completions/distinct", generated(text.distinct_fraction)),
@@ -58,7 +58,7 @@ pub fn list_figures(record: &IterationRecord) -> Vec<Figure> {
     }
     let rewards = record.text.iter().flat_map(|text| &text.rewards);
     let rewards = rewards.map(|(part, mean)| (format!("rewards/{part}"), Some(*mean)));
-    figures.into_iter().map(|(name, value)| (name.to_string(), value)).chain(rewards).collect()
+    scalars.into_iter().map(|(name, value)| (name.to_string(), value)).chain(rewards).collect()
 }
 
 #[cfg(test)]
@@ -69,7 +69,7 @@ mod tests {
     #[test]
     fn a_mean_of_no_rewards_is_left_out() {
         let mean = |score: Option<f64>, text: Option<LanguageRecord>| {
-            let all = list_figures(&IterationRecord { score, text, ..IterationRecord::default() });
+            let all = list_scalars(&IterationRecord { score, text, ..IterationRecord::default() });
             all.into_iter().find(|(name, _)| name == "charts/mean_reward").unwrap().1
         };
         let text = || Some(LanguageRecord::default());
