@@ -4,7 +4,7 @@
 pub mod kernels;
 mod native;
 
-pub use native::HostAdvantages;
+pub use native::NativeAdvantages;
 
 use crate::data::Trajectory;
 use crate::device;

@@ -143,8 +143,8 @@ fn canonical_bits(x: f32) -> u32 {
 }
 
 /// Bit patterns of a step result, so that NaNs compare equal.
-fn result_bits(played: &StepResult) -> (u32, u32, bool, bool) {
-    let StepResult { reward, terminated, truncated, episode_score } = *played;
+fn result_bits(result: &StepResult) -> (u32, u32, bool, bool) {
+    let StepResult { reward, terminated, truncated, episode_score } = *result;
     (canonical_bits(reward), canonical_bits(episode_score), terminated, truncated)
 }
 
@@ -191,9 +191,9 @@ impl<'a, G: Rules> ValidatingPlayer<'a, G> {
             let before = (state, episode);
             let (mut copy, mut copy_episode) = (pack_and_unpack(&state), episode);
             self.num_steps += 1;
-            let played = advance::<G>(&mut state, &mut episode, action, game);
+            let result = advance::<G>(&mut state, &mut episode, action, game);
             let replayed = advance::<G>(&mut copy, &mut copy_episode, action, game);
-            if result_bits(&played) != result_bits(&replayed) || state.words() != copy.words() {
+            if result_bits(&result) != result_bits(&replayed) || state.words() != copy.words() {
                 self.record_error(Aspect::Packing, || {
                     format!(
                         "a state that is packed and unpacked plays on differently (level {level}, \
@@ -202,7 +202,7 @@ impl<'a, G: Rules> ValidatingPlayer<'a, G> {
                 });
             }
             self.check_step_draws(before, action, level, time);
-            if played.has_ended() {
+            if result.has_ended() {
                 self.num_ended += 1;
                 break;
             }
@@ -374,8 +374,8 @@ mod tests {
             assert_eq!(canonical_bits(nan), canonical_bits(f32::NAN));
         }
         assert_ne!(canonical_bits(0.0), canonical_bits(-0.0));
-        let played =
+        let result =
             |reward| StepResult { reward, terminated: false, truncated: false, episode_score: 1.0 };
-        assert_eq!(result_bits(&played(payload)), result_bits(&played(f32::NAN)));
+        assert_eq!(result_bits(&result(payload)), result_bits(&result(f32::NAN)));
     }
 }

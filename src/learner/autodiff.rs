@@ -90,7 +90,7 @@ impl AutodiffLearner {
             experience,
             counted,
             entropy_coef: entropy_coef(&config, iteration),
-            first_step: first_optimizer_step(&config, iteration),
+            first_optimizer_step: first_optimizer_step(&config, iteration),
             update_sums: Tensor::zeros([NUM_SUMS + 1], &device),
         };
         let taken = take_steps(&mut update, &minibatches, &config.update)?;
@@ -238,7 +238,7 @@ struct AutodiffUpdate<'a> {
     counted: CountedStepTensors,
     entropy_coef: f64,
     /// Index of the first optimizer step in the run.
-    first_step: u64,
+    first_optimizer_step: u64,
     /// Sums over the steps taken: [`Loss::SUM_NAMES`], the loss, the gradient norm: `[NUM_SUMS + 1]`.
     update_sums: Tensor<1>,
 }
@@ -255,9 +255,10 @@ impl UpdateSteps for AutodiffUpdate<'_> {
     ) -> Result<Option<Self::Gradient>, TeamError> {
         let config = &self.learner.context.config;
         let denominators = TensorStepDenominators {
-            sequences: minibatch.size,
+            sequences: minibatch.global_size,
             steps: self.counted.per_minibatch[index].clone(),
-            rollout_share: self.counted.total.clone() / config.update.num_minibatches as f32,
+            rollout_steps_per_minibatch: self.counted.total.clone()
+                / config.update.num_minibatches as f32,
         };
         let loss_of =
             |steps: LossSteps| loss(&config.loss, self.entropy_coef, &steps, &denominators);
@@ -275,7 +276,7 @@ impl UpdateSteps for AutodiffUpdate<'_> {
         let AutodiffLearner { state, context } = &mut *self.learner;
         let (gradient, norm) = clip_grad_norm(gradient, context.config.update.max_grad_norm);
         self.update_sums = self.update_sums.clone() + Tensor::cat(vec![sums, norm], 0);
-        state.step(gradient, self.first_step + index as u64, context)
+        state.step(gradient, self.first_optimizer_step + index as u64, context)
     }
 }
 

@@ -135,7 +135,11 @@ mod tests {
     /// Denominators of a rollout of one step in each of `games` games, learnt from as one minibatch.
     fn denominators(games: usize, device: &Device) -> TensorStepDenominators {
         let steps = Tensor::from_floats([games as f32], device);
-        TensorStepDenominators { sequences: games, rollout_share: steps.clone(), steps }
+        TensorStepDenominators {
+            sequences: games,
+            rollout_steps_per_minibatch: steps.clone(),
+            steps,
+        }
     }
 
     #[test]

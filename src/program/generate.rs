@@ -64,8 +64,8 @@ pub fn run(args: GenerateArgs) -> Result<()> {
     };
     if args.json {
         let describe = |completion: &Completion| {
-            let Completion { tokens, logprobs, has_ended, .. } = completion;
-            json!({ "text": text(completion), "tokens": tokens, "logprobs": logprobs, "ended": has_ended })
+            let Completion { tokens, logprobs, is_terminated, .. } = completion;
+            json!({ "text": text(completion), "tokens": tokens, "logprobs": logprobs, "ended": is_terminated })
         };
         let completions: Vec<Value> = completions.iter().map(describe).collect();
         print_json(&json!({

@@ -269,9 +269,9 @@ impl RecordedRun {
 
     /// Determines the status from the run's lock and schedule.
     pub fn status(&self) -> RunStatus {
-        let best = self.best().map(|(iteration, evaluation)| BestEvaluation {
+        let best = self.best().map(|(iterations_done, evaluation)| BestEvaluation {
             value: value_or_lowest(evaluation),
-            iteration,
+            iterations_done,
         });
         let end_reason =
             self.schedule().ok().and_then(|schedule| schedule.end_reason(self.iteration(), best));

@@ -5,7 +5,7 @@ use super::{
     OptimizerConfig, Precision, StopConfig, TrackingConfig, UpdateConfig,
 };
 use crate::schema::range::{at_least, integer};
-use crate::schema::{OutOfRange, Settings, Shape, ensure, ensure_all, names, settings};
+use crate::schema::{OutOfRange, Settings, ValueRange, ensure, ensure_all, names, settings};
 
 /// The path of a model that begins with random weights.
 pub const TINY: &str = "tiny";
@@ -178,7 +178,7 @@ const SMALL_MODEL_PARAMS: usize = 1 << 24;
 impl LanguageConfig {
     /// Settings with a narrower range for language models than their sections declare; `check_settings` gives the
     /// reasons.
-    pub const NARROWED_RANGES: &[(&str, Shape)] = &[
+    pub const NARROWED_RANGES: &[(&str, ValueRange)] = &[
         ("update.gradient_accumulation_steps", integer(1..=1)),
         ("loss.label_smoothing", at_least(0.0).at_most(0.0)),
         ("loss.entropy_coef_final", at_least(0.0).at_most(0.0)),

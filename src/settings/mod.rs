@@ -39,11 +39,11 @@ pub use crate::model::{DecoderConfig, ModelKind, PolicyConfig, Precision};
 pub use crate::objective::{KlEstimator, LossConfig, LossType};
 pub use crate::schema::OutOfRange;
 
-use crate::schema::{Setting, Settings, Shape};
+use crate::schema::{Setting, Settings, ValueRange};
 use toml::Table;
 
 /// Declarations of the settings of the run in a complete table, and the narrower ranges that some of them have there.
-pub fn declarations(table: &Table) -> (&'static [Setting], &'static [(&'static str, Shape)]) {
+pub fn declarations(table: &Table) -> (&'static [Setting], &'static [(&'static str, ValueRange)]) {
     // A game, too, may be called `generation`.
     if table.contains_key("generation") && !table.contains_key("env") {
         (LanguageConfig::SETTINGS, LanguageConfig::NARROWED_RANGES)

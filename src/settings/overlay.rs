@@ -8,7 +8,7 @@ use super::foreign::{NEAREST_SETTINGS, VALUE_FUNCTION_SETTINGS};
 use super::{ConfigError, LanguageConfig, TrainConfig, declarations};
 use crate::env::{self, Env};
 pub use crate::schema::table::get;
-use crate::schema::{Setting, Settings, Shape, flatten_sections, shape_at};
+use crate::schema::{Setting, Settings, ValueRange, declared_range_at, flatten_sections};
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::HashSet;
 use toml::{Table, Value};
@@ -257,8 +257,8 @@ pub(super) const SCALE_REWARDS: &str = "scale_rewards";
 
 /// Other names of the settings of a section, each with ours: those of TRL, and `lr`.
 pub(super) fn aliases(section: &Setting) -> impl Iterator<Item = (&'static str, &'static str)> {
-    let settings = match section.shape {
-        Shape::Section(settings) => flatten_sections(settings),
+    let settings = match section.range {
+        ValueRange::Section(settings) => flatten_sections(settings),
         _ => Vec::new(),
     };
     let rate = (section.key == "optimizer").then_some(("lr", "learning_rate"));
@@ -293,10 +293,10 @@ fn apply_change(table: &mut Table, Change { key, path, value }: Change) -> Resul
 }
 
 /// The range of a setting of a table's run; `None` for those of a game or task.
-pub fn range_at(table: &Table, path: &str) -> Option<Shape> {
+pub fn range_at(table: &Table, path: &str) -> Option<ValueRange> {
     let (settings, narrowed_ranges) = declarations(table);
     let narrowed = narrowed_ranges.iter().find(|(key, _)| *key == path);
-    narrowed.map(|(_, shape)| *shape).or_else(|| shape_at(settings, path))
+    narrowed.map(|(_, range)| *range).or_else(|| declared_range_at(settings, path))
 }
 
 /// The full path of `key`.

@@ -6,7 +6,7 @@ use super::{
     TrackingConfig, UpdateConfig,
 };
 use crate::schema::range::integer;
-use crate::schema::{OutOfRange, Settings, Shape, ensure, ensure_all, names, settings};
+use crate::schema::{OutOfRange, Settings, ValueRange, ensure, ensure_all, names, settings};
 
 settings! {
     /// A training run, but for the game's own parameters and the device.
@@ -50,10 +50,10 @@ settings! {
 impl TrainConfig {
     /// Settings with a narrower range for games and datasets than their sections declare; `check_settings` gives the
     /// reasons.
-    pub const NARROWED_RANGES: &[(&str, Shape)] = &[
+    pub const NARROWED_RANGES: &[(&str, ValueRange)] = &[
         ("update.num_shards", integer(1..=4096)),
         ("checkpoint.eval_episodes", integer(1..=1 << 24)),
-        ("optimizer.moments", Shape::Name(&["f32"])),
+        ("optimizer.moments", ValueRange::Name(&["f32"])),
     ];
 
     /// Checks every setting and how they fit together.
@@ -90,7 +90,7 @@ impl TrainConfig {
     fn check_settings(&self) -> Result<(), OutOfRange> {
         let Self { loss, data, update, rollout, .. } = self;
         let (is_data, games, minibatch) = (data.is_on(), rollout.num_envs(), self.minibatch_size());
-        let (is_nll, has_no_score) =
+        let (is_nll, has_no_target_score) =
             (loss.loss_type == LossType::Nll, self.stop.score == f64::INFINITY);
         let is_corrected = loss.kl_coef > 0.0 && loss.use_bias_correction_kl;
         let is_divisor = games.is_multiple_of(update.num_minibatches);
@@ -100,7 +100,7 @@ impl TrainConfig {
         ensure_all!(self:
             loss.loss_type if !is_data || is_nll, "nll where the run learns from data";
             loss.label_smoothing if is_data || loss.label_smoothing == 0.0, "0 where the run plays games";
-            stop.score if !is_data || has_no_score, "inf where the run learns from data";
+            stop.score if !is_data || has_no_target_score, "inf where the run learns from data";
             loss.use_bias_correction_kl if !is_data || !is_corrected,
                 "false where the run learns from data, which have no behaviour policy";
             update.target_kl if !is_data || update.target_kl == 0.0, "0 where the run learns from data";

@@ -9,7 +9,7 @@ use super::native::NativeEngine;
 use super::rank_part::{EngineInputs, RankPart};
 use crate::device;
 use crate::env::{HostEnvs, Rules};
-use crate::learner::host_learner;
+use crate::learner::native_learner;
 use crate::model::{Mlp, Network};
 use crate::parallel::{Team, TeamError};
 use crate::rng::Stream;
@@ -68,14 +68,14 @@ impl<G: Rules> AnyEngine<G> {
             let engine = FusedEngine::new(inputs, mlp, part.clone(), device);
             return Ok((Self::Fused(Box::new(engine)), part));
         }
-        let learner = host_learner(&inputs.model, config).expect("it has no reason to fall back");
+        let learner = native_learner(&inputs.model, config).expect("it has no reason to fall back");
         let (inputs, part) = inputs.reduce_to_rank(config, team, learner.min_shard_steps())?;
         let engine = NativeEngine::new(inputs, learner, part.clone());
         Ok((Self::Native(Box::new(engine)), part))
     }
 
     /// The reason why a user-defined model cannot learn from what it does; `None` if it can.
-    pub fn model_reason(&self, num_features: usize) -> Option<String> {
+    pub fn model_disagreement_reason(&self, num_features: usize) -> Option<String> {
         match self {
             #[cfg(feature = "general")]
             Self::General(engine) => {
@@ -208,7 +208,7 @@ mod tests {
             for precision in [Precision::F32, Precision::Bf16] {
                 let config = TrainConfig { precision, ..TrainConfig::for_game("catch") };
                 let reason = fallback_reason(&network, &config, &device, &team, None);
-                let has_learner = host_learner(&network, &config).is_some();
+                let has_learner = native_learner(&network, &config).is_some();
                 assert_eq!(reason.is_none(), has_learner, "{reason:?}");
                 assert_eq!(takes_bf16_on_cpu(&network, &config, &device), {
                     has_learner && precision == Precision::Bf16

@@ -185,7 +185,7 @@ fn completions_depend_on_prompt_key_and_weights_alone() {
         assert!(lengths.contains(&20) && lengths.iter().any(|length| *length < 20), "{lengths:?}");
         for one in all.iter().flatten() {
             let stops = one.tokens.last().is_some_and(|token| [5, 9].contains(token));
-            assert_eq!(one.has_ended, stops);
+            assert_eq!(one.is_terminated, stops);
             assert!(stops || one.tokens.len() == 20);
         }
         for (prompt, completions) in prompts.iter().zip(&all) {

@@ -142,12 +142,15 @@ fn devices_choose_the_tokens_that_the_cpu_does() {
             let there = decoder.clone().with_device(Some(device.clone()), Precision::F32);
             for sampling in &ways {
                 let want = generate(&decoder, sampling, 64);
-                let ended = want.iter().flatten().filter(|one| one.has_ended).count();
+                let ended = want.iter().flatten().filter(|one| one.is_terminated).count();
                 assert!(sampling.temperature == 0.0 || (1..14).contains(&ended), "{ended}");
                 for slots in if all { vec![64, 5, 3] } else { vec![64] } {
                     let got = generate(&there, sampling, slots);
                     for (got, want) in got.iter().flatten().zip(want.iter().flatten()) {
-                        assert_eq!((&got.tokens, got.has_ended), (&want.tokens, want.has_ended));
+                        assert_eq!(
+                            (&got.tokens, got.is_terminated),
+                            (&want.tokens, want.is_terminated)
+                        );
                         assert!(are_alike(got, want, 1e-4), "{got:?} {want:?}");
                     }
                     assert_eq!(got.iter().map(Vec::len).collect::<Vec<_>>(), [4, 4, 4, 2]);

@@ -164,7 +164,8 @@ fn built_in_networks_learn_to_catch_in_bf16() {
         config.optimizer.learning_rate = 1e-2;
         let mut trainer = trainer(&config);
         iterate(&mut trainer, config.iterations);
-        let score = trainer.evaluate(1000, ActionSelection::Greedy).unwrap().mean_score;
+        let score =
+            trainer.evaluate_on_validation(1000, ActionSelection::Greedy).unwrap().mean_score;
         assert!(score > 0.9, "{}: {score}", config.policy.kind);
     }
 }

@@ -169,7 +169,8 @@ impl ExperienceBuffers {
             sequences: portion.minibatch_size as f32,
             learn_steps: self.sizes.learn_steps as f32,
             steps: portion.summary[MINIBATCH_COUNTS + portion.index],
-            rollout_share: portion.summary[LEARNT_STEPS] / portion.num_minibatches as f32,
+            rollout_steps_per_minibatch: portion.summary[LEARNT_STEPS]
+                / portion.num_minibatches as f32,
         };
         weights::weight(self.length(env), &denominators, comptime!(form.loss_type.averaging()))
     }

@@ -81,13 +81,14 @@ pub(super) struct MinibatchLoss {
 }
 
 impl MinibatchLoss {
-    /// The loss of the `chosen` groups. `rollout_share` is an epoch's counted tokens, divided by its minibatches.
+    /// The loss of the `chosen` groups. `rollout_steps_per_minibatch` is an epoch's counted tokens, divided by its
+    /// minibatches.
     pub fn new(
         settings: &LanguageUpdateSettings,
         entropy_coef: f64,
         groups: &[Group],
         chosen: &[usize],
-        rollout_share: f32,
+        rollout_steps_per_minibatch: f32,
     ) -> Self {
         let count = |tokens_of: fn(&Group) -> usize| {
             chosen.iter().map(|i| tokens_of(&groups[*i])).sum::<usize>()
@@ -97,7 +98,7 @@ impl MinibatchLoss {
             sequences: count(|group| group.samples.len()) as f32,
             learn_steps: settings.max_new_tokens as f32,
             steps: count(Group::num_counted) as f32,
-            rollout_share,
+            rollout_steps_per_minibatch,
         };
         let entropy_weight = coefficients.entropy / count(Group::num_selected).max(1) as f32;
         Self { coefficients, entropy_weight, denominators }

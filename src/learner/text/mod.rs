@@ -9,7 +9,7 @@ mod device;
 mod differentiation;
 mod gradient;
 mod group;
-mod host;
+mod native;
 mod optimizer;
 mod shard_sums;
 mod update;
@@ -30,7 +30,7 @@ use crate::text::TokenDecoder;
 #[cfg(text_kernels)]
 use burn::tensor::Tensor;
 use differentiation::{Differentiation, MinibatchLoss, PassBuffers};
-use optimizer::Optimizer;
+use optimizer::AnyMoments;
 use rayon::prelude::*;
 use std::borrow::Cow;
 use std::ops::Range;
@@ -73,7 +73,7 @@ const ROUNDING_COUNTER: u32 = u32::MAX;
 pub struct LanguageLearner {
     /// The policy.
     pub decoder: TokenDecoder,
-    optimizer: Optimizer,
+    optimizer: AnyMoments,
     /// The reference of the KL divergence: a frozen copy of the policy at the first update with a KL penalty.
     pub reference: Option<TokenDecoder>,
     key: u32,
@@ -85,14 +85,14 @@ pub struct LanguageLearner {
 impl LanguageLearner {
     /// Trains `decoder` with moments of a precision in host memory; the order of the groups in an update follows `key`.
     pub fn new(decoder: TokenDecoder, key: u32, precision: MomentPrecision) -> Self {
-        let optimizer = Optimizer::new(precision, decoder.trainable_sizes());
+        let optimizer = AnyMoments::new(precision, decoder.trainable_sizes());
         let (team, buffers) = (Team::alone(), PassBuffers::default());
         Self { decoder, optimizer, reference: None, key, team, buffers }
     }
 
     /// The optimizer's state in host memory and in f32; a copy if it is on a device or in another precision.
-    pub fn moments(&self) -> Cow<'_, Moments> {
-        self.optimizer.moments()
+    pub fn fetch_moments(&self) -> Cow<'_, Moments> {
+        self.optimizer.fetch_moments()
     }
 
     /// Calls `save` with the first and the second moment, in their precision in host memory, and returns the number of
@@ -103,7 +103,7 @@ impl LanguageLearner {
 
     /// Restores a saved state of the optimizer, which host memory keeps in this precision.
     pub fn restore_moments(&mut self, moments: Moments, precision: MomentPrecision) {
-        self.optimizer = Optimizer::F32(moments);
+        self.optimizer = AnyMoments::F32(moments);
         self.optimizer.convert_to(precision, || self.decoder.trainable_sizes());
     }
 
@@ -165,7 +165,7 @@ impl LanguageLearner {
             shards,
             reference_logprobs,
             num_minibatches,
-            rollout_share: counted as f32 / num_minibatches as f32,
+            rollout_steps_per_minibatch: counted as f32 / num_minibatches as f32,
             totals: UpdateSums::default(),
             tokens: 0.0,
             is_first_step: true,
@@ -204,11 +204,11 @@ impl LanguageLearner {
         learning_rate: f64,
         settings: &LanguageUpdateSettings,
     ) -> Tensor<1> {
-        if !matches!(self.optimizer, Optimizer::Device(_)) {
-            let moments = device::DeviceMoments::upload(&self.moments(), &self.decoder);
-            self.optimizer = Optimizer::Device(Box::new(moments));
+        if !matches!(self.optimizer, AnyMoments::Device(_)) {
+            let moments = device::DeviceMoments::upload(&self.fetch_moments(), &self.decoder);
+            self.optimizer = AnyMoments::Device(Box::new(moments));
         }
-        let Optimizer::Device(moments) = &mut self.optimizer else { unreachable!("uploaded") };
+        let AnyMoments::Device(moments) = &mut self.optimizer else { unreachable!("uploaded") };
         device::step(&mut self.decoder, moments, gradient, learning_rate, settings)
     }
 
@@ -248,7 +248,7 @@ pub fn logprobs(decoder: &TokenDecoder, groups: &[Group], temperature: f32) -> V
     if let Some(logprobs) = device::logprobs(decoder, groups, temperature) {
         return logprobs;
     }
-    let evaluate_group = |group: &Group| host::logprobs(decoder, group, temperature);
+    let evaluate_group = |group: &Group| native::logprobs(decoder, group, temperature);
     if decoder.is_small() {
         groups.par_iter().map(evaluate_group).collect()
     } else {

@@ -25,7 +25,7 @@ pub(super) struct LanguageUpdate<'a> {
     /// Number of minibatches of an epoch, no more than there are groups.
     pub num_minibatches: usize,
     /// Counted tokens of an epoch, divided by its minibatches.
-    pub rollout_share: f32,
+    pub rollout_steps_per_minibatch: f32,
     pub totals: UpdateSums,
     /// Counted tokens that the decoder evaluated.
     pub tokens: f64,
@@ -105,7 +105,7 @@ impl UpdateSteps for LanguageUpdate<'_> {
         _index: usize,
         minibatch: &Vec<usize>,
     ) -> Result<Option<(Gradient, TokenSums)>, TeamError> {
-        let Self { settings, groups, entropy_coef, rollout_share, .. } = *self;
+        let Self { settings, groups, entropy_coef, rollout_steps_per_minibatch, .. } = *self;
         let LanguageLearner { decoder, team, buffers, .. } = &*self.learner;
         let differentiation = Differentiation {
             decoder,
@@ -116,7 +116,7 @@ impl UpdateSteps for LanguageUpdate<'_> {
                 entropy_coef,
                 groups,
                 minibatch,
-                rollout_share,
+                rollout_steps_per_minibatch,
             ),
             reference_logprobs: self.reference_logprobs.as_deref(),
             shards: &self.shards,

@@ -76,7 +76,7 @@ impl<'a> Events<'a> {
             schedule: run.trainer().schedule(),
             started: Instant::now(),
             summary: RunSummary::default(),
-            pace: Pace::new(run.trainer().iteration(), run.stages()),
+            pace: Pace::new(run.trainer().iterations_done(), run.stages()),
             leak_detector: MemoryLeakDetector::default(),
             evaluation: None,
             is_saved: None,
@@ -105,7 +105,8 @@ impl<'a> Events<'a> {
     ) -> Option<Result<Event, RunError>> {
         if self.pending_events.is_empty() && !self.is_over {
             let trainer = self.run.trainer();
-            let has_next = self.schedule.end_reason(trainer.iteration(), trainer.best()).is_none();
+            let has_next =
+                self.schedule.end_reason(trainer.iterations_done(), trainer.best()).is_none();
             let is_stopped = if has_next { self.stop_or_train(poll) } else { Ok(true) };
             let last = match is_stopped {
                 Ok(is_stopped) => is_stopped.then(|| Ok(Event::End(self.summarize()))),
@@ -140,7 +141,7 @@ impl<'a> Events<'a> {
         if self.files.is_none() {
             return Ok(());
         }
-        let state = self.read_state(self.run.trainer().iteration(), false, true)?;
+        let state = self.read_state(self.run.trainer().iterations_done(), false, true)?;
         self.save_state(&state)
     }
 
@@ -156,7 +157,7 @@ impl<'a> Events<'a> {
     /// are written before the checkpoint of their iteration, so that a crash never leaves a checkpoint without its
     /// records.
     fn train_iteration(&mut self, poll: &mut dyn FnMut() -> Requests) -> Result<bool, RunError> {
-        let iteration = self.run.trainer().iteration() + 1;
+        let iteration = self.run.trainer().iterations_done() + 1;
         let (mut record, completions) =
             run_guarded(self.watch, format!("iteration {iteration}"), || self.run.iterate())?;
         let seconds = self.started.elapsed().as_secs_f64();
@@ -170,7 +171,7 @@ impl<'a> Events<'a> {
         self.is_saved = Some(due.save);
         self.warn(&record);
         let seconds = self.started.elapsed().as_secs_f64();
-        let seconds_left = self.pace.seconds_left(iteration, seconds);
+        let seconds_left = self.pace.record_iteration(iteration, seconds);
         let (evaluation, iterations) = (self.evaluation.clone(), self.schedule.iterations);
         let report =
             IterationReport { record, evaluation, is_best, iterations, completions, seconds_left };
@@ -264,8 +265,8 @@ impl<'a> Events<'a> {
         let IterationRecord { iteration, memory, text, .. } = record;
         let collapse = text.as_ref().and_then(|text| text.warning.as_ref());
         let collapse = collapse.map(|warning| format!("iteration {iteration}: {warning}"));
-        let is_epoch = iteration.is_multiple_of(self.run.iterations_per_epoch().max(1));
-        let in_use = memory.in_use.filter(|_| is_epoch);
+        let is_due = iteration.is_multiple_of(self.run.leak_check_interval().max(1));
+        let in_use = memory.in_use.filter(|_| is_due);
         let leak = in_use.and_then(|in_use| self.leak_detector.record_epoch(in_use));
         self.queue_warnings(collapse.into_iter().chain(leak));
     }
@@ -277,11 +278,11 @@ impl<'a> Events<'a> {
     /// Sums up the time and the steps spent so far.
     fn summarize(&self) -> RunSummary {
         let trainer = self.run.trainer();
-        let (iteration, env_steps) = (trainer.iteration(), trainer.env_steps());
+        let (iterations_done, env_steps) = (trainer.iterations_done(), trainer.env_steps());
         let end_reason =
-            self.schedule.end_reason(iteration, trainer.best()).or(self.summary.end_reason);
+            self.schedule.end_reason(iterations_done, trainer.best()).or(self.summary.end_reason);
         let seconds = self.started.elapsed().as_secs_f64();
-        RunSummary { seconds, iteration, env_steps, end_reason, ..self.summary }
+        RunSummary { seconds, iterations_done, env_steps, end_reason, ..self.summary }
     }
 }
 
@@ -301,7 +302,7 @@ fn take_finite_snapshot(run: &dyn Run) -> Result<Checkpoint, RunError> {
     } else {
         Err(TrainError::NotFinite {
             quantity: "new policy or its optimizer's state",
-            iteration: run.trainer().iteration(),
+            iteration: run.trainer().iterations_done(),
         }
         .into())
     }
@@ -342,7 +343,7 @@ pub(super) mod tests {
         let mut run = new_run(5);
         let events: Vec<Event> = run.events(None).collect::<Result<_, _>>().unwrap();
         let [steps @ .., Event::End(summary)] = &events[..] else { panic!("{events:?}") };
-        assert_eq!((summary.iteration, summary.end_reason), (5, Some(EndReason::Iterations)));
+        assert_eq!((summary.iterations_done, summary.end_reason), (5, Some(EndReason::Iterations)));
         let steps: Vec<&IterationReport> = steps
             .iter()
             .map(|event| match event {
@@ -369,7 +370,7 @@ pub(super) mod tests {
             matches!(events.next(), Some(Ok(Event::Iteration(step))) if step.record.iteration == 2)
         );
         let Some(Ok(Event::End(summary))) = events.next() else { panic!("the end") };
-        assert_eq!((summary.iteration, summary.end_reason), (2, None));
+        assert_eq!((summary.iterations_done, summary.end_reason), (2, None));
         assert!(events.next().is_none());
         let rest = run.events(None).filter(|event| matches!(event, Ok(Event::Iteration(_))));
         assert_eq!(rest.count(), 3);
@@ -397,7 +398,7 @@ pub(super) mod tests {
         let Some(Ok(Event::End(summary))) = events.next_polling(&mut poll) else {
             panic!("the end")
         };
-        assert_eq!((summary.iteration, summary.end_reason), (3, None));
+        assert_eq!((summary.iterations_done, summary.end_reason), (3, None));
         assert!(events.next_polling(&mut poll).is_none());
         drop(events);
         // It was not due.

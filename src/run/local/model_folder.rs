@@ -1,6 +1,6 @@
 //! The folder of a run's exported language model: atomic replacement, and loading from it or from a checkpoint.
 
-use super::{RunError, RunFolder, SavedPolicy};
+use super::{FoundCheckpoint, RunError, RunFolder};
 use crate::checkpoint::{Checkpoint, MANIFEST};
 use crate::disk;
 use crate::text::LanguageModel;
@@ -30,7 +30,7 @@ pub enum ModelPlace {
     /// A folder or file of its own.
     Folder(PathBuf),
     /// A checkpoint: the one that the path names, or that of the best model so far of a run that has not ended.
-    Checkpoint(SavedPolicy),
+    Checkpoint(FoundCheckpoint),
 }
 
 /// Finds the language model that a path names: the best one of a run, that of a checkpoint, or one in a folder or file.
@@ -45,7 +45,7 @@ pub fn find_language_model(path: &Path) -> Result<ModelPlace, RunError> {
         Err(_) if !is_checkpoint => return Ok(ModelPlace::Folder(path.to_path_buf())),
         _ => {}
     }
-    let saved = SavedPolicy::find(path)?;
+    let saved = FoundCheckpoint::find(path)?;
     if !is_of_language_model(&saved.checkpoint) {
         return Err(RunError::NoLanguageModel(path.to_path_buf()));
     }
@@ -76,7 +76,7 @@ pub fn load_model(path: &Path) -> Result<LanguageModel, RunError> {
 fn load_checkpoint_of_export(model: &Path) -> Option<Checkpoint> {
     let model = model.canonicalize().ok()?;
     let run = RunFolder::find(model.parent()?).ok().filter(|run| run.model_path() == model)?;
-    Some(SavedPolicy::find(run.path()).ok()?.checkpoint)
+    Some(FoundCheckpoint::find(run.path()).ok()?.checkpoint)
 }
 
 /// Waits until a folder and its files are on disk.

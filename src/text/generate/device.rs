@@ -166,7 +166,7 @@ impl<'a> Batch<'a> {
         let completions_per_prompt = self.completion_indices.len();
         for step in block {
             for (row, (completion, chosen)) in self.completions.iter_mut().zip(step).enumerate() {
-                if !completion.has_ended {
+                if !completion.is_terminated {
                     let index = CompletionIndex {
                         text: self.first_index + row / completions_per_prompt,
                         completion: self.completion_indices.start + row % completions_per_prompt,
@@ -175,7 +175,7 @@ impl<'a> Batch<'a> {
                 }
             }
         }
-        self.completions.iter().all(|completion| completion.has_ended)
+        self.completions.iter().all(|completion| completion.is_terminated)
     }
 }
 

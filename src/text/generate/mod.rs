@@ -49,13 +49,13 @@ pub struct Completion {
     /// lists where nothing can be excluded.
     pub candidates: Vec<Vec<u32>>,
     /// Whether a stop token or a stop text ended the completion; otherwise it was truncated.
-    pub has_ended: bool,
+    pub is_terminated: bool,
 }
 
 impl Completion {
     /// Whether it has ended or has as many tokens as permitted.
     pub fn is_over(&self, sampling: &Sampling) -> bool {
-        self.has_ended || self.tokens.len() >= sampling.max_new_tokens
+        self.is_terminated || self.tokens.len() >= sampling.max_new_tokens
     }
 
     /// Appends a token, checks whether it ends the completion, and calls the listener.
@@ -66,7 +66,7 @@ impl Completion {
         if generator.sampling.narrows() {
             self.candidates.push(chosen.candidates);
         }
-        self.has_ended = generator.sampling.stop_tokens.contains(&chosen.token)
+        self.is_terminated = generator.sampling.stop_tokens.contains(&chosen.token)
             || generator.stop.is_some_and(|stop| stop(&self.tokens));
         if let Some(listener) = generator.listener {
             listener(index, self);

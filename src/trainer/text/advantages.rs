@@ -129,7 +129,7 @@ pub fn to_learner_groups(
     config: &RewardConfig,
 ) -> Vec<Group> {
     let is_counted =
-        |completion: &Completion| completion.has_ended || !config.mask_truncated_completions;
+        |completion: &Completion| completion.is_terminated || !config.mask_truncated_completions;
     let min_entropy = (config.top_entropy_quantile < 1.0).then(|| {
         let counted = scored.completions().filter(|completion| is_counted(completion));
         quantile(
@@ -216,12 +216,12 @@ mod tests {
 
     #[test]
     fn tokens_of_low_entropy_and_texts_that_were_cut_off_can_be_left_out() {
-        let completion = |has_ended| Completion {
+        let completion = |is_terminated| Completion {
             tokens: vec![1, 2, 3, 4],
             logprobs: vec![-1.0; 4],
             // Entropies of a completion that is left out do not move the threshold.
-            entropies: if has_ended { vec![0.1, 0.9, 0.2, 0.8] } else { vec![2.0; 4] },
-            has_ended,
+            entropies: if is_terminated { vec![0.1, 0.9, 0.2, 0.8] } else { vec![2.0; 4] },
+            is_terminated,
             ..Completion::default()
         };
         let config = RewardConfig {

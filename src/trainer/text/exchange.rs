@@ -68,7 +68,7 @@ fn encode_groups(all: &[CompletionGroup]) -> Vec<u8> {
             put(&mut bytes, &completion.entropies);
             put_count(&mut bytes, completion.candidates.len());
             completion.candidates.iter().for_each(|candidates| put(&mut bytes, candidates));
-            bytes.push(u8::from(completion.has_ended));
+            bytes.push(u8::from(completion.is_terminated));
             put(&mut bytes, text.as_bytes());
             // Judged rewards are finite, and JSON keeps them to the last bit.
             put(&mut bytes, &serde_json::to_vec(rewards).expect("rewards are plain data"));
@@ -100,7 +100,7 @@ fn decode_groups(bytes: &[u8]) -> Option<Vec<CompletionGroup>> {
                 candidates: (0..bytes.read_count()?)
                     .map(|_| bytes.read_values())
                     .collect::<Option<_>>()?,
-                has_ended: bytes.read_flag()?,
+                is_terminated: bytes.read_flag()?,
             });
             group.texts.push(bytes.read_text()?);
             group.rewards.push(serde_json::from_slice(&bytes.read_values::<u8>()?).ok()?);
@@ -150,7 +150,7 @@ mod tests {
             logprobs: (0..count).map(|i| -1.0 / (i + 3) as f32).collect(),
             entropies: vec![f32::MIN_POSITIVE; count],
             candidates: (0..count as u32 / 2).map(|i| (0..i).collect()).collect(),
-            has_ended: count.is_multiple_of(2),
+            is_terminated: count.is_multiple_of(2),
         };
         let rewards = |count: usize| match count {
             1 => Rewards::unjudged(2, "it is late – très".to_string()),

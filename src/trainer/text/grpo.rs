@@ -10,8 +10,8 @@ use crate::learner::text::{Group, LanguageMeans};
 use crate::metrics::{EvaluationRecord, IterationRecord, PhaseSeconds};
 use crate::parallel::{Shards, Team, TeamError};
 use crate::text::Arithmetic;
-use crate::trainer::engine::{Engine, Grpo};
-use crate::trainer::{iterate, may_enter_pool, run_in_pool_if};
+use crate::trainer::engine::{Engine, IterationPhases};
+use crate::trainer::{may_enter_pool, run_in_pool_if, run_phases};
 use burn::tensor::Device;
 use std::borrow::Cow;
 
@@ -99,7 +99,7 @@ impl LanguageEngine {
     }
 }
 
-impl Grpo for LanguageEngine {
+impl IterationPhases for LanguageEngine {
     type Trajectory = LanguageRollout;
     type Advantages = Vec<Vec<f32>>;
     type Stats = LanguageMeans;
@@ -146,7 +146,7 @@ impl Grpo for LanguageEngine {
         rollout: LanguageRollout,
         advantages: Vec<Vec<f32>>,
         means: LanguageMeans,
-        _next: Option<u32>,
+        _next_iteration: Option<u32>,
     ) -> Result<LanguageTotals, LanguageTrainError> {
         let (parts, model) = (&self.reward_parts[..], &self.model);
         let (mut record, seconds, completions) = match &rollout {
@@ -215,12 +215,12 @@ impl Engine for LanguageEngine {
         false
     }
 
-    async fn iterate(
+    async fn train_iteration(
         &mut self,
         iteration: u32,
-        next: Option<u32>,
+        next_iteration: Option<u32>,
     ) -> Result<IterationRecord, LanguageTrainError> {
-        let (totals, phases) = iterate(self, iteration, next).await?;
+        let (totals, phases) = run_phases(self, iteration, next_iteration).await?;
         let LanguageTotals { mut record, learnt_tokens, seconds } = totals;
         let text = record.text.get_or_insert_default();
         let steps = if text.is_sft { learnt_tokens } else { text.num_tokens };
@@ -239,7 +239,7 @@ impl Engine for LanguageEngine {
         Ok(record)
     }
 
-    async fn evaluate_greedy(&self) -> Result<EvaluationRecord, LanguageTrainError> {
+    async fn evaluate_on_validation(&self) -> Result<EvaluationRecord, LanguageTrainError> {
         self.evaluate_part(HeldOutPart::Validation, self.config.checkpoint.eval_episodes)
     }
 

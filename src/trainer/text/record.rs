@@ -93,7 +93,9 @@ pub(super) fn new_grpo_record(scored: &ScoredCompletions, parts: &[RewardPart]) 
         first_problem: scored.problems().next().cloned(),
         num_resampled_groups: scored.num_dropped_groups,
         completion_length: mean(completions().map(|completion| completion.tokens.len() as f64)),
-        truncated_fraction: fraction_true(completions().map(|completion| !completion.has_ended)),
+        truncated_fraction: fraction_true(
+            completions().map(|completion| !completion.is_terminated),
+        ),
         distinct_fraction: mean(scored.groups.iter().map(distinct_fraction)),
         num_tokens: num_tokens as u64,
         sampling_entropy: mean(completions().flat_map(|it| &it.entropies).map(|x| f64::from(*x))),
@@ -152,7 +154,7 @@ impl CompletionRecord {
                     highest_score: (!rewards.not_applicable.is_empty())
                         .then(|| rewards.highest_score(parts)),
                     advantage: advantages[i],
-                    is_truncated: !completion.has_ended,
+                    is_truncated: !completion.is_terminated,
                     problem: rewards.problem.clone(),
                 });
             }

@@ -33,7 +33,7 @@ impl LanguageTrainer {
             compute_advantages(&scored.learnt_rewards(), self.engine.config.reward.scale_rewards);
         let LanguageEngine { reward_parts, model, .. } = &self.engine;
         Ok(CompletionRecord::from_iteration(
-            self.iteration,
+            self.iterations_done,
             &scored,
             &advantages,
             reward_parts,
@@ -72,7 +72,7 @@ impl LanguageTrainer {
         let generated = generator.generate(&[request]);
         let sample = |completion: Completion| SampleCompletion {
             completion: self.engine.model.decode_completion(&completion.tokens),
-            is_truncated: !completion.has_ended,
+            is_truncated: !completion.is_terminated,
             logprobs: completion.logprobs,
         };
         Ok(generated.into_iter().flatten().map(sample).collect())

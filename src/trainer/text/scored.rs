@@ -99,7 +99,7 @@ impl ScoredGroup {
             tokens: vec![1; *length],
             logprobs: vec![-1.0; *length],
             entropies: vec![0.5; *length],
-            has_ended: true,
+            is_terminated: true,
             ..Completion::default()
         };
         Self {

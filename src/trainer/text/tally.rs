@@ -65,7 +65,7 @@ impl<'a> EvaluationTally<'a> {
         self.num_unjudged += scored.problems().count();
         for completion in scored.completions() {
             self.length.add(completion.tokens.len() as f64);
-            self.truncated_fraction.add_flag(!completion.has_ended);
+            self.truncated_fraction.add_flag(!completion.is_terminated);
         }
         for group in &scored.groups {
             if self.episodes == 0 {

@@ -40,7 +40,7 @@ struct Job {
     /// Index of the prompt.
     prompt: usize,
     tokens: Vec<u32>,
-    has_ended: bool,
+    is_terminated: bool,
 }
 
 impl<'a> Verification<'a> {
@@ -91,8 +91,8 @@ impl<'a> Verification<'a> {
                 if completion.is_over(generator.sampling)
                     && lock(&seen).insert((prompt, tokens.clone()))
                 {
-                    let has_ended = completion.has_ended;
-                    let job = Job { prompt, tokens: tokens.clone(), has_ended };
+                    let is_terminated = completion.is_terminated;
+                    let job = Job { prompt, tokens: tokens.clone(), is_terminated };
                     jobs.send(job).expect("the queue outlives the listener");
                 }
             };
@@ -123,8 +123,8 @@ impl<'a> Verification<'a> {
                 return Ok(verified);
             }
             let text = (self.decode)(&job.tokens);
-            let Job { prompt, tokens, has_ended } = &job;
-            let task_completion = self.task_completion(*prompt, tokens, *has_ended, &text);
+            let Job { prompt, tokens, is_terminated } = &job;
+            let task_completion = self.task_completion(*prompt, tokens, *is_terminated, &text);
             let rewards = task::judge(self.task, &[task_completion])
                 .inspect_err(|_| self.has_failed.store(true, Ordering::Relaxed))?;
             let [rewards] = <[Rewards; 1]>::try_from(rewards).expect("one for each completion");
@@ -179,7 +179,7 @@ impl<'a> Verification<'a> {
     /// Verifies completions, each with the index of its prompt and its text, in one call.
     fn judge(&self, list: &[(usize, &Completion, &String)]) -> Result<Vec<Rewards>, TaskError> {
         let completions = list.iter().map(|(prompt, completion, text)| {
-            self.task_completion(*prompt, &completion.tokens, completion.has_ended, text)
+            self.task_completion(*prompt, &completion.tokens, completion.is_terminated, text)
         });
         task::judge(self.task, &completions.collect::<Vec<_>>())
     }
@@ -188,11 +188,11 @@ impl<'a> Verification<'a> {
         &'b self,
         prompt: usize,
         tokens: &[u32],
-        has_ended: bool,
+        is_terminated: bool,
         text: &'b str,
     ) -> task::Completion<'b> {
         let prompt = &self.prompts[prompt];
-        task::Completion { prompt, text, num_tokens: tokens.len(), is_truncated: !has_ended }
+        task::Completion { prompt, text, num_tokens: tokens.len(), is_truncated: !is_terminated }
     }
 }
 
@@ -325,7 +325,8 @@ mod tests {
         for (index, (group, rewards)) in completions.iter().zip(&rewards).enumerate() {
             for (completion, rewards) in group.iter().zip(rewards) {
                 let (prompt, text) = (&prompts[index], &decode(&completion.tokens)[..]);
-                let (num_tokens, is_truncated) = (completion.tokens.len(), !completion.has_ended);
+                let (num_tokens, is_truncated) =
+                    (completion.tokens.len(), !completion.is_terminated);
                 let task_completion = task::Completion { prompt, text, num_tokens, is_truncated };
                 assert_eq!(*rewards, reward(&task_completion));
             }

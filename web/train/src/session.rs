@@ -65,12 +65,16 @@ impl<G: ConfigurableGame> Run for Session<G> {
     }
 
     fn is_over(&self) -> bool {
-        self.schedule().end_reason(self.trainer.iteration(), self.trainer.best()).is_some()
+        self.schedule().end_reason(self.trainer.iterations_done(), self.trainer.best()).is_some()
     }
 
     fn evaluate_quickly(&self) -> LocalFuture<'_, Result<EvaluationRecord, TrainError>> {
         Box::pin(async {
-            Ok(self.trainer.evaluate_async(FEW, ActionSelection::Greedy).await?.into())
+            Ok(self
+                .trainer
+                .evaluate_on_validation_async(FEW, ActionSelection::Greedy)
+                .await?
+                .into())
         })
     }
 

@@ -28,7 +28,7 @@ const LARGE_HEAD_ROWS: usize = 256;
 const CLEAR_CHUNK_LEN: usize = 1 << 16;
 
 /// The tokens that each row predicts.
-struct HostTargets<'a> {
+struct NativeTargets<'a> {
     samples: Vec<&'a Sample>,
     /// The tokens, row by row.
     rows: Vec<Vec<TokenIndex>>,
@@ -43,7 +43,7 @@ struct RowEntropy {
     bonus: f32,
 }
 
-impl<'a> HostTargets<'a> {
+impl<'a> NativeTargets<'a> {
     /// Lists the tokens of all samples of some groups, which have these completions, after their forward pass.
     fn new(forward: &TextPass, groups: &[&'a Group], completions: &[CompletionIndex]) -> Self {
         let mut rows = Vec::new();
@@ -165,7 +165,7 @@ pub(super) fn logprobs(decoder: &TokenDecoder, group: &Group, temperature: f32) 
     let mut forward = TextPass::default();
     let (texts, completions) = deduplicate_texts(&[group]);
     decoder.forward_texts(&texts, Retention::Nothing, &mut forward);
-    let targets = HostTargets::new(&forward, &[group], &completions);
+    let targets = NativeTargets::new(&forward, &[group], &completions);
     targets.logprobs(decoder, forward.hidden(), temperature, &mut Vec::new())
 }
 
@@ -262,7 +262,7 @@ impl Differentiation<'_> {
         let groups: Vec<&Group> = chosen.iter().map(|i| &self.groups[*i]).collect();
         let (texts, completions) = deduplicate_texts(&groups);
         self.decoder.forward_texts(&texts, self.retention(), forward);
-        let targets = HostTargets::new(forward, &groups, &completions);
+        let targets = NativeTargets::new(forward, &groups, &completions);
         let samples = &targets.samples;
         let references = self.select_references(chosen);
         let (decoder, temperature) = (self.decoder, self.settings.temperature);

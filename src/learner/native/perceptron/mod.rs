@@ -18,8 +18,8 @@ mod sparse;
 mod tiles;
 
 use super::loss::{LaneSums, StepLoss};
-use super::{HostExperience, HostLearner, HostPolicy, LearnerContext, take_optimizer_step};
-use crate::data::HostTrajectory;
+use super::{LearnerContext, NativeExperience, NativeLearner, RolloutPolicy, take_optimizer_step};
+use crate::data::NativeTrajectory;
 use crate::learner::means::NUM_SUMS;
 use crate::learner::optimizer::Moments;
 use crate::learner::order::{MIN_SHARD_STEPS, Minibatch, split_evenly};
@@ -93,7 +93,7 @@ impl PerceptronLearner {
     }
 }
 
-impl HostLearner for PerceptronLearner {
+impl NativeLearner for PerceptronLearner {
     fn context_mut(&mut self) -> &mut LearnerContext {
         &mut self.context
     }
@@ -102,10 +102,10 @@ impl HostLearner for PerceptronLearner {
         MIN_SHARD_STEPS
     }
 
-    fn policy(&self) -> HostPolicy {
+    fn policy(&self) -> RolloutPolicy {
         let (layout, params) = (&self.network.layout, self.params());
         let policy = NativeMlp::from_params(&layout.widths(), layout.activation, &params);
-        HostPolicy::Perceptron(policy)
+        RolloutPolicy::Perceptron(policy)
     }
 
     fn params(&self) -> Vec<f32> {
@@ -130,9 +130,9 @@ impl HostLearner for PerceptronLearner {
         }
     }
 
-    fn reference_logprobs(&mut self, experience: &HostExperience, _: &[Minibatch]) -> Vec<f32> {
+    fn reference_logprobs(&mut self, experience: &NativeExperience, _: &[Minibatch]) -> Vec<f32> {
         let Some(reference) = &self.reference else { return Vec::new() };
-        let HostTrajectory { num_envs, num_steps: slots, .. } = *experience.trajectory;
+        let NativeTrajectory { num_envs, num_steps: slots, .. } = *experience.trajectory;
         let mut logprobs = vec![0.0; num_envs * slots];
         let games: Vec<i32> = (0..num_envs as i32).collect();
         let min_games = CHUNK_STEPS.div_ceil(experience.learn_steps);
@@ -151,7 +151,7 @@ impl HostLearner for PerceptronLearner {
     /// tree.
     fn gradient(
         &mut self,
-        experience: &HostExperience,
+        experience: &NativeExperience,
         minibatch: &Minibatch,
         loss: &StepLoss,
         denominators: StepDenominators,

@@ -3,7 +3,7 @@
 use super::loss::{
     LANE_STEPS, LaneBlock, LaneSums, LossColumns, StepLoss, differentiate, logprobs,
 };
-use super::{HostExperience, HostLearner, HostPolicy, LearnerContext, take_optimizer_step};
+use super::{LearnerContext, NativeExperience, NativeLearner, RolloutPolicy, take_optimizer_step};
 use crate::learner::means::NUM_SUMS;
 use crate::learner::optimizer::Moments;
 use crate::learner::order::{Minibatch, split_evenly};
@@ -40,7 +40,7 @@ struct SequenceSteps {
 
 impl SequenceSteps {
     /// Copies some games, time-major.
-    fn load(&mut self, experience: &HostExperience, games: &[i32]) {
+    fn load(&mut self, experience: &NativeExperience, games: &[i32]) {
         let (steps, from) = (experience.learn_steps, experience.trajectory);
         let Self { slots, sequences, counts, columns } = self;
         slots.clear();
@@ -249,7 +249,7 @@ impl SequenceLearner {
     }
 }
 
-impl HostLearner for SequenceLearner {
+impl NativeLearner for SequenceLearner {
     fn context_mut(&mut self) -> &mut LearnerContext {
         &mut self.context
     }
@@ -258,12 +258,12 @@ impl HostLearner for SequenceLearner {
         MIN_SEQUENCE_SHARD_STEPS
     }
 
-    fn policy(&self) -> HostPolicy {
+    fn policy(&self) -> RolloutPolicy {
         if self.context.config.precision != Precision::F32 {
-            return HostPolicy::Other(NativePolicy::from_sequence_model(self.policy.clone()));
+            return RolloutPolicy::Other(NativePolicy::from_sequence_model(self.policy.clone()));
         }
         let policy = NativePolicy::from_built_in(&self.network, self.policy.params());
-        HostPolicy::Other(policy.expect("it has a hand-written backward pass"))
+        RolloutPolicy::Other(policy.expect("it has a hand-written backward pass"))
     }
 
     fn params(&self) -> Vec<f32> {
@@ -289,7 +289,7 @@ impl HostLearner for SequenceLearner {
     /// Computed portion by portion, for the sake of memory.
     fn reference_logprobs(
         &mut self,
-        experience: &HostExperience,
+        experience: &NativeExperience,
         minibatches: &[Minibatch],
     ) -> Vec<f32> {
         let Some(reference) = &self.reference else { return Vec::new() };
@@ -306,7 +306,7 @@ impl HostLearner for SequenceLearner {
 
     fn gradient(
         &mut self,
-        experience: &HostExperience,
+        experience: &NativeExperience,
         minibatch: &Minibatch,
         loss: &StepLoss,
         denominators: StepDenominators,
