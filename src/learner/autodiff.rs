@@ -83,7 +83,7 @@ impl AutodiffLearner {
         let (minibatches, counted) = self.count_steps(mask, iteration)?;
         let reference = self.state.reference.as_ref();
         experience.reference_logprobs =
-            reference.map(|policy| self.logprobs(&experience, policy, &minibatches));
+            reference.map(|policy| self.compute_logprobs(&experience, policy, &minibatches));
         let config = self.context.config.clone();
         let mut update = AutodiffUpdate {
             learner: self,
@@ -100,7 +100,7 @@ impl AutodiffLearner {
     /// Log-probabilities of all actions under a policy, `[num_steps, num_envs]`. On the CPU they are computed in
     /// [`Batches::portions`](super::order::Batches::portions), so that rounding does not depend on the number of local
     /// shards.
-    fn logprobs(
+    fn compute_logprobs(
         &self,
         experience: &TensorExperience,
         policy: &Network,
@@ -148,7 +148,7 @@ impl AutodiffLearner {
     }
 
     /// Gradient of a minibatch, and its sums: [`Loss::SUM_NAMES`] and the loss.
-    fn gradient(
+    fn compute_gradient(
         &self,
         experience: &TensorExperience,
         minibatch: &Minibatch,
@@ -203,7 +203,8 @@ impl AutodiffLearner {
             let selected =
                 (!is_all).then(|| experience.select_games(upload_indices(part, &device)));
             let part = selected.as_ref().unwrap_or(experience);
-            let (loss, part_gradient) = part.gradient(&self.state, self.loss_scale(part), loss);
+            let (loss, part_gradient) =
+                part.compute_gradient(&self.state, self.loss_scale(part), loss);
             gradient = gradient + part_gradient;
             let part_sums = [loss.sums, loss.value].map(Tensor::without_autodiff);
             sums = sums + Tensor::cat(part_sums.to_vec(), 0);
@@ -248,7 +249,7 @@ impl UpdateSteps for AutodiffUpdate<'_> {
     /// The gradient, and its sums: `[num_params]`, `[NUM_SUMS]`.
     type Gradient = (Tensor<1>, Tensor<1>);
 
-    fn gradient(
+    fn compute_gradient(
         &mut self,
         index: usize,
         minibatch: &Minibatch,
@@ -262,7 +263,7 @@ impl UpdateSteps for AutodiffUpdate<'_> {
         };
         let loss_of =
             |steps: LossSteps| loss(&config.loss, self.entropy_coef, &steps, &denominators);
-        self.learner.gradient(&self.experience, minibatch, &loss_of).map(Some)
+        self.learner.compute_gradient(&self.experience, minibatch, &loss_of).map(Some)
     }
 
     /// Divides on the host, so that ranks whose devices round differently decide alike.

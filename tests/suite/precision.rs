@@ -185,7 +185,7 @@ fn lower_precisions_come_close_to_single_precision_where_the_device_has_them() {
         } else {
             let config = TrainConfig { precision, ..config(precision) };
             let trainer = Trainer::new(Fruit::default(), &config, &device);
-            let reason = trainer.fallback_reason().expect("the fast engine is closed to it");
+            let reason = trainer.fallback_reason().expect("the fused engine is closed to it");
             assert!(reason.contains("the device does not support"), "{reason}");
         }
     }

@@ -23,7 +23,7 @@ use crate::learner::schedule::{entropy_coef, first_optimizer_step};
 use crate::learner::train_state::{TrainState, broadcast_params, sum_over_ranks};
 use crate::learner::update::{StepsTaken, UpdateSteps};
 use crate::model::Observer;
-use crate::objective::{Coefficients, CoefficientsLaunch, LossConfig, LossForm};
+use crate::objective::{LossConfig, LossForm, LossParams, LossParamsLaunch};
 use crate::parallel::TeamError;
 use burn::backend::{Cube, DType};
 use burn::cubecl::ir::ElemType;
@@ -257,41 +257,61 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
         let partials = uninit(params, &[rows, stride], DType::F32);
         let totals = uninit(params, &[width], DType::F32);
         let mut first_row = 0;
-        for &PartPortion { part, first, num_games } in &portions {
-            let portion = || self.portion(index, first, num_games);
-            if self.learner.loss.loss_type.has_sequence_ratio() {
-                self.compute_ratios(part, params, num_games, portion);
-            }
-            let Spread { num_cubes, tiles_per_cube } = spread(num_games);
-            // Forward, and backward by inputs and by weights.
-            let samples = self.items_per_launch(3.0 * mlp.forward_flops());
-            let step = (samples / (num_cubes * tiling.tile_samples)).max(1);
-            for first in (0..tiles_per_cube).step_by(step) {
-                let end = tiles_per_cube.min(first + step);
-                let rows = argument(&partials);
-                let tile_range =
-                    TileRangeLaunch::new(rows, num_cubes, tiles_per_cube, first, end, first_row);
-                // SAFETY: the kernel does not read samples past the last, and each cube writes its own row.
-                // All units of a cube reach its barriers.
-                unsafe {
-                    gradient_kernel::launch_unchecked::<O>(
-                        &params.client,
-                        grid(params, num_cubes),
-                        CubeDim::new_1d(tiling.num_units as u32),
-                        argument(params),
-                        self.experience(part),
-                        portion(),
-                        tile_range,
-                        self.coefficients(),
-                        self.variant,
-                        self.input_type(),
-                    );
-                }
-            }
-            first_row += num_cubes;
+        for portion in &portions {
+            let spread = spread(portion.num_games);
+            self.launch_gradient(portion, index, &spread, &partials, first_row);
+            first_row += spread.num_cubes;
         }
         launch_sum(&partials, &totals, rows, width, stride);
         totals
+    }
+
+    /// Computes the partial gradients of a part's games of minibatch `index`, a row of `partials` for each cube from
+    /// `first_row` on.
+    fn launch_gradient(
+        &self,
+        &PartPortion { part, first, num_games }: &PartPortion,
+        index: usize,
+        &Spread { num_cubes, tiles_per_cube }: &Spread,
+        partials: &CubeTensor,
+        first_row: usize,
+    ) {
+        let params = &self.param_states[0];
+        let UpdateVariant { mlp, tiling, .. } = &self.variant;
+        let portion = || self.portion(index, first, num_games);
+        if self.learner.loss.loss_type.has_sequence_ratio() {
+            self.compute_ratios(part, params, num_games, portion);
+        }
+        // Forward, and backward by inputs and by weights.
+        let samples = self.items_per_launch(3.0 * mlp.forward_flops());
+        let step = (samples / (num_cubes * tiling.tile_samples)).max(1);
+        for first_tile in (0..tiles_per_cube).step_by(step) {
+            let end_tile = tiles_per_cube.min(first_tile + step);
+            let tile_range = TileRangeLaunch::new(
+                argument(partials),
+                num_cubes,
+                tiles_per_cube,
+                first_tile,
+                end_tile,
+                first_row,
+            );
+            // SAFETY: the kernel does not read samples past the last, and each cube writes its own row. All units of a
+            // cube reach its barriers.
+            unsafe {
+                gradient_kernel::launch_unchecked::<O>(
+                    &params.client,
+                    grid(params, num_cubes),
+                    CubeDim::new_1d(tiling.num_units as u32),
+                    argument(params),
+                    self.experience(part),
+                    portion(),
+                    tile_range,
+                    self.loss_params(),
+                    self.variant,
+                    self.input_type(),
+                );
+            }
+        }
     }
 
     /// Number of items per launch, if each takes `flops` FLOP.
@@ -324,18 +344,18 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
         )
     }
 
-    /// The coefficients of the loss.
-    fn coefficients(&self) -> CoefficientsLaunch {
-        let coefficients = Coefficients::new(&self.learner.context.config.loss, self.entropy_coef);
-        CoefficientsLaunch::new(
-            coefficients.low,
-            coefficients.high,
-            coefficients.dual_clip,
-            coefficients.temperature_pos,
-            coefficients.temperature_neg,
-            coefficients.entropy,
-            coefficients.kl,
-            coefficients.smoothing,
+    /// The parameters of the loss.
+    fn loss_params(&self) -> LossParamsLaunch {
+        let loss_params = LossParams::new(&self.learner.context.config.loss, self.entropy_coef);
+        LossParamsLaunch::new(
+            loss_params.min_ratio,
+            loss_params.max_ratio,
+            loss_params.dual_clip,
+            loss_params.sapo_temperature_pos,
+            loss_params.sapo_temperature_neg,
+            loss_params.entropy_coef,
+            loss_params.kl_coef,
+            loss_params.label_smoothing,
         )
     }
 
@@ -357,7 +377,7 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
                     argument(params),
                     self.experience(part),
                     portion(),
-                    self.coefficients(),
+                    self.loss_params(),
                     games.start,
                     games.end,
                     self.variant,
@@ -403,7 +423,7 @@ impl<O: Observer> UpdateSteps for FusedUpdate<'_, O> {
     /// The gradient, followed by its sums: `[num_params + NUM_SUMS]`.
     type Gradient = CubeTensor;
 
-    fn gradient(
+    fn compute_gradient(
         &mut self,
         index: usize,
         _minibatch: &Range<usize>,

@@ -68,7 +68,7 @@ pub trait NativeLearner: Debug + Send {
     /// Log-probabilities of all actions under the reference policy, `[num_envs * num_steps]`; empty without one. The
     /// `minibatches` are those of the update.
     #[doc(hidden)]
-    fn reference_logprobs(
+    fn compute_reference_logprobs(
         &mut self,
         experience: &NativeExperience,
         minibatches: &[Minibatch],
@@ -79,7 +79,7 @@ pub trait NativeLearner: Debug + Send {
     /// # Errors
     /// If another rank has failed or does not respond.
     #[doc(hidden)]
-    fn gradient(
+    fn compute_gradient(
         &mut self,
         experience: &NativeExperience,
         minibatch: &Minibatch,
@@ -118,7 +118,7 @@ pub trait NativeLearner: Debug + Send {
         let counted = CountedSteps::count(context, &minibatches, counts, learn_steps, iteration)?;
         let config = context.config.clone();
         let loss = StepLoss::new(&config.loss, entropy_coef(&config, iteration));
-        let reference_logprobs = self.reference_logprobs(experience, &minibatches);
+        let reference_logprobs = self.compute_reference_logprobs(experience, &minibatches);
         let experience =
             &NativeExperience { reference_logprobs: &reference_logprobs, ..*experience };
         let sums = UpdateSums::default();
@@ -143,13 +143,15 @@ impl<L: NativeLearner + ?Sized> UpdateSteps for NativeUpdate<'_, L> {
     type Minibatch = Minibatch;
     type Gradient = PartialSum;
 
-    fn gradient(
+    fn compute_gradient(
         &mut self,
         index: usize,
         minibatch: &Minibatch,
     ) -> Result<Option<PartialSum>, TeamError> {
         let denominators = self.counted.denominators(index, minibatch);
-        self.learner.gradient(self.experience, minibatch, &self.loss, denominators).map(Some)
+        self.learner
+            .compute_gradient(self.experience, minibatch, &self.loss, denominators)
+            .map(Some)
     }
 
     fn approx_kl(&self, index: usize, gradient: &PartialSum) -> f64 {

@@ -1,7 +1,7 @@
 //! Networks with memory, and products in bf16, in training on the CPU, by a hand-written backward pass over sequences.
 
 use super::loss::{
-    LANE_STEPS, LaneBlock, LaneSums, LossColumns, StepLoss, differentiate, logprobs,
+    LANE_STEPS, LaneBlock, LaneSums, LossColumns, StepLoss, compute_block_logprobs, differentiate,
 };
 use super::{LearnerContext, NativeExperience, NativeLearner, RolloutPolicy, take_optimizer_step};
 use crate::learner::means::NUM_SUMS;
@@ -84,7 +84,7 @@ impl SequenceSteps {
     }
 
     /// Gradient of the games, and its sums.
-    fn gradient(
+    fn compute_gradient(
         &mut self,
         policy: &dyn DynSequenceModel,
         max_partials: usize,
@@ -112,7 +112,7 @@ impl SequenceSteps {
     }
 
     /// Log-probabilities of the actions under a policy, `[num_steps, games]`.
-    fn logprobs(&self, policy: &dyn DynSequenceModel) -> Vec<f32> {
+    fn compute_logprobs(&self, policy: &dyn DynSequenceModel) -> Vec<f32> {
         let logits = policy.logits(&self.sequences);
         self.columns.all_logprobs(&logits, logits.len() / self.sequences.starts.len())
     }
@@ -186,7 +186,7 @@ impl LossColumns {
                 (vec![[0.0; LANE_STEPS]; actions], vec![[0.0; LANE_STEPS]; actions]);
             to_lanes(logits, &mut lanes);
             step_logprobs.copy_from_slice(
-                &logprobs(self, block, &mut lanes, &mut probs)[..step_logprobs.len()],
+                &compute_block_logprobs(self, block, &mut lanes, &mut probs)[..step_logprobs.len()],
             );
         });
         step_logprobs
@@ -287,7 +287,7 @@ impl NativeLearner for SequenceLearner {
     }
 
     /// Computed portion by portion, for the sake of memory.
-    fn reference_logprobs(
+    fn compute_reference_logprobs(
         &mut self,
         experience: &NativeExperience,
         minibatches: &[Minibatch],
@@ -297,14 +297,14 @@ impl NativeLearner for SequenceLearner {
         let mut part = SequenceSteps::default();
         for games in self.context.batches.portions(minibatches, experience.counts.len()) {
             part.load(experience, &games);
-            for (slot, logprob) in part.slots.iter().zip(part.logprobs(&**reference)) {
+            for (slot, logprob) in part.slots.iter().zip(part.compute_logprobs(&**reference)) {
                 logprobs[*slot] = logprob;
             }
         }
         logprobs
     }
 
-    fn gradient(
+    fn compute_gradient(
         &mut self,
         experience: &NativeExperience,
         minibatch: &Minibatch,
@@ -332,7 +332,7 @@ impl NativeLearner for SequenceLearner {
             let differentiate_part = |games: &[i32]| {
                 self.pool.with(|part| {
                     part.load(experience, games);
-                    node(part.gradient(&*self.policy, max_partials, loss, &denominators))
+                    node(part.compute_gradient(&*self.policy, max_partials, loss, &denominators))
                 })
             };
             let games = split_evenly(minibatch.shard(shard), parts).filter(|part| !part.is_empty());

@@ -165,7 +165,7 @@ impl Case {
     }
 
     /// The log-probabilities of the actions of these games under a policy.
-    fn logprobs(&self, policy: &Mlp, games: &NativeTrajectory) -> Vec<f32> {
+    fn compute_logprobs(&self, policy: &Mlp, games: &NativeTrajectory) -> Vec<f32> {
         let network = NativeMlp::new(policy);
         let steps = games.obs.chunks_exact(games.obs_stride()).zip(&games.actions);
         let logprobs = steps.map(|(obs, action)| {
@@ -273,7 +273,7 @@ fn an_update_ends_at_its_divergence_as_by_autodiff() {
     case.config.optimizer.learning_rate = 5e-2;
     let policy = case.policy();
     let mut experience = case.experience();
-    experience.games.logprobs = case.logprobs(&policy, &experience.games);
+    experience.games.logprobs = case.compute_logprobs(&policy, &experience.games);
     let (mut trajectory, advantages, mask) = experience.tensors();
     let mut learnt = |target: f64| {
         case.config.update.target_kl = target;

@@ -22,7 +22,7 @@ use super::order;
 use super::update::take_steps;
 use crate::device::release_freed_memory;
 use crate::model::policy_file::ParameterValues;
-use crate::objective::LossConfig;
+use crate::objective::{LossConfig, LossParams};
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rng::draw;
 use crate::settings::{MomentPrecision, OptimizerConfig, UpdateConfig};
@@ -51,11 +51,19 @@ pub struct LanguageUpdateSettings {
     pub max_new_tokens: usize,
 }
 
+impl LanguageUpdateSettings {
+    /// The parameters of the loss.
+    pub(crate) fn loss_params(&self) -> LossParams {
+        LossParams::new(&self.loss, self.loss.entropy_coef)
+    }
+}
+
 /// Metrics of an update of a language model, whose steps are tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LanguageMeans {
-    /// The means that every learner reports: clipping and entropy over [`counted_tokens`](Self::counted_tokens), where
-    /// skipped groups have the entropy with which they were drawn; divergences over [`tokens`](Self::tokens).
+    /// The means that every learner reports. `clip_fraction` and `entropy` are over
+    /// [`counted_tokens`](Self::counted_tokens); those of skipped groups count with the entropy at which they were
+    /// drawn. Divergences are over [`tokens`](Self::tokens).
     pub update: UpdateMeans,
     /// Tokens that the decoder evaluated and that count, over all epochs; groups without a gradient are skipped.
     pub tokens: f64,
@@ -136,7 +144,6 @@ impl LanguageLearner {
         settings: &LanguageUpdateSettings,
         groups: &[Group],
         iteration: u32,
-        entropy_coef: f64,
         rates: &[f64],
     ) -> Result<LanguageMeans, TeamError> {
         if settings.loss.kl_coef > 0.0 && self.reference.is_none() {
@@ -152,7 +159,7 @@ impl LanguageLearner {
             release_freed_memory();
         }
         let shards = self.team.cut_into_shards(groups.len(), settings.update.num_shards);
-        let reference_logprobs = self.reference_logprobs(settings, groups, &shards);
+        let reference_logprobs = self.compute_reference_logprobs(settings, groups, &shards);
         let num_minibatches = settings.update.num_minibatches.min(groups.len());
         let (epochs, key) = (settings.update.update_epochs, draw(self.key, iteration));
         let minibatches = order::assign_groups(groups.len(), num_minibatches, epochs, key);
@@ -160,7 +167,6 @@ impl LanguageLearner {
             learner: self,
             settings,
             groups,
-            entropy_coef,
             rates,
             shards,
             reference_logprobs,
@@ -214,7 +220,7 @@ impl LanguageLearner {
 
     /// Log-probabilities under the reference, by group, sample and token; empty for groups of other ranks. `None`
     /// without a reference.
-    fn reference_logprobs(
+    fn compute_reference_logprobs(
         &self,
         settings: &LanguageUpdateSettings,
         groups: &[Group],
@@ -223,7 +229,7 @@ impl LanguageLearner {
         let reference = self.reference.as_ref()?;
         let local = shards.own_items();
         let mut group_logprobs = vec![Vec::new(); local.start];
-        group_logprobs.extend(logprobs(reference, &groups[local], settings.temperature));
+        group_logprobs.extend(compute_logprobs(reference, &groups[local], settings.temperature));
         group_logprobs.resize_with(groups.len(), Vec::new);
         Some(group_logprobs)
     }
@@ -243,12 +249,16 @@ fn vector_ranges(decoder: &TokenDecoder) -> Vec<Range<usize>> {
 }
 
 /// Log-probabilities of all tokens at a temperature, by group, sample and token.
-pub fn logprobs(decoder: &TokenDecoder, groups: &[Group], temperature: f32) -> Vec<Vec<Vec<f32>>> {
+pub fn compute_logprobs(
+    decoder: &TokenDecoder,
+    groups: &[Group],
+    temperature: f32,
+) -> Vec<Vec<Vec<f32>>> {
     #[cfg(text_kernels)]
-    if let Some(logprobs) = device::logprobs(decoder, groups, temperature) {
+    if let Some(logprobs) = device::compute_logprobs(decoder, groups, temperature) {
         return logprobs;
     }
-    let evaluate_group = |group: &Group| native::logprobs(decoder, group, temperature);
+    let evaluate_group = |group: &Group| native::compute_logprobs(decoder, group, temperature);
     if decoder.is_small() {
         groups.par_iter().map(evaluate_group).collect()
     } else {
@@ -258,12 +268,11 @@ pub fn logprobs(decoder: &TokenDecoder, groups: &[Group], temperature: f32) -> V
 
 /// Gradient of the loss of all groups as one minibatch, `[num_trainable]`. `reference_logprobs` are those under the
 /// reference, by group, sample and token.
-pub fn gradient(
+pub fn compute_gradient(
     decoder: &TokenDecoder,
     settings: &LanguageUpdateSettings,
     groups: &[Group],
     reference_logprobs: Option<&[Vec<Vec<f32>>]>,
-    entropy_coef: f64,
 ) -> Vec<f32> {
     let counted = groups.iter().map(Group::num_counted).sum::<usize>() as f32;
     let indices: Vec<usize> = (0..groups.len()).collect();
@@ -271,12 +280,12 @@ pub fn gradient(
         decoder,
         settings,
         groups,
-        minibatch_loss: MinibatchLoss::new(settings, entropy_coef, groups, &indices, counted),
+        minibatch_loss: MinibatchLoss::new(settings, groups, &indices, counted),
         reference_logprobs,
         shards: &Shards::new(groups.len(), settings.update.num_shards),
         team: &Team::alone(),
         buffers: &PassBuffers::default(),
     };
-    let (gradient, _) = differentiation.gradient(&indices).expect("a single rank");
+    let (gradient, _) = differentiation.compute_gradient(&indices).expect("a single rank");
     gradient.into_host(decoder.num_trainable())
 }

@@ -43,6 +43,13 @@ struct RowEntropy {
     bonus: f32,
 }
 
+/// The hidden states whose logits the head of a decoder computes, at a temperature.
+struct HeadPass<'a> {
+    decoder: &'a TokenDecoder,
+    hidden: &'a [f32],
+    temperature: f32,
+}
+
 impl<'a> NativeTargets<'a> {
     /// Lists the tokens of all samples of some groups, which have these completions, after their forward pass.
     fn new(forward: &TextPass, groups: &[&'a Group], completions: &[CompletionIndex]) -> Self {
@@ -61,13 +68,7 @@ impl<'a> NativeTargets<'a> {
     }
 
     /// The log-probability of each token of each sample.
-    fn logprobs(
-        &self,
-        decoder: &TokenDecoder,
-        hidden: &[f32],
-        temperature: f32,
-        buffer: &mut Vec<f32>,
-    ) -> Vec<Vec<f32>> {
+    fn compute_logprobs(&self, head: &HeadPass, buffer: &mut Vec<f32>) -> Vec<Vec<f32>> {
         let mut sample_logprobs: Vec<Vec<f32>> =
             self.samples.iter().map(|sample| vec![0.0; sample.tokens.len()]).collect();
         let row_logprobs = |logits: &mut [f32], targets: &[TokenIndex]| -> Vec<f32> {
@@ -82,7 +83,7 @@ impl<'a> NativeTargets<'a> {
                 sample_logprobs[index.sample][index.token] = logprob;
             }
         };
-        self.visit(decoder, hidden, temperature, buffer, row_logprobs, store);
+        self.visit(head, buffer, row_logprobs, store);
         sample_logprobs
     }
 
@@ -92,9 +93,7 @@ impl<'a> NativeTargets<'a> {
     /// `process_row` left.
     fn visit<T: Default + Send>(
         &self,
-        decoder: &TokenDecoder,
-        hidden: &[f32],
-        temperature: f32,
+        &HeadPass { decoder, hidden, temperature }: &HeadPass,
         logits: &mut Vec<f32>,
         process_row: impl Fn(&mut [f32], &[TokenIndex]) -> T + Sync,
         mut process_part: impl FnMut(usize, Vec<T>, &[f32]),
@@ -161,12 +160,17 @@ fn differentiate_except_targets(
 }
 
 /// Log-probabilities of the tokens of a group on the CPU, by sample and token.
-pub(super) fn logprobs(decoder: &TokenDecoder, group: &Group, temperature: f32) -> Vec<Vec<f32>> {
+pub(super) fn compute_logprobs(
+    decoder: &TokenDecoder,
+    group: &Group,
+    temperature: f32,
+) -> Vec<Vec<f32>> {
     let mut forward = TextPass::default();
     let (texts, completions) = deduplicate_texts(&[group]);
     decoder.forward_texts(&texts, Retention::Nothing, &mut forward);
     let targets = NativeTargets::new(&forward, &[group], &completions);
-    targets.logprobs(decoder, forward.hidden(), temperature, &mut Vec::new())
+    let head = HeadPass { decoder, hidden: forward.hidden(), temperature };
+    targets.compute_logprobs(&head, &mut Vec::new())
 }
 
 impl Differentiation<'_> {
@@ -267,7 +271,8 @@ impl Differentiation<'_> {
         let references = self.select_references(chosen);
         let (decoder, temperature) = (self.decoder, self.settings.temperature);
         let mut logits = self.buffers.logits.take();
-        let logprobs = targets.logprobs(decoder, forward.hidden(), temperature, &mut logits);
+        let head = HeadPass { decoder, hidden: forward.hidden(), temperature };
+        let logprobs = targets.compute_logprobs(&head, &mut logits);
         let grads = self.differentiate_samples(samples, &logprobs, references.as_deref(), sums);
         let size = decoder.shape().hidden_size;
         let mut d_hidden = vec![0.0; forward.hidden().len()];
@@ -285,8 +290,7 @@ impl Differentiation<'_> {
             let hidden = &forward.hidden()[range.clone()];
             decoder.backward_head(hidden, d_logits, &mut d_hidden[range], gradient);
         };
-        let hidden = forward.hidden();
-        targets.visit(decoder, hidden, temperature, &mut logits, process_row, process_part);
+        targets.visit(&head, &mut logits, process_row, process_part);
         self.buffers.logits.put(logits);
         decoder.backward_texts(forward, &d_hidden, gradient, on_layer);
     }

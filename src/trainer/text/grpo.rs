@@ -57,32 +57,22 @@ impl LanguageEngine {
     fn learn(&mut self, groups: &[Group], iteration: u32) -> Result<LanguageMeans, TeamError> {
         let stage = self.stage(iteration);
         let config = &self.config;
-        let entropy_coef = match stage {
-            TrainingStage::Sft => 0.0,
-            TrainingStage::Grpo => config.loss.entropy_coef,
-        };
         let steps = config.optimizer_steps_per_iteration() as u64;
         let first = u64::from(iteration) * steps;
         let rates: Vec<f64> = (first..first + steps).map(|step| self.learning_rate(step)).collect();
         let settings = config.update_settings(stage);
         let is_pooled = self.device.is_none() && may_enter_pool(&self.team);
         let learner = &mut self.learner;
-        run_in_pool_if(is_pooled, || {
-            learner.update(&settings, groups, iteration, entropy_coef, &rates)
-        })
+        run_in_pool_if(is_pooled, || learner.update(&settings, groups, iteration, &rates))
     }
 
     /// Checks that the device has room for each group that passes through the decoder, which groups without a gradient
     /// do not.
     fn check_groups(&self, groups: &[Group]) -> Result<(), LanguageTrainError> {
-        let loss = &self.config.loss;
-        let all_pass = loss.entropy_coef != 0.0 || loss.kl_coef != 0.0;
-        let passes = |group: &&Group| {
-            all_pass
-                || group.samples.iter().any(|sample| sample.advantages.iter().any(|x| *x != 0.0))
-        };
+        let loss_params = self.config.update_settings(TrainingStage::Grpo).loss_params();
+        let mut passing = groups.iter().filter(|group| group.has_gradient(&loss_params));
         let advice = "lower generation.group_size or generation.max_new_tokens";
-        groups.iter().filter(passes).try_for_each(|group| self.check_group(group, advice))
+        passing.try_for_each(|group| self.check_group(group, advice))
     }
 
     /// Learning rate of an optimizer step: the constant rate of SFT, then the rate of the schedule. Steps are counted

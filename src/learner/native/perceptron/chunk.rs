@@ -3,7 +3,7 @@
 use super::network::{PaddedLayout, PaddedNetwork, SampleBlock};
 use crate::learner::native::NativeExperience;
 use crate::learner::native::loss::{
-    LANE_STEPS, LaneBlock, LaneSums, LossColumns, StepLoss, differentiate, logprobs,
+    LANE_STEPS, LaneBlock, LaneSums, LossColumns, StepLoss, compute_block_logprobs, differentiate,
 };
 use crate::objective::SequenceRatio;
 use crate::objective::weights::{StepDenominators, weight};
@@ -86,7 +86,7 @@ impl Workspace {
 
     /// Computes log-probabilities of the actions in the slots of consecutive games: `[games *
     /// slots]`.
-    pub fn logprobs(
+    pub fn compute_logprobs(
         &mut self,
         network: &PaddedNetwork,
         experience: &NativeExperience,
@@ -101,7 +101,7 @@ impl Workspace {
 
     /// Adds the gradient of some games of a minibatch to `gradient` (padded) and their metrics to
     /// `sums`.
-    pub fn gradient(
+    pub fn compute_gradient(
         &mut self,
         inputs: &GradientInputs,
         games: &[i32],
@@ -171,7 +171,7 @@ impl Workspace {
             let (lane_blocks, _) = values[..rows.next_multiple_of(LANE_STEPS)].as_chunks_mut();
             for (lane_block, values) in lane_blocks.iter_mut().enumerate() {
                 *values = with_logits(&mut self.block, lane_block, &mut self.logits, |logits| {
-                    logprobs(&self.columns, lane_block, logits, &mut self.probs)
+                    compute_block_logprobs(&self.columns, lane_block, logits, &mut self.probs)
                 });
             }
             for run in &runs {

@@ -73,7 +73,7 @@ impl PerceptronLearner {
         let mut gradient = self.take_zeros();
         let mut sums = LaneSums::default();
         self.with_workspace(|workspace| {
-            workspace.gradient(inputs, games, &mut gradient, &mut sums);
+            workspace.compute_gradient(inputs, games, &mut gradient, &mut sums);
         });
         PartialSum { shards: shard..shard + 1, vector: gradient, numbers: sums.totals().to_vec() }
     }
@@ -130,7 +130,11 @@ impl NativeLearner for PerceptronLearner {
         }
     }
 
-    fn reference_logprobs(&mut self, experience: &NativeExperience, _: &[Minibatch]) -> Vec<f32> {
+    fn compute_reference_logprobs(
+        &mut self,
+        experience: &NativeExperience,
+        _: &[Minibatch],
+    ) -> Vec<f32> {
         let Some(reference) = &self.reference else { return Vec::new() };
         let NativeTrajectory { num_envs, num_steps: slots, .. } = *experience.trajectory;
         let mut logprobs = vec![0.0; num_envs * slots];
@@ -140,7 +144,7 @@ impl NativeLearner for PerceptronLearner {
         games.par_chunks(chunk).zip(logprobs.par_chunks_mut(chunk * slots)).for_each(
             |(games, out)| {
                 self.with_workspace(|workspace| {
-                    workspace.logprobs(reference, experience, games, out);
+                    workspace.compute_logprobs(reference, experience, games, out);
                 });
             },
         );
@@ -149,7 +153,7 @@ impl NativeLearner for PerceptronLearner {
 
     /// Computes the gradient chunk by chunk in parallel; the chunks of a shard, and then the shards, are summed in a
     /// tree.
-    fn gradient(
+    fn compute_gradient(
         &mut self,
         experience: &NativeExperience,
         minibatch: &Minibatch,
