@@ -77,17 +77,11 @@ impl NativeAdvantages {
                 GroupSummary { has_zero_variance, squares }
             })
             .collect();
-        let shard_sums = |shard: usize| {
-            let own = shards.local_items_of(shard);
-            let steps: usize =
-                self.counts[own.start * group_size..own.end * group_size].iter().sum();
-            let groups = &groups[own];
-            let squares: f64 = groups.iter().map(|group| group.squares).sum();
-            let alike = groups.iter().filter(|group| group.has_zero_variance).count();
-            [squares, steps as f64, alike as f64]
-        };
-        let local_sums: Vec<[f64; 3]> = shards.own_shards().map(shard_sums).collect();
-        let [squares, steps, alike] = team.all_reduce_shard_numbers(shards, &local_sums)?;
+        let [squares, steps, alike] = team.all_reduce_item_numbers(shards, |group| {
+            let steps: usize = self.counts[group * group_size..][..group_size].iter().sum();
+            let GroupSummary { has_zero_variance, squares } = groups[group];
+            [squares, steps as f64, f64::from(has_zero_variance)]
+        })?;
         if config.scale_rewards == AdvantageScale::Batch {
             let scale = 1.0 / ((squares / steps).sqrt() as f32 + STD_EPSILON);
             let values = self.values.par_chunks_mut(group_size * num_steps);

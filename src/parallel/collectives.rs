@@ -171,7 +171,8 @@ impl Collectives {
         Ok(sum_tree(plan.num_shards, all, &PartialSum::add_next))
     }
 
-    /// Sends every rank our slice of the sum, the one of `numbers_rank` followed by the numbers, and returns the whole sum.
+    /// Sends every rank our slice of the sum, the one of `numbers_rank` followed by the numbers, and returns the whole
+    /// sum.
     fn all_gather_slices(
         &mut self,
         plan: &SumPlan,

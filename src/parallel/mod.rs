@@ -229,12 +229,30 @@ impl Team {
         collectives.all_reduce(self, &self.shard_boundaries(shards.count()), ours, len)
     }
 
+    /// Sums `N` numbers over the items of all shards, those of a shard in order, and returns the same result on every
+    /// rank. `numbers_of` gives those of an item of this rank by its local index.
+    ///
+    /// # Errors
+    /// If a rank has ended or does not respond.
+    pub fn all_reduce_item_numbers<const N: usize>(
+        &self,
+        shards: &Shards,
+        numbers_of: impl Fn(usize) -> [f64; N],
+    ) -> Result<[f64; N], TeamError> {
+        let shard_sum = |shard: usize| {
+            let numbers = shards.local_items_of(shard).map(&numbers_of);
+            numbers.fold([0.0; N], |a, b| std::array::from_fn(|i| a[i] + b[i]))
+        };
+        let ours: Vec<[f64; N]> = shards.own_shards().map(shard_sum).collect();
+        self.all_reduce_shard_numbers(shards, &ours)
+    }
+
     /// Sums `N` numbers over all shards and returns the same result on every rank. `ours` are the
     /// numbers of this rank's shards, in order.
     ///
     /// # Errors
     /// If a rank has ended or does not respond.
-    pub fn all_reduce_shard_numbers<const N: usize>(
+    fn all_reduce_shard_numbers<const N: usize>(
         &self,
         shards: &Shards,
         ours: &[[f64; N]],

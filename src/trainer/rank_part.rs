@@ -125,13 +125,8 @@ impl RankPart {
         if sums.is_empty() {
             return Ok(GameSums::default());
         }
-        let shard_sums = |shard: usize| {
-            let game_sums =
-                sums[self.game_shards.local_items_of(shard)].iter().map(|sums| sums.to_array());
-            game_sums.fold([0.0; 5], |a, b| std::array::from_fn(|i| a[i] + b[i]))
-        };
-        let own_sums: Vec<[f64; 5]> = self.game_shards.own_shards().map(shard_sums).collect();
-        Ok(self.team.all_reduce_shard_numbers(&self.game_shards, &own_sums)?.into())
+        let sum_of = |game: usize| sums[game].to_array();
+        Ok(self.team.all_reduce_item_numbers(&self.game_shards, sum_of)?.into())
     }
 
     /// Keys of this rank's games.
