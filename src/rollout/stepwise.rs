@@ -8,7 +8,7 @@ use super::env_state::{self, EnvState, legal_bits};
 use super::masks::mask_logit;
 use super::memory::GamesMemory;
 #[cfg(feature = "kernels")]
-use super::on_device::{DeviceBranches, largest_stepwise_buffer_bytes};
+use super::on_device::{DeviceBranches, StepwiseBuffers, largest_stepwise_buffer_bytes};
 use super::{EnvStatesError, RolloutKeys, action_key, action_uniform};
 use crate::data::{EpisodeStatus, NativeTrajectory, Trajectory};
 use crate::device;
@@ -76,20 +76,20 @@ impl<G: Rules> StepwiseRollout<G> {
         let mut memory =
             GamesMemory::new(policy, &self.config, self.memory.as_ref(), keys, &self.device);
         let initial_memory = memory.current.clone();
-        let mut trajectory = match &mut self.branches {
+        let (mut trajectory, branches) = match &self.branches {
             #[cfg(feature = "kernels")]
             StepwiseBranches::Device(branches) => {
-                let (config, device) = (&self.config, &self.device);
-                branches.collect(self.game, config, keys, policy, &mut memory, device)
+                let (trajectory, branches) =
+                    self.collect_on_device(policy, keys, branches, &mut memory);
+                (trajectory, StepwiseBranches::Device(branches))
             }
             StepwiseBranches::Native(branches) => {
-                let branches = std::mem::take(branches);
                 let (trajectory, branches) =
-                    self.collect_natively(policy, keys, &branches, &mut memory);
-                self.branches = StepwiseBranches::Native(branches);
-                trajectory
+                    self.collect_natively(policy, keys, branches, &mut memory);
+                (trajectory, StepwiseBranches::Native(branches))
             }
         };
+        self.branches = branches;
         self.memory = memory.branches;
         trajectory.memory = initial_memory;
         trajectory
@@ -184,6 +184,27 @@ impl<G: Rules> StepwiseRollout<G> {
         }
         trajectory.elapsed = elapsed;
         (trajectory.to_tensors(&self.device), branches)
+    }
+
+    /// Plays an iteration with the rules in kernels, from the given branch points. Returns the trajectory and the next
+    /// branch points.
+    #[cfg(feature = "kernels")]
+    fn collect_on_device(
+        &self,
+        policy: &Network,
+        keys: RolloutKeys,
+        branches: &DeviceBranches,
+        memory: &mut GamesMemory,
+    ) -> (Trajectory, DeviceBranches) {
+        let buffers = StepwiseBuffers::new(self.game, &self.config, keys, &self.device);
+        buffers.start(branches.envs());
+        for t in 0..self.config.num_steps {
+            let logits = memory.compute_logits(policy, buffers.obs(t));
+            buffers.step(logits, t);
+            memory.finish_step(t, || buffers.ends(t));
+        }
+        let (trajectory, branches) = buffers.finish();
+        (trajectory, DeviceBranches::new(&self.config, branches))
     }
 
     /// Samples an action in every environment, takes it, and records step `t`. Returns 1 for each environment whose

@@ -181,7 +181,7 @@ pub fn largest_stepwise_buffer_bytes<G: Rules>(game: G, config: &RolloutConfig) 
 }
 
 /// Buffers of an iteration on a device.
-pub(super) struct StepwiseBuffers<G: Rules> {
+pub(in crate::rollout) struct StepwiseBuffers<G: Rules> {
     game: G,
     config: RolloutConfig,
     /// Keys of the iteration.
