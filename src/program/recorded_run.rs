@@ -11,7 +11,7 @@ use crate::run::{CONFIG, METRICS, RunError, RunFolder, Schedule};
 use crate::schema::range::is_long;
 use crate::settings::overlay::last_part;
 use crate::settings::{
-    IMITATION_DEFAULTS, LanguageConfig, LossType, PolicyConfig, TINY, TrainConfig, overlay,
+    IMITATION_DEFAULTS, LanguageConfig, LossType, PolicyConfig, RunKind, TINY, TrainConfig, overlay,
 };
 use crate::task::{self, TaskError};
 use crate::trainer::BestEvaluation;
@@ -126,7 +126,7 @@ impl RecordedRun {
 
     /// Whether it trains a language model.
     pub fn has_language_model(&self) -> bool {
-        self.settings.contains_key("task")
+        RunKind::of(&self.settings) == Some(RunKind::Language)
     }
 
     /// Whether it learns from environments, or from prompts and reward functions, of a Python process, which this

@@ -133,9 +133,9 @@ pub fn ensure(
     Err(OutOfRange { key, value, allowed })
 }
 
-/// Checks rules between settings of a struct, on lines of the form `SETTING if ALLOWED, "WHAT IS ALLOWED";`.
+/// Checks rules between settings of a struct, on lines of the form `SETTING valid_if CONDITION, "WHAT IS ALLOWED";`.
 macro_rules! ensure_all {
-    ($settings:ident: $($first:ident$(.$rest:ident)* if $is_allowed:expr, $allowed:expr;)+) => {
+    ($settings:ident: $($first:ident$(.$rest:ident)* valid_if $is_allowed:expr, $allowed:expr;)+) => {
         $($crate::schema::ensure(
             $is_allowed,
             concat!(stringify!($first) $(, ".", stringify!($rest))*),

@@ -3,6 +3,7 @@
 use super::{FoundCheckpoint, RunError, RunFolder};
 use crate::checkpoint::{Checkpoint, MANIFEST};
 use crate::disk;
+use crate::settings::RunKind;
 use crate::text::LanguageModel;
 use crate::trainer::text::{check_base, read_settings};
 use std::fs::{self, File};
@@ -54,7 +55,8 @@ pub fn find_language_model(path: &Path) -> Result<ModelPlace, RunError> {
 
 /// Whether a checkpoint is of a language model's run.
 pub fn is_of_language_model(checkpoint: &Checkpoint) -> bool {
-    read_settings(checkpoint).is_ok_and(|settings| settings.contains_key("task"))
+    let settings = read_settings(checkpoint);
+    settings.is_ok_and(|settings| RunKind::of(&settings) == Some(RunKind::Language))
 }
 
 /// Loads a language model from a folder or file. Adapters in a run directory are combined only with the weights that

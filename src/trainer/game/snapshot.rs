@@ -9,7 +9,7 @@ use crate::model::policy_file::{self, Header, PolicyFileError, write_params};
 use crate::model::{NativePolicy, Network, Parameter};
 use crate::parallel::TeamError;
 use crate::rollout::env_words;
-use crate::settings::{ConfigError, ModelKind, TrainConfig, overlay};
+use crate::settings::{ConfigError, ModelKind, RunKind, TrainConfig, overlay};
 use crate::trainer::choose::with_engine;
 use crate::trainer::engine::{PolicyEngine, PolicyState};
 use crate::trainer::rank_part::{
@@ -37,7 +37,7 @@ pub fn read_game_name(checkpoint: &Checkpoint) -> Result<String, SnapshotError> 
     let mut settings = read_settings(checkpoint)?;
     match settings.remove("env") {
         Some(toml::Value::String(name)) => Ok(name),
-        _ if settings.contains_key("task") => {
+        _ if RunKind::of(&settings) == Some(RunKind::Language) => {
             let what = "they are of a language model, which plays no game";
             Err(ConfigError::OtherKind(what.to_string()).into())
         }
