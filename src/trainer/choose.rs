@@ -58,7 +58,7 @@ impl<G: Rules> AnyEngine<G> {
             return Ok((Self::General(Box::new(engine)), part));
         }
         if let Some(reason) = reason {
-            panic!("this build has fast engines only: {reason}");
+            panic!("this build has only the fused engines: {reason}");
         }
         #[cfg(feature = "kernels")]
         if device::has_kernels(device) {
@@ -98,8 +98,8 @@ pub(super) fn new_network<G: Rules>(game: G, config: &TrainConfig, device: &Devi
     Network::new(game.num_features(), game.num_actions(), &config.policy, key, device)
 }
 
-/// The reason why the configured precision is unavailable for a run that cannot use a fast engine, for the reason
-/// `fallback`; `None` if the general engine has it.
+/// The reason why the general engine does not have the configured precision; `None` if it has. `fallback` is the reason
+/// why the run cannot use a fast engine.
 pub(super) fn fallback_precision_reason(
     model: &Network,
     config: &TrainConfig,
@@ -118,7 +118,7 @@ pub(super) fn fallback_precision_reason(
     })
 }
 
-/// Whether the fast engine of the CPU has the bf16 products of a run: those of a hand-written backward pass.
+/// Whether the native engine has the bf16 products of a run: those of a hand-written backward pass.
 fn takes_bf16_on_cpu(model: &Network, config: &TrainConfig, device: &Device) -> bool {
     cfg!(feature = "general")
         && config.precision == Precision::Bf16
@@ -138,7 +138,7 @@ pub(super) fn fallback_reason(
         return Some("`engine = general` was requested".to_string());
     }
     let Some(kind) = model.kind() else {
-        return Some("the fast engines take built-in networks".to_string());
+        return Some("the fused engines take built-in networks".to_string());
     };
     if cfg!(not(feature = "general")) && model.get::<Mlp>().is_none() {
         return Some(format!("this build trains MLPs only, not a `{kind}`"));

@@ -177,9 +177,9 @@ impl<E: Engine> Trainer<E> {
         self.engine.device()
     }
 
-    /// Asynchronous form of [`Trainer::iterate`], for threads that must not block, as in a browser. Iterations of
-    /// several trainers must not be interleaved on a thread, nor change it: their transfers would be counted to one
-    /// another.
+    /// Asynchronous form of [`Trainer::iterate`], for threads that must not block, as in a browser. While an
+    /// iteration is in progress, run no other trainer on this thread, and do not move it to another: transfers are
+    /// counted per thread.
     pub async fn iterate_async(&mut self) -> Result<IterationRecord, E::Error> {
         let transfers = TransferCount::start();
         self.engine.team().take_traffic();

@@ -60,10 +60,16 @@ struct StateToSave {
     snapshot: Option<Checkpoint>,
     /// Language model to export.
     model: Option<LanguageModel>,
-    /// Whether the policy is the best so far, and saved as such.
-    is_best: bool,
-    /// Whether a checkpoint is due.
-    is_due: bool,
+    to: Destinations,
+}
+
+/// The checkpoints that keep the state after an iteration.
+#[derive(Clone, Copy)]
+struct Destinations {
+    /// That of the best policy.
+    best: bool,
+    /// That of the iteration, with the language model.
+    checkpoint: bool,
 }
 
 impl<'a> Events<'a> {
@@ -141,7 +147,8 @@ impl<'a> Events<'a> {
         if self.files.is_none() {
             return Ok(());
         }
-        let state = self.read_state(self.run.trainer().iterations_done(), false, true)?;
+        let to = Destinations { best: false, checkpoint: true };
+        let state = self.read_state(self.run.trainer().iterations_done(), to)?;
         self.save_state(&state)
     }
 
@@ -165,7 +172,8 @@ impl<'a> Events<'a> {
         let requests = self.poll_requests(poll);
         let (mut due, is_stopped) = self.decide_due_work(iteration, seconds, requests)?;
         let is_best = due.evaluate && self.evaluate(&mut record, &mut due)?;
-        let state = self.read_state(iteration, is_best, due.save)?;
+        let to = Destinations { best: is_best, checkpoint: due.save };
+        let state = self.read_state(iteration, to)?;
         self.write_records(&record, &completions)?;
         self.save_state(&state)?;
         self.is_saved = Some(due.save);
@@ -180,18 +188,13 @@ impl<'a> Events<'a> {
     }
 
     /// Reads the state that is saved after an iteration.
-    fn read_state(
-        &self,
-        iteration: u32,
-        is_best: bool,
-        is_due: bool,
-    ) -> Result<StateToSave, RunError> {
+    fn read_state(&self, iteration: u32, to: Destinations) -> Result<StateToSave, RunError> {
         run_guarded(self.watch, format!("reading the state of iteration {iteration}"), || {
-            let is_saved = is_best || is_due;
+            let is_saved = to.best || to.checkpoint;
             let snapshot = is_saved.then(|| take_finite_snapshot(&*self.run)).transpose()?;
-            let is_exported = is_due && self.files.is_some();
+            let is_exported = to.checkpoint && self.files.is_some();
             let model = if is_exported { self.run.language_model() } else { None };
-            Ok(StateToSave { snapshot, model, is_best, is_due })
+            Ok(StateToSave { snapshot, model, to })
         })
     }
 
@@ -210,10 +213,10 @@ impl<'a> Events<'a> {
     /// Writes the checkpoints of an iteration, and its language model.
     fn save_state(&mut self, state: &StateToSave) -> Result<(), RunError> {
         let Some(files) = &mut self.files else { return Ok(()) };
-        if let Some(snapshot) = state.snapshot.as_ref().filter(|_| state.is_best) {
+        if let Some(snapshot) = state.snapshot.as_ref().filter(|_| state.to.best) {
             files.save_best(snapshot)?;
         }
-        if let Some(snapshot) = state.snapshot.as_ref().filter(|_| state.is_due) {
+        if let Some(snapshot) = state.snapshot.as_ref().filter(|_| state.to.checkpoint) {
             files.save_checkpoint(snapshot, self.schedule.keep)?;
         }
         state.model.as_ref().map_or(Ok(()), |model| files.save_model(model))

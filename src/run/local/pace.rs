@@ -20,8 +20,8 @@ impl Pace {
         Self { stages, recent: VecDeque::from([(done, 0.0)]) }
     }
 
-    /// Records that `iteration` ended at `seconds`, and returns the seconds left. Later stages are assumed to be as fast
-    /// as the current one.
+    /// Records that `iteration` ended at `seconds`, and returns the seconds left. Later stages are assumed to be as
+    /// fast as the current one.
     pub fn record_iteration(&mut self, iteration: u32, seconds: f64) -> Option<f64> {
         let begins_stage =
             self.stages.iter().any(|stage| stage.first == iteration && stage.first > 1);

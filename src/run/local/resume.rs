@@ -58,9 +58,9 @@ impl RunFiles {
         Ok(ResumedRun { files, warnings })
     }
 
-    /// Saves the checkpoint from which the run continues, if its settings have changed; or if it is that of the best
-    /// policy and no other, because the last process was killed before it saved one. Returns a warning if the settings
-    /// in the run's folder are not those with which it continues.
+    /// Saves a checkpoint at the iteration from which the run continues, in two cases: the settings have changed, or
+    /// there is only the best policy's, because the process was killed before it saved its own. Returns a warning if
+    /// the settings in the run's folder are not those with which it continues.
     fn save_start(
         &mut self,
         iteration: u32,

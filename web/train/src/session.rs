@@ -166,7 +166,7 @@ pub struct Source {
     pub place: Option<Place>,
 }
 
-/// Validates the settings; an error if the fast engines do not take them.
+/// Validates the settings; an error if the fused engines do not take them.
 fn check<G: ConfigurableGame>(
     game: G,
     config: &TrainConfig,
@@ -176,7 +176,7 @@ fn check<G: ConfigurableGame>(
     config.validate()?;
     match Trainer::fallback_reason_for(game, config, device) {
         None => Ok(()),
-        Some(reason) => Err(JsError::new(&format!("a page has only the fast engines: {reason}"))),
+        Some(reason) => Err(JsError::new(&format!("a page has only the fused engines: {reason}"))),
     }
 }
 
