@@ -5,7 +5,7 @@
 
 use super::action_selection::{ActionLanes, LanePolicy};
 use super::env_lanes::{EnvLanes, StepResultLanes, SumLanes};
-use super::env_state::{self, BranchPoint, EnvState};
+use super::env_state::{self, BranchEnv, BranchPoint, EnvState};
 use super::{ActionSelection, EnvStatesError, RolloutKeys, action_key};
 use crate::data::native::ended_steps;
 use crate::data::{EpisodeStatus, GameSums, NativeTrajectory, OBS_MULTIPLE, Trajectory};
@@ -21,7 +21,7 @@ pub struct NativeRollout<G: Rules> {
     game: G,
     config: RolloutConfig,
     keys: RolloutKeys,
-    branches: Vec<EnvState<G>>,
+    branches: Vec<BranchEnv<G>>,
     /// Memory of the policy at the branch points: `[num_groups, memory_size]`.
     memory: Vec<f32>,
 }
@@ -83,7 +83,7 @@ fn split_into_blocks<'a, G: Rules>(
 /// Branch point of a group with its environment.
 struct Branch<G: Rules> {
     group: usize,
-    env: EnvState<G>,
+    env: BranchEnv<G>,
     /// Memory of the policy: `[memory_size]`.
     memory: Vec<f32>,
 }

@@ -4,7 +4,7 @@
 //! which have no kernels, the rules run natively between forward passes.
 
 use super::env_lanes::EnvLanes;
-use super::env_state::{self, EnvState, legal_bits};
+use super::env_state::{self, BranchEnv, EnvState, legal_bits};
 use super::masks::mask_logit;
 use super::memory::GamesMemory;
 #[cfg(feature = "kernels")]
@@ -33,7 +33,7 @@ pub struct StepwiseRollout<G: Rules> {
 /// Branch points, in host memory or on the device.
 #[derive(Clone, Debug)]
 enum StepwiseBranches<G: Rules> {
-    Native(Vec<EnvState<G>>),
+    Native(Vec<BranchEnv<G>>),
     #[cfg(feature = "kernels")]
     Device(DeviceBranches),
 }
@@ -149,13 +149,14 @@ impl<G: Rules> StepwiseRollout<G> {
         &self,
         policy: &Network,
         keys: RolloutKeys,
-        branches: &[EnvState<G>],
+        branches: &[BranchEnv<G>],
         memory: &mut GamesMemory,
-    ) -> (Trajectory, Vec<EnvState<G>>) {
+    ) -> (Trajectory, Vec<BranchEnv<G>>) {
         let mut envs = env_state::start_envs(self.game, &self.config, keys, branches);
         let points = env_state::draw_branch_points(&self.config, keys);
         let elapsed = env_state::elapsed_steps(&self.config, branches);
-        let mut branches: Vec<_> = points.iter().map(|point| envs[point.env]).collect();
+        let mut branches: Vec<_> =
+            points.iter().map(|point| envs[point.env].branch(0, 0)).collect();
         let (steps, num_envs) = (self.config.num_steps, self.config.num_envs());
         let (features, num_actions) = (self.game.num_features(), self.game.num_actions());
         let mut trajectory = NativeTrajectory::default();

@@ -20,6 +20,6 @@ pub(super) use random_kernels::play_at_random_on_device;
 pub(super) use stepwise_kernels::{StepwiseBuffers, largest_stepwise_buffer_bytes};
 
 use super::{
-    EnvStatesError, RolloutKeys, action_key, action_uniform, branch_episode, branch_member,
-    branch_step, env_state, env_words, masks, play_at_random, played_steps, staggered_time,
+    BranchEpisode, EnvStatesError, RolloutKeys, action_key, action_uniform, branch_episode,
+    branch_member, branch_step, env_state, env_words, masks, play_at_random, staggered_time,
 };
