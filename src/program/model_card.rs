@@ -90,7 +90,7 @@ fn format_overview(run: &RecordedRun, model: &LanguageModel, base: String) -> St
             (adapters.config().r, format_with_prefix(adapters.params().len() as f64));
         row("Adapters", format!("LoRA of rank {rank}, {count} parameters"));
     }
-    let (iterations, tokens) = (run.iteration(), format_with_prefix(run.env_steps() as f64));
+    let (iterations, tokens) = (run.iterations_done(), format_with_prefix(run.env_steps() as f64));
     let algorithm = if run.is_fit() { " of supervised fine-tuning (SFT)" } else { "" };
     row("Training", format!("{iterations} iterations{algorithm}, {tokens} tokens"));
     let best = run.best();

@@ -252,7 +252,7 @@ impl RecordedRun {
     }
 
     /// Number of iterations done.
-    pub fn iteration(&self) -> u32 {
+    pub fn iterations_done(&self) -> u32 {
         self.records.last().map_or(0, |record| record.iteration)
     }
 
@@ -273,8 +273,10 @@ impl RecordedRun {
             value: value_or_lowest(evaluation),
             iterations_done,
         });
-        let end_reason =
-            self.schedule().ok().and_then(|schedule| schedule.end_reason(self.iteration(), best));
+        let end_reason = self
+            .schedule()
+            .ok()
+            .and_then(|schedule| schedule.end_reason(self.iterations_done(), best));
         match (self.is_locked, end_reason) {
             (true, _) => RunStatus::Running,
             (false, Some(_)) if self.is_saved => RunStatus::Finished,
