@@ -63,12 +63,12 @@ struct StateToSave {
     to: Destinations,
 }
 
-/// The checkpoints that keep the state after an iteration.
+/// Places where the state after an iteration is saved.
 #[derive(Clone, Copy)]
 struct Destinations {
-    /// That of the best policy.
+    /// Checkpoint of the best policy.
     best: bool,
-    /// That of the iteration, with the language model.
+    /// Checkpoint of the iteration, with the language model.
     checkpoint: bool,
 }
 
