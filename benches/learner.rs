@@ -3,8 +3,8 @@
 //! `cargo bench --bench learner`; `RAYON_NUM_THREADS=1` for one thread.
 
 use burn::tensor::{Device, Tensor, TensorData};
-use grove::data::HostTrajectory;
-use grove::learner::{AutodiffLearner, HostExperience, HostLearner, PerceptronLearner};
+use grove::data::NativeTrajectory;
+use grove::learner::{AutodiffLearner, NativeExperience, NativeLearner, PerceptronLearner};
 use grove::model::Mlp;
 use grove::rng::{draw, uniform};
 use grove::settings::TrainConfig;
@@ -30,7 +30,7 @@ fn main() {
         let policy = Mlp::new(FEATURES, ACTIONS, &config.policy, 1, &device);
 
         let mut native = PerceptronLearner::new(&policy, &config);
-        let experience = HostExperience::new(&host, &judged, &counts, STEPS);
+        let experience = NativeExperience::new(&host, &judged, &counts, STEPS);
         let native = best_of(10, |i| {
             native.update(&experience, i).expect("alone");
         });
@@ -60,9 +60,9 @@ fn best_of(runs: u32, mut run: impl FnMut(u32)) -> f64 {
 }
 
 /// A trajectory with advantages, `[num_envs, num_steps]`.
-fn experience() -> (HostTrajectory, Vec<f32>) {
+fn experience() -> (NativeTrajectory, Vec<f32>) {
     let noise = |i: u32, key: u32| 2.0 * uniform(draw(key, i)) - 1.0;
-    let mut games = HostTrajectory::default();
+    let mut games = NativeTrajectory::default();
     games.resize(GAMES, STEPS, FEATURES);
     let count = (STEPS * GAMES) as u32;
     games.obs = (0..count * FEATURES as u32).map(|i| noise(i, 2)).collect();

@@ -28,7 +28,7 @@
 //! let game = Catch::default();
 //! let config = TrainConfig { iterations: 3, ..TrainConfig::for_game("catch") };
 //! let mut trainer = Trainer::new(game, &config, &Device::flex());
-//! while trainer.iteration() < config.iterations {
+//! while trainer.iterations_done() < config.iterations {
 //!     let record = trainer.iterate()?;
 //!     println!("{}: score {:?}", record.iteration, record.score);
 //! }

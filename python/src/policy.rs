@@ -6,7 +6,7 @@ use super::{value_error, warn};
 use grove::checkpoint::Checkpoint;
 use grove::env::{ConfigurableGame, Env, HostGame};
 use grove::model::{Actor, LANES, Lanes, NativePolicy};
-use grove::run::{RunFolder, SavedPolicy};
+use grove::run::{FoundCheckpoint, RunFolder};
 use grove::trainer::{load_policy, policy_bytes, read_config, read_game_name, read_policy_file};
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
@@ -62,7 +62,8 @@ impl Policy {
             // It may be the name of a run in `runs` alone.
             RunFolder::find(&path).map_err(value_error)?.path().to_path_buf()
         };
-        let SavedPolicy { checkpoint, warnings } = SavedPolicy::find(&path).map_err(value_error)?;
+        let FoundCheckpoint { checkpoint, warnings } =
+            FoundCheckpoint::find(&path).map_err(value_error)?;
         for warning in warnings {
             warn(py, &warning)?;
         }

@@ -8,7 +8,7 @@ use grove::device::{self, ChosenDevice};
 use grove::env::ConfigurableGame;
 use grove::program::PolicyAtEnd;
 use grove::run::{
-    BestPolicy, GameRun, IterationReport, Run, RunError, RunFiles, RunFolder, RunMetadata,
+    BestCheckpoint, GameRun, IterationReport, Run, RunError, RunFiles, RunFolder, RunMetadata,
     RunObserver, catch_device_panics, drive, finish,
 };
 use grove::settings::TrainConfig;
@@ -116,8 +116,8 @@ impl Session {
         let summary = drive(run, Some(&mut files), &mut listener);
         listener.raise()?;
         let summary = summary.map_err(runtime_error)?;
-        let BestPolicy { checkpoint: best, warnings } =
-            files.load_best_policy(run).map_err(runtime_error)?;
+        let BestCheckpoint { checkpoint: best, warnings } =
+            files.load_best(run).map_err(runtime_error)?;
         listener.warn_all(&warnings)?;
         let evaluation = finish(run, Some(&files), best.as_ref()).map_err(runtime_error)?;
         listener.warn_all(evaluation.warning().as_slice())?;

@@ -4,7 +4,7 @@ use super::session::{Session, detached, interruptible};
 use super::{value_error, warn};
 use grove::rng::Stream;
 use grove::run::{
-    LanguageRun, ModelPlace, RunError, RunFolder, SavedPolicy, find_language_model, load_model,
+    FoundCheckpoint, LanguageRun, ModelPlace, RunError, RunFolder, find_language_model, load_model,
 };
 use grove::settings::{GenerationConfig, overlay};
 use grove::task::{
@@ -76,7 +76,7 @@ impl Options {
 fn load(path: &Path) -> PyResult<(grove::text::LanguageModel, Vec<String>)> {
     match find_language_model(path).map_err(value_error)? {
         ModelPlace::Folder(path) => Ok((load_model(&path).map_err(value_error)?, Vec::new())),
-        ModelPlace::Checkpoint(SavedPolicy { checkpoint, warnings }) => {
+        ModelPlace::Checkpoint(FoundCheckpoint { checkpoint, warnings }) => {
             Ok((load_language_model(&checkpoint, None).map_err(value_error)?, warnings))
         }
     }

@@ -4,7 +4,7 @@
 pub mod kernels;
 mod native;
 
-pub use native::HostAdvantages;
+pub use native::NativeAdvantages;
 
 use crate::data::Trajectory;
 use crate::device;
@@ -70,13 +70,9 @@ pub fn compute_shared_advantages(
     let [squares, steps, zero_variance_groups] =
         [credits.squares(), credits.mask.clone(), credits.zero_variance_groups()]
             .map(|values| sum_by_group(values, groups));
-    let shard_sums = |shard: usize| {
-        let own = shards.local_items_of(shard);
-        [&squares, &steps, &zero_variance_groups].map(|values| values[own.clone()].iter().sum())
-    };
-    let local_sums: Vec<[f64; 3]> = shards.own_shards().map(shard_sums).collect();
-    let [squares, steps, zero_variance_groups] =
-        team.all_reduce_shard_numbers(shards, &local_sums)?;
+    let [squares, steps, zero_variance_groups] = team.all_reduce_item_numbers(shards, |group| {
+        [&squares, &steps, &zero_variance_groups].map(|values| values[group])
+    })?;
     let scalar = |x: f64| Tensor::from_floats([x as f32], &trajectory.obs.device());
     let deviation = scalar((squares / steps).sqrt());
     let zero_variance_fraction = scalar(zero_variance_groups / shards.num_items() as f64);
@@ -238,17 +234,12 @@ mod tests {
         }
     }
 
-    /// Checks the advantages of all steps with an estimator, discount and scale.
-    fn check(
-        (estimator, discount, scale_rewards): (CreditEstimator, f64, AdvantageScale),
-        auto_reset: bool,
-        expected: [[f32; 4]; 3],
-    ) {
+    /// Checks the advantages of all steps.
+    fn check(config: &AdvantageConfig, auto_reset: bool, expected: [[f32; 4]; 3]) {
         let device = Device::flex();
-        let config = AdvantageConfig { estimator, discount, scale_rewards };
         let trajectory = trajectory(&device);
         let mask = trajectory.mask(auto_reset);
-        let advantages = compute_advantages(&trajectory, &mask, 2, 3, &config);
+        let advantages = compute_advantages(&trajectory, &mask, 2, 3, config);
         let expected = Tensor::<2>::from_floats(expected, &device).into_data();
         let tolerance = Tolerance::<f32>::absolute(1e-3);
         advantages.values.into_data().assert_approx_eq(&expected, tolerance);
@@ -257,32 +248,49 @@ mod tests {
 
     #[test]
     fn reward_to_go_stops_at_the_end_of_an_episode() {
-        let case = (CreditEstimator::RewardToGo, 0.5, AdvantageScale::None);
+        let config = AdvantageConfig {
+            estimator: CreditEstimator::RewardToGo,
+            discount: 0.5,
+            scale_rewards: AdvantageScale::None,
+        };
         // Rewards-to-go: game 0: 2, 2, 4; game 1: 2, 4, 8; games 2 and 3 are equal.
-        check(case, true, [[0.0; 4], [-1.0, 1.0, 0.0, 0.0], [-2.0, 2.0, 0.0, 0.0]]);
+        check(&config, true, [[0.0; 4], [-1.0, 1.0, 0.0, 0.0], [-2.0, 2.0, 0.0, 0.0]]);
         // Without auto-reset game 0's last step does not count and earns nothing: 8 / 2 = 4.
-        check(case, false, [[0.0; 4], [-1.0, 1.0, 0.0, 0.0], [0.0, 4.0, 0.0, 0.0]]);
+        check(&config, false, [[0.0; 4], [-1.0, 1.0, 0.0, 0.0], [0.0, 4.0, 0.0, 0.0]]);
     }
 
     #[test]
     fn returns_are_scaled_by_the_group_or_the_batch() {
         // Without auto-reset game 0 has return 3 and game 1 has 8: sample standard deviation
         // sqrt(12.5).
-        let (case, a) = ((CreditEstimator::Return, 1.0, AdvantageScale::Group), 0.5f32.sqrt());
-        check(case, false, [[-a, a, 0.0, 0.0], [-a, a, 0.0, 0.0], [0.0, a, 0.0, 0.0]]);
+        let config = AdvantageConfig {
+            estimator: CreditEstimator::Return,
+            discount: 1.0,
+            scale_rewards: AdvantageScale::Group,
+        };
+        let a = 0.5f32.sqrt();
+        check(&config, false, [[-a, a, 0.0, 0.0], [-a, a, 0.0, 0.0], [0.0, a, 0.0, 0.0]]);
         // With auto-reset game 0 continues with an episode of return 4. Root mean square over all
         // steps: sqrt((4 * 2.5^2 + 2 * 2^2) / 12).
-        let case = (CreditEstimator::Return, 1.0, AdvantageScale::Batch);
+        let config = AdvantageConfig {
+            estimator: CreditEstimator::Return,
+            discount: 1.0,
+            scale_rewards: AdvantageScale::Batch,
+        };
         let scale = (33.0f32 / 12.0).sqrt();
         let (b, c) = (2.5 / scale, 2.0 / scale);
-        check(case, true, [[-b, b, 0.0, 0.0], [-b, b, 0.0, 0.0], [-c, c, 0.0, 0.0]]);
+        check(&config, true, [[-b, b, 0.0, 0.0], [-b, b, 0.0, 0.0], [-c, c, 0.0, 0.0]]);
     }
 
     #[test]
     fn a_return_is_of_one_episode_alone() {
-        let case = (CreditEstimator::Return, 1.0, AdvantageScale::None);
+        let config = AdvantageConfig {
+            estimator: CreditEstimator::Return,
+            discount: 1.0,
+            scale_rewards: AdvantageScale::None,
+        };
         // Game 0: an episode of 1 + 2, then one of 4. Game 1: one of 0 + 0 + 8.
-        check(case, true, [[-2.5, 2.5, 0.0, 0.0], [-2.5, 2.5, 0.0, 0.0], [-2.0, 2.0, 0.0, 0.0]]);
+        check(&config, true, [[-2.5, 2.5, 0.0, 0.0], [-2.5, 2.5, 0.0, 0.0], [-2.0, 2.0, 0.0, 0.0]]);
     }
 
     #[test]

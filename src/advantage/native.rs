@@ -4,14 +4,14 @@
 //! result has the same bits for any number of threads and ranks.
 
 use super::STD_EPSILON;
-use crate::data::{EpisodeStatus, HostTrajectory};
+use crate::data::{EpisodeStatus, NativeTrajectory};
 use crate::parallel::{Shards, Team, TeamError};
 use crate::settings::{AdvantageConfig, AdvantageScale, CreditEstimator, RolloutConfig};
 use rayon::prelude::*;
 
 /// Advantages of a trajectory. One value is reused over all iterations of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct HostAdvantages {
+pub struct NativeAdvantages {
     /// Advantage of each step, 0 for steps that do not count: `[num_envs, num_steps]`.
     pub values: Vec<f32>,
     /// Number of leading steps of each game that count and are learnt from, at most `learn_steps`:
@@ -30,7 +30,7 @@ struct GroupSummary {
     squares: f64,
 }
 
-impl HostAdvantages {
+impl NativeAdvantages {
     /// Replaces the contents with the [advantages](super::compute_advantages) of `trajectory` under the
     /// mask of `rollout.auto_reset`. The trajectory and `rollout` cover this rank's groups only.
     ///
@@ -41,13 +41,13 @@ impl HostAdvantages {
     /// If the trajectory does not match `rollout`.
     pub fn compute(
         &mut self,
-        trajectory: &HostTrajectory,
+        trajectory: &NativeTrajectory,
         rollout: &RolloutConfig,
         config: &AdvantageConfig,
         shards: &Shards,
         team: &Team,
     ) -> Result<(), TeamError> {
-        let HostTrajectory { num_envs, num_steps, .. } = *trajectory;
+        let NativeTrajectory { num_envs, num_steps, .. } = *trajectory;
         let RolloutConfig { group_size, learn_steps, .. } = *rollout;
         assert_eq!(num_envs, rollout.num_envs(), "games of the rollout");
         assert!(learn_steps <= num_steps, "steps of the rollout");
@@ -77,17 +77,11 @@ impl HostAdvantages {
                 GroupSummary { has_zero_variance, squares }
             })
             .collect();
-        let shard_sums = |shard: usize| {
-            let own = shards.local_items_of(shard);
-            let steps: usize =
-                self.counts[own.start * group_size..own.end * group_size].iter().sum();
-            let groups = &groups[own];
-            let squares: f64 = groups.iter().map(|group| group.squares).sum();
-            let alike = groups.iter().filter(|group| group.has_zero_variance).count();
-            [squares, steps as f64, alike as f64]
-        };
-        let local_sums: Vec<[f64; 3]> = shards.own_shards().map(shard_sums).collect();
-        let [squares, steps, alike] = team.all_reduce_shard_numbers(shards, &local_sums)?;
+        let [squares, steps, alike] = team.all_reduce_item_numbers(shards, |group| {
+            let steps: usize = self.counts[group * group_size..][..group_size].iter().sum();
+            let GroupSummary { has_zero_variance, squares } = groups[group];
+            [squares, steps as f64, f64::from(has_zero_variance)]
+        })?;
         if config.scale_rewards == AdvantageScale::Batch {
             let scale = 1.0 / ((squares / steps).sqrt() as f32 + STD_EPSILON);
             let values = self.values.par_chunks_mut(group_size * num_steps);
@@ -218,9 +212,9 @@ mod tests {
     const STEPS: usize = 23;
 
     /// Random rewards with an end about every 11th step; all games of the first group are equal.
-    fn trajectory(rollout: &RolloutConfig) -> HostTrajectory {
+    fn trajectory(rollout: &RolloutConfig) -> NativeTrajectory {
         let envs = rollout.num_envs();
-        let mut games = HostTrajectory::default();
+        let mut games = NativeTrajectory::default();
         games.resize(envs, STEPS, 1);
         for slot in 0..STEPS * envs {
             let env = if slot / STEPS < rollout.group_size { 0 } else { slot / STEPS };
@@ -243,7 +237,7 @@ mod tests {
         let shards = Shards::new(7, 3);
         let results = [1, 3].map(|threads| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-            let mut got = HostAdvantages::default();
+            let mut got = NativeAdvantages::default();
             // The second pass overwrites the result of the first.
             for _ in 0..2 {
                 pool.as_ref()

@@ -3,8 +3,8 @@
 #[cfg(not(target_family = "wasm"))]
 mod dataset;
 mod error;
-pub(crate) mod host;
 mod manifest;
+pub(crate) mod native;
 mod recording;
 mod shards;
 mod steps;
@@ -19,8 +19,8 @@ mod windows;
 #[cfg(not(target_family = "wasm"))]
 pub use dataset::{Dataset, DatasetWriter};
 pub use error::DatasetError;
-pub use host::{GameSums, HostTrajectory, OBS_MULTIPLE};
 pub use manifest::{MANIFEST_FILE, Manifest, Standardization};
+pub use native::{GameSums, NativeTrajectory, OBS_MULTIPLE};
 pub use recording::{
     ENDED, Recording, RecordingAdvantages, RecordingError, RecordingPart, TERMINATED, TRUNCATED,
     summary,

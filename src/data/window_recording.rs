@@ -1,6 +1,6 @@
 //! Windows of a dataset in the layout of fused kernels.
 
-use super::host::stage;
+use super::native::stage;
 use super::{Recording, RecordingAdvantages, RecordingPart, WindowBatch, summary};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use rayon::prelude::*;

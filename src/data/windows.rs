@@ -1,6 +1,6 @@
 //! Fixed-size windows of demonstrated episodes, batched as trajectories.
 
-use super::{EpisodeStatus, HostTrajectory, OBS_MULTIPLE, Steps};
+use super::{EpisodeStatus, NativeTrajectory, OBS_MULTIPLE, Steps};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -164,7 +164,7 @@ impl WindowSet {
         &self,
         index: usize,
         first_slot: usize,
-        trajectory: &mut HostTrajectory,
+        trajectory: &mut NativeTrajectory,
         weights: &mut [f32],
     ) -> usize {
         let WindowOptions { stack, history, ref action_weights, .. } = self.options;
@@ -202,7 +202,7 @@ const fn step_bytes(obs_stride: usize) -> usize {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct WindowBatch {
     /// Steps; log-probabilities, rewards and scores are 0.
-    pub trajectory: HostTrajectory,
+    pub trajectory: NativeTrajectory,
     /// Number of steps of each window: `[num_envs]`.
     pub counts: Vec<usize>,
     /// Weight of each step in the loss, 0 past the end of a window: `[num_envs, num_steps]`.

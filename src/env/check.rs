@@ -143,8 +143,8 @@ fn canonical_bits(x: f32) -> u32 {
 }
 
 /// Bit patterns of a step result, so that NaNs compare equal.
-fn result_bits(played: &StepResult) -> (u32, u32, bool, bool) {
-    let StepResult { reward, terminated, truncated, episode_score } = *played;
+fn result_bits(result: &StepResult) -> (u32, u32, bool, bool) {
+    let StepResult { reward, terminated, truncated, episode_score } = *result;
     (canonical_bits(reward), canonical_bits(episode_score), terminated, truncated)
 }
 
@@ -192,9 +192,9 @@ impl<'a, G: Rules> ValidatingPlayer<'a, G> {
             let mut copy = pack_and_unpack(&state);
             let mut copy_episode = episode;
             self.num_steps += 1;
-            let played = step_episode::<G>(&mut state, &mut episode, action, game);
+            let result = step_episode::<G>(&mut state, &mut episode, action, game);
             let replayed = step_episode::<G>(&mut copy, &mut copy_episode, action, game);
-            if result_bits(&played) != result_bits(&replayed) || state.words() != copy.words() {
+            if result_bits(&result) != result_bits(&replayed) || state.words() != copy.words() {
                 self.record_error(Aspect::Packing, || {
                     format!(
                         "a state that is packed and unpacked plays on differently (level {level}, \
@@ -205,7 +205,7 @@ impl<'a, G: Rules> ValidatingPlayer<'a, G> {
             let (state, episode) = before;
             let outcome = self.check_step_draws(state, episode, action, time);
             self.check_rewards(&outcome);
-            if played.has_ended() {
+            if result.has_ended() {
                 self.num_ended += 1;
                 break;
             }
@@ -383,8 +383,8 @@ mod tests {
             assert_eq!(canonical_bits(nan), canonical_bits(f32::NAN));
         }
         assert_ne!(canonical_bits(0.0), canonical_bits(-0.0));
-        let played =
+        let result =
             |reward| StepResult { reward, terminated: false, truncated: false, episode_score: 1.0 };
-        assert_eq!(result_bits(&played(payload)), result_bits(&played(f32::NAN)));
+        assert_eq!(result_bits(&result(payload)), result_bits(&result(f32::NAN)));
     }
 }

@@ -82,11 +82,11 @@ pub fn step_with_auto_reset<G: Rules>(
     action: u32,
     #[comptime] game: G,
 ) -> StepResult {
-    let played = step_episode::<G>(state, episode, action, game);
-    if played.has_ended() {
+    let result = step_episode::<G>(state, episode, action, game);
+    if result.has_ended() {
         start_next_level::<G>(state, episode, game);
     }
-    played
+    result
 }
 
 /// Plays one step without starting a new episode if it ended.

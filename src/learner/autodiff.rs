@@ -83,14 +83,14 @@ impl AutodiffLearner {
         let (minibatches, counted) = self.count_steps(mask, iteration)?;
         let reference = self.state.reference.as_ref();
         experience.reference_logprobs =
-            reference.map(|policy| self.logprobs(&experience, policy, &minibatches));
+            reference.map(|policy| self.compute_logprobs(&experience, policy, &minibatches));
         let config = self.context.config.clone();
         let mut update = AutodiffUpdate {
             learner: self,
             experience,
             counted,
             entropy_coef: entropy_coef(&config, iteration),
-            first_step: first_optimizer_step(&config, iteration),
+            first_optimizer_step: first_optimizer_step(&config, iteration),
             update_sums: Tensor::zeros([NUM_SUMS + 1], &device),
         };
         let taken = take_steps(&mut update, &minibatches, &config.update)?;
@@ -100,7 +100,7 @@ impl AutodiffLearner {
     /// Log-probabilities of all actions under a policy, `[num_steps, num_envs]`. On the CPU they are computed in
     /// [`Batches::portions`](super::order::Batches::portions), so that rounding does not depend on the number of local
     /// shards.
-    fn logprobs(
+    fn compute_logprobs(
         &self,
         experience: &TensorExperience,
         policy: &Network,
@@ -148,7 +148,7 @@ impl AutodiffLearner {
     }
 
     /// Gradient of a minibatch, and its sums: [`Loss::SUM_NAMES`] and the loss.
-    fn gradient(
+    fn compute_gradient(
         &self,
         experience: &TensorExperience,
         minibatch: &Minibatch,
@@ -203,7 +203,8 @@ impl AutodiffLearner {
             let selected =
                 (!is_all).then(|| experience.select_games(upload_indices(part, &device)));
             let part = selected.as_ref().unwrap_or(experience);
-            let (loss, part_gradient) = part.gradient(&self.state, self.loss_scale(part), loss);
+            let (loss, part_gradient) =
+                part.compute_gradient(&self.state, self.loss_scale(part), loss);
             gradient = gradient + part_gradient;
             let part_sums = [loss.sums, loss.value].map(Tensor::without_autodiff);
             sums = sums + Tensor::cat(part_sums.to_vec(), 0);
@@ -238,7 +239,7 @@ struct AutodiffUpdate<'a> {
     counted: CountedStepTensors,
     entropy_coef: f64,
     /// Index of the first optimizer step in the run.
-    first_step: u64,
+    first_optimizer_step: u64,
     /// Sums over the steps taken: [`Loss::SUM_NAMES`], the loss, the gradient norm: `[NUM_SUMS + 1]`.
     update_sums: Tensor<1>,
 }
@@ -248,20 +249,21 @@ impl UpdateSteps for AutodiffUpdate<'_> {
     /// The gradient, and its sums: `[num_params]`, `[NUM_SUMS]`.
     type Gradient = (Tensor<1>, Tensor<1>);
 
-    fn gradient(
+    fn compute_gradient(
         &mut self,
         index: usize,
         minibatch: &Minibatch,
     ) -> Result<Option<Self::Gradient>, TeamError> {
         let config = &self.learner.context.config;
         let denominators = TensorStepDenominators {
-            sequences: minibatch.size,
+            sequences: minibatch.global_size,
             steps: self.counted.per_minibatch[index].clone(),
-            rollout_share: self.counted.total.clone() / config.update.num_minibatches as f32,
+            rollout_steps_per_minibatch: self.counted.total.clone()
+                / config.update.num_minibatches as f32,
         };
         let loss_of =
             |steps: LossSteps| loss(&config.loss, self.entropy_coef, &steps, &denominators);
-        self.learner.gradient(&self.experience, minibatch, &loss_of).map(Some)
+        self.learner.compute_gradient(&self.experience, minibatch, &loss_of).map(Some)
     }
 
     /// Divides on the host, so that ranks whose devices round differently decide alike.
@@ -275,7 +277,7 @@ impl UpdateSteps for AutodiffUpdate<'_> {
         let AutodiffLearner { state, context } = &mut *self.learner;
         let (gradient, norm) = clip_grad_norm(gradient, context.config.update.max_grad_norm);
         self.update_sums = self.update_sums.clone() + Tensor::cat(vec![sums, norm], 0);
-        state.step(gradient, self.first_step + index as u64, context)
+        state.step(gradient, self.first_optimizer_step + index as u64, context)
     }
 }
 

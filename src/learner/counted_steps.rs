@@ -32,7 +32,7 @@ impl LearntSteps {
 #[derive(Debug)]
 pub(super) struct CountedSteps {
     /// Index of the update's first optimizer step in the run.
-    pub first_step: u64,
+    pub first_optimizer_step: u64,
     /// Counted steps of each minibatch.
     pub per_minibatch: Vec<f64>,
     /// Counted steps of all games.
@@ -59,7 +59,7 @@ impl CountedSteps {
         let mut counts = context.team.all_reduce_counts(&local_counts)?;
         let total = counts.pop().expect("the last is that of all games");
         Ok(Self {
-            first_step: first_optimizer_step(&context.config, iteration),
+            first_optimizer_step: first_optimizer_step(&context.config, iteration),
             per_minibatch: counts,
             total,
             learn_steps,
@@ -70,10 +70,10 @@ impl CountedSteps {
     /// Denominators of the step weights of minibatch `index`.
     pub fn denominators(&self, index: usize, minibatch: &Minibatch) -> StepDenominators {
         StepDenominators {
-            sequences: minibatch.size as f32,
+            sequences: minibatch.global_size as f32,
             learn_steps: self.learn_steps as f32,
             steps: self.per_minibatch[index] as f32,
-            rollout_share: self.total as f32 / self.num_minibatches as f32,
+            rollout_steps_per_minibatch: self.total as f32 / self.num_minibatches as f32,
         }
     }
 

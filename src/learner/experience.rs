@@ -46,7 +46,7 @@ impl TensorExperience {
 
     /// Computes the loss and its gradient with respect to all parameters. The backward pass is
     /// scaled by `scale`.
-    pub fn gradient(
+    pub fn compute_gradient(
         &self,
         state: &TrainState,
         scale: f32,

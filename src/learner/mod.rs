@@ -1,6 +1,6 @@
 //! Learners: policy updates from trajectories and advantages.
 //!
-//! [`AutodiffLearner`] trains any Burn module on any device. A [`HostLearner`] makes the same updates of built-in
+//! [`AutodiffLearner`] trains any Burn module on any device. A [`NativeLearner`] makes the same updates of built-in
 //! networks on CPU threads, and [`fused`] those of multi-layer perceptrons in CubeCL kernels.
 
 mod autodiff;
@@ -10,9 +10,9 @@ mod eight_bit;
 mod experience;
 #[cfg(feature = "kernels")]
 pub mod fused;
-mod host;
 mod means;
 mod moment;
+mod native;
 mod optimizer;
 mod order;
 mod schedule;
@@ -22,11 +22,12 @@ mod update;
 
 pub use autodiff::{AutodiffLearner, MIN_AUTODIFF_SHARD_STEPS};
 pub use context::LearnerContext;
-pub use host::{
-    HostExperience, HostLearner, HostPolicy, PerceptronLearner, SequenceLearner, host_learner,
-};
 pub use means::UpdateMeans;
-pub use optimizer::{AdamW, Moments};
+pub use native::{
+    NativeExperience, NativeLearner, PerceptronLearner, RolloutPolicy, SequenceLearner,
+    native_learner,
+};
+pub use optimizer::{Moments, TensorMoments};
 pub use order::{Batches, MIN_SHARD_STEPS, Minibatch};
 pub use schedule::{entropy_coef, first_optimizer_step, learning_rate, total_optimizer_steps};
 pub use train_state::TrainState;

@@ -3,7 +3,7 @@
 use bytemuck::TransparentWrapper;
 
 /// Number format of a moment in host memory.
-pub trait Moment: Copy + Default + Send {
+pub trait MomentFormat: Copy + Default + Send {
     /// The number in f32, exactly.
     fn widen(self) -> f32;
 
@@ -11,7 +11,7 @@ pub trait Moment: Copy + Default + Send {
     fn round(x: f32, threshold: u32) -> Self;
 }
 
-impl Moment for f32 {
+impl MomentFormat for f32 {
     #[inline(always)]
     fn widen(self) -> f32 {
         self
@@ -36,7 +36,7 @@ pub struct Bf16Moment(u16);
 // SAFETY: the number is its bits alone, and any bits are a number.
 unsafe impl TransparentWrapper<u16> for Bf16Moment {}
 
-impl Moment for Bf16Moment {
+impl MomentFormat for Bf16Moment {
     #[inline(always)]
     fn widen(self) -> f32 {
         f32::from_bits(u32::from(self.0) << 16)

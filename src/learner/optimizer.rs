@@ -1,6 +1,6 @@
 //! AdamW on flat parameter vectors, in tensors and in host memory, and clipping by global norm.
 
-use super::moment::Moment;
+use super::moment::MomentFormat;
 use crate::math::adamw::{self, Factors, Hyperparameters, ParamState, step};
 use crate::rng::draw;
 use crate::settings::OptimizerConfig;
@@ -14,7 +14,7 @@ pub(super) const CHUNK_LEN: usize = 1 << 16;
 
 /// Optimizer state as tensors.
 #[derive(Clone, Debug)]
-pub struct AdamW {
+pub struct TensorMoments {
     /// First moment: running mean of gradients, `[num_params]`.
     pub first_moment: Tensor<1>,
     /// Second moment: running mean of squared gradients, `[num_params]`.
@@ -23,7 +23,7 @@ pub struct AdamW {
     pub steps: u64,
 }
 
-impl AdamW {
+impl TensorMoments {
     /// Creates the initial state for parameters of this shape.
     pub fn new(params: &Tensor<1>) -> Self {
         let zeros = params.zeros_like();
@@ -42,20 +42,20 @@ impl AdamW {
         self.steps += 1;
         let factors = adamw_factors(config, learning_rate, self.steps);
         let (first, second) = (self.first_moment.clone(), self.second_moment.clone());
-        let after = AdamWTensors { params, first, second }.step(gradient, &factors);
+        let after = ParamTensors { params, first, second }.step(gradient, &factors);
         (self.first_moment, self.second_moment) = (after.first, after.second);
         after.params
     }
 }
 
 /// Parameters and their moments, which a step of AdamW replaces: of equal shape.
-pub(super) struct AdamWTensors {
+pub(super) struct ParamTensors {
     pub params: Tensor<1>,
     pub first: Tensor<1>,
     pub second: Tensor<1>,
 }
 
-impl AdamWTensors {
+impl ParamTensors {
     /// Performs a step of AdamW.
     pub fn step(self, gradient: Tensor<1>, factors: &Factors) -> Self {
         let Self { params, first, second } = self;
@@ -98,7 +98,7 @@ pub(super) struct StepSettings<'a> {
     pub key: u32,
 }
 
-impl<M: Moment> Moments<M> {
+impl<M: MomentFormat> Moments<M> {
     /// Creates the initial state.
     pub(super) fn zeros(num_params: usize) -> Self {
         let zeros = || vec![M::default(); num_params];
@@ -106,7 +106,7 @@ impl<M: Moment> Moments<M> {
     }
 
     /// Converts the moments to another number format, rounding to the nearest.
-    pub(super) fn convert<N: Moment>(&self) -> Moments<N> {
+    pub(super) fn convert<N: MomentFormat>(&self) -> Moments<N> {
         // Half of the spacing rounds to the nearest.
         self.map(|values| values.iter().map(|x| N::round(x.widen(), 1 << 15)).collect())
     }
@@ -118,7 +118,7 @@ impl<M: Moment> Moments<M> {
         Moments { first_moment, second_moment, steps: self.steps }
     }
 
-    /// Performs [`AdamW::step`] in place with `gradient * scale`, on all threads.
+    /// Performs [`TensorMoments::step`] in place with `gradient * scale`, on all threads.
     pub(super) fn step(
         &mut self,
         params: &mut [f32],
@@ -194,7 +194,7 @@ pub(super) fn clip_and_step(gradient: &[f32], max_norm: f64, step: impl FnOnce(f
 
 /// Performs a step on slices of equal length.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn step_slice<M: Moment>(
+fn step_slice<M: MomentFormat>(
     SliceStep { factors, scale, key, start }: SliceStep,
     params: &mut [f32],
     gradient: &[f32],
@@ -280,7 +280,7 @@ mod tests {
             }
         }
         let mut params = Tensor::<1>::from_floats([1.0, -2.0], &device);
-        let mut adam = AdamW::new(&params);
+        let mut adam = TensorMoments::new(&params);
         for gradient in gradients {
             let gradient = Tensor::from_floats(gradient.map(|g| g as f32), &device);
             params = adam.step(params, gradient, 0.1, &config);

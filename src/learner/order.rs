@@ -13,7 +13,7 @@ pub const MIN_SHARD_STEPS: usize = 64;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Minibatch {
     /// Number of games in the minibatch over all ranks.
-    pub size: usize,
+    pub global_size: usize,
     /// Local indices of the games, shard by shard.
     games: Vec<i32>,
     /// Index of the first local shard.
@@ -23,8 +23,8 @@ pub struct Minibatch {
 }
 
 impl Minibatch {
-    /// Creates a minibatch of `size` games from the local ones, of which each local stratum contributes a range.
-    fn new(size: usize, games: Vec<i32>, shards: &Shards, taken: &[Range<usize>]) -> Self {
+    /// Creates a minibatch of `global_size` games from the local ones, of which each local stratum contributes a range.
+    fn new(global_size: usize, games: Vec<i32>, shards: &Shards, taken: &[Range<usize>]) -> Self {
         let (mut end, mut rest) = (0, taken);
         let next_end = |shard: usize| {
             let (strata, others) = rest.split_at(shards.strata_of(shard..shard + 1).len());
@@ -33,7 +33,7 @@ impl Minibatch {
             end
         };
         let ends = shards.own_shards().map(next_end).collect();
-        Self { size, games, first_shard: shards.own_shards().start, ends }
+        Self { global_size, games, first_shard: shards.own_shards().start, ends }
     }
 
     /// Games of all local shards.
@@ -265,7 +265,9 @@ mod tests {
             assert_eq!(all.len(), 8);
             for epoch in all.chunks(4) {
                 assert_eq!(games(epoch), (0..20).collect::<Vec<_>>());
-                assert!(epoch.iter().all(|taken| taken.size == 5 && taken.games().len() == 5));
+                assert!(
+                    epoch.iter().all(|taken| taken.global_size == 5 && taken.games().len() == 5)
+                );
             }
             assert_ne!(all[..4], all[4..]);
             assert_ne!(all, batches.minibatches(6, 20));
@@ -292,8 +294,11 @@ mod tests {
                         second.shard(2 + shard).iter().map(|i| i + from).collect();
                     assert_eq!(whole.shard(2 + shard), theirs);
                 }
-                assert_eq!((whole.size, whole.size), (first.size, second.size));
-                assert_eq!(whole.games().len(), whole.size);
+                assert_eq!(
+                    (whole.global_size, whole.global_size),
+                    (first.global_size, second.global_size)
+                );
+                assert_eq!(whole.games().len(), whole.global_size);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The state that training changes: parameters, optimizer and, for the KL penalty, the reference policy.
 
 use super::context::LearnerContext;
-use super::optimizer::AdamW;
+use super::optimizer::TensorMoments;
 use crate::device;
 use crate::model::Network;
 use crate::parallel::{Team, TeamError};
@@ -15,7 +15,7 @@ pub struct TrainState {
     pub(super) network: Network,
     pub(super) reference: Option<Network>,
     pub(super) params: Tensor<1>,
-    pub(super) optimizer: AdamW,
+    pub(super) optimizer: TensorMoments,
 }
 
 impl TrainState {
@@ -23,7 +23,7 @@ impl TrainState {
     pub fn new(policy: Network, config: &TrainConfig) -> Self {
         let reference = (config.loss.kl_coef > 0.0).then(|| policy.clone());
         let params = policy.flatten();
-        let optimizer = AdamW::new(&params);
+        let optimizer = TensorMoments::new(&params);
         Self { network: policy, reference, params, optimizer }
     }
 
@@ -43,7 +43,7 @@ impl TrainState {
     }
 
     /// Optimizer state.
-    pub fn optimizer(&self) -> &AdamW {
+    pub fn optimizer(&self) -> &TensorMoments {
         &self.optimizer
     }
 
@@ -64,7 +64,12 @@ impl TrainState {
     }
 
     /// Restores saved parameters, optimizer state and reference parameters.
-    pub fn restore(&mut self, params: Tensor<1>, optimizer: AdamW, reference: Option<Tensor<1>>) {
+    pub fn restore(
+        &mut self,
+        params: Tensor<1>,
+        optimizer: TensorMoments,
+        reference: Option<Tensor<1>>,
+    ) {
         self.params = params;
         self.optimizer = optimizer;
         if let (Some(network), Some(params)) = (&mut self.reference, reference) {

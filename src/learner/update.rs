@@ -12,7 +12,7 @@ pub(super) trait UpdateSteps {
     type Gradient;
 
     /// Computes the gradient of the minibatch with this index in the update, over all ranks; `None` skips the step.
-    fn gradient(
+    fn compute_gradient(
         &mut self,
         index: usize,
         minibatch: &Self::Minibatch,
@@ -35,8 +35,8 @@ pub(super) struct StepsTaken {
 }
 
 impl StepsTaken {
-    /// Replaces the mean `approx_kl` by that which ended the update, as CleanRL records it: of the steps taken the mean
-    /// is below the limit, and 0 after a single step.
+    /// Replaces the mean `approx_kl` by the one that ended the update, as CleanRL records it. The mean over the steps
+    /// taken would always be below the limit, and 0 if only one was taken.
     pub fn write_ending_kl(&self, approx_kl: &mut f64) {
         if let Some(kl) = self.ending_kl {
             *approx_kl = kl;
@@ -59,7 +59,7 @@ pub(super) fn take_steps<U: UpdateSteps>(
     config: &UpdateConfig,
 ) -> Result<StepsTaken, TeamError> {
     for (index, minibatch) in minibatches.iter().enumerate() {
-        let Some(gradient) = update.gradient(index, minibatch)? else { continue };
+        let Some(gradient) = update.compute_gradient(index, minibatch)? else { continue };
         // Without a limit the divergence is not read back.
         if config.target_kl > 0.0 {
             let kl = update.approx_kl(index, &gradient);

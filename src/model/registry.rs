@@ -7,7 +7,7 @@
 use super::{Actor, Model, NativePolicy, Network, Parameter, PolicyConfig};
 use crate::nn::cpu::{DynSequenceModel, Retention};
 use crate::nn::ops::linear::Arithmetic;
-use crate::schema::{OutOfRange, SettingValue, Shape, settings};
+use crate::schema::{OutOfRange, SettingValue, ValueRange, settings};
 use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Debug, Display, Formatter};
@@ -209,10 +209,10 @@ fn panic_not_built_in(name: &str) -> ! {
 }
 
 impl SettingValue for ModelKind {
-    const SHAPE: Shape = Shape::OpenName(Self::NAMES);
+    const DEFAULT_RANGE: ValueRange = ValueRange::OpenName(Self::NAMES);
 
     /// Accepts every name: those of user-defined networks are known where the run is checked.
-    fn check(&self, _: &Shape) -> Result<(), OutOfRange> {
+    fn check(&self, _: &ValueRange) -> Result<(), OutOfRange> {
         Ok(())
     }
 }

@@ -4,7 +4,7 @@
 //! derivative with respect to `ln r` is `-A r` where it is not clipped: up to `1 + clip_eps_high` for `A > 0`,
 //! from `1 - clip_eps_low` to `c` for `A < 0`; elsewhere 0.
 
-use super::{Coefficients, LossConfig, Step, TensorSteps, TensorTerms, Term};
+use super::{LossConfig, LossParams, Step, TensorSteps, TensorTerms, Term};
 use crate::math::{at_least, at_most};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -12,13 +12,13 @@ use burn::cubecl::prelude::*;
 /// Computes the clipped surrogate of one step.
 #[cube]
 #[inline(always)]
-pub(super) fn term(step: &Step, coefficients: &Coefficients) -> Term {
-    let unclipped = at_most(coefficients.dual_clip, step.ratio) * step.advantage;
-    let within =
-        at_most(coefficients.high, at_least(coefficients.low, step.ratio)) * step.advantage;
-    let above = select(step.ratio > coefficients.high, 1.0f32, 0.0f32);
-    let beyond = select(step.ratio > coefficients.dual_clip, 1.0f32, 0.0f32);
-    let outside = select(step.ratio < coefficients.low, 1.0f32, beyond);
+pub(super) fn term(step: &Step, loss_params: &LossParams) -> Term {
+    let unclipped = at_most(loss_params.dual_clip, step.ratio) * step.advantage;
+    let within = at_most(loss_params.max_ratio, at_least(loss_params.min_ratio, step.ratio))
+        * step.advantage;
+    let above = select(step.ratio > loss_params.max_ratio, 1.0f32, 0.0f32);
+    let beyond = select(step.ratio > loss_params.dual_clip, 1.0f32, 0.0f32);
+    let outside = select(step.ratio < loss_params.min_ratio, 1.0f32, beyond);
     let down = select(step.advantage < 0.0f32, outside, 0.0f32);
     let clipped = select(step.advantage > 0.0f32, above, down);
     let d_logprob = select(clipped > 0.0f32, 0.0f32, -step.ratio * step.advantage);

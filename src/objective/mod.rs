@@ -17,7 +17,7 @@ mod tensors;
 pub mod weights;
 
 pub use scalar::{SequenceRatio, Step, StepLanes, Term, TermLanes, d_logit};
-pub use settings::{Coefficients, CoefficientsLaunch, KlEstimator, LossConfig, LossForm};
+pub use settings::{KlEstimator, LossConfig, LossForm, LossParams, LossParamsLaunch};
 pub use tensors::{Loss, LossSteps, TensorSteps, TensorTerms, loss};
 pub use weights::{Averaging, TensorStepDenominators};
 
@@ -59,6 +59,16 @@ names! {
     }
 }
 
+/// The terms that losses average over the steps, each in a file of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PolicyTerm {
+    /// The surrogate with a clipped ratio.
+    Clip,
+    Cispo,
+    Sapo,
+    Nll,
+}
+
 impl LossType {
     /// Averaging of the loss's terms.
     pub const fn averaging(self) -> Averaging {
@@ -72,27 +82,26 @@ impl LossType {
 
     /// Whether the ratio is per game, the geometric mean over its steps, instead of per step.
     pub const fn has_sequence_ratio(self) -> bool {
+        matches!(self, Self::Gspo)
+    }
+
+    /// The policy term of the loss.
+    const fn policy_term(self) -> PolicyTerm {
         match self {
-            Self::Gspo => true,
-            Self::Grpo
-            | Self::DrGrpo
-            | Self::Dapo
-            | Self::Bnpo
-            | Self::Cispo
-            | Self::Sapo
-            | Self::Nll => false,
+            Self::Grpo | Self::DrGrpo | Self::Dapo | Self::Bnpo | Self::Gspo => PolicyTerm::Clip,
+            Self::Cispo => PolicyTerm::Cispo,
+            Self::Sapo => PolicyTerm::Sapo,
+            Self::Nll => PolicyTerm::Nll,
         }
     }
 
     /// Computes the policy term of each step, in tensors.
     pub fn tensor_terms(self, steps: &TensorSteps, config: &LossConfig) -> TensorTerms {
-        match self {
-            Self::Grpo | Self::DrGrpo | Self::Dapo | Self::Bnpo | Self::Gspo => {
-                clip::tensor_terms(steps, config)
-            }
-            Self::Cispo => cispo::tensor_terms(steps, config),
-            Self::Sapo => sapo::tensor_terms(steps, config),
-            Self::Nll => nll::tensor_terms(steps),
+        match self.policy_term() {
+            PolicyTerm::Clip => clip::tensor_terms(steps, config),
+            PolicyTerm::Cispo => cispo::tensor_terms(steps, config),
+            PolicyTerm::Sapo => sapo::tensor_terms(steps, config),
+            PolicyTerm::Nll => nll::tensor_terms(steps),
         }
     }
 
@@ -101,15 +110,13 @@ impl LossType {
     pub fn lane_terms<const N: usize>(
         self,
         steps: &StepLanes<N>,
-        coefficients: &Coefficients,
+        loss_params: &LossParams,
     ) -> TermLanes<N> {
-        match self {
-            Self::Grpo | Self::DrGrpo | Self::Dapo | Self::Bnpo | Self::Gspo => {
-                evaluate_lanes(steps, |step| clip::term(step, coefficients))
-            }
-            Self::Cispo => evaluate_lanes(steps, |step| cispo::term(step, coefficients)),
-            Self::Sapo => evaluate_lanes(steps, |step| sapo::term(step, coefficients)),
-            Self::Nll => evaluate_lanes(steps, nll::term),
+        match self.policy_term() {
+            PolicyTerm::Clip => evaluate_lanes(steps, |step| clip::term(step, loss_params)),
+            PolicyTerm::Cispo => evaluate_lanes(steps, |step| cispo::term(step, loss_params)),
+            PolicyTerm::Sapo => evaluate_lanes(steps, |step| sapo::term(step, loss_params)),
+            PolicyTerm::Nll => evaluate_lanes(steps, nll::term),
         }
     }
 }
@@ -117,13 +124,11 @@ impl LossType {
 /// Computes the policy term of one step.
 #[cube]
 #[inline(always)]
-pub fn term(step: &Step, coefficients: &Coefficients, #[comptime] loss_type: LossType) -> Term {
-    match comptime!(loss_type) {
-        LossType::Grpo | LossType::DrGrpo | LossType::Dapo | LossType::Bnpo | LossType::Gspo => {
-            clip::term(step, coefficients)
-        }
-        LossType::Cispo => cispo::term(step, coefficients),
-        LossType::Sapo => sapo::term(step, coefficients),
-        LossType::Nll => nll::term(step),
+pub fn term(step: &Step, loss_params: &LossParams, #[comptime] loss_type: LossType) -> Term {
+    match comptime!(loss_type.policy_term()) {
+        PolicyTerm::Clip => clip::term(step, loss_params),
+        PolicyTerm::Cispo => cispo::term(step, loss_params),
+        PolicyTerm::Sapo => sapo::term(step, loss_params),
+        PolicyTerm::Nll => nll::term(step),
     }
 }

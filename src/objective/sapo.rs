@@ -5,7 +5,7 @@
 //! derivative with respect to `ln r` is `-4 s (1 - s) r A`: equal to the unclipped surrogate's at `r = 1`,
 //! vanishing on both sides.
 
-use super::{Coefficients, LossConfig, Step, TensorSteps, TensorTerms, Term};
+use super::{LossConfig, LossParams, Step, TensorSteps, TensorTerms, Term};
 use crate::math::sigmoid;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -14,9 +14,12 @@ use burn::tensor::activation;
 /// Computes the policy term of one step.
 #[cube]
 #[inline(always)]
-pub(super) fn term(step: &Step, coefficients: &Coefficients) -> Term {
-    let t =
-        select(step.advantage > 0.0f32, coefficients.temperature_pos, coefficients.temperature_neg);
+pub(super) fn term(step: &Step, loss_params: &LossParams) -> Term {
+    let t = select(
+        step.advantage > 0.0f32,
+        loss_params.sapo_temperature_pos,
+        loss_params.sapo_temperature_neg,
+    );
     let gate = sigmoid(t * (step.ratio - 1.0f32));
     let d_ratio = -4.0f32 * gate * (1.0f32 - gate) * step.advantage;
     Term {

@@ -1,6 +1,6 @@
-//! The settings of a loss, and the coefficients that engines compute with.
+//! The settings of a loss, and their values in single precision, with which engines compute.
 
-use super::LossType;
+use super::{LossType, PolicyTerm};
 use crate::schema::{OutOfRange, ensure, names, settings};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -57,15 +57,9 @@ settings! {
 impl LossConfig {
     /// The upper bound of the probability ratio: `1 + clip_eps_high`, or that number itself for `cispo`, as in TRL.
     pub fn upper_bound(&self) -> f64 {
-        match self.loss_type {
-            LossType::Cispo => self.clip_eps_high,
-            LossType::Grpo
-            | LossType::DrGrpo
-            | LossType::Dapo
-            | LossType::Bnpo
-            | LossType::Gspo
-            | LossType::Sapo
-            | LossType::Nll => 1.0 + self.clip_eps_high,
+        match self.loss_type.policy_term() {
+            PolicyTerm::Cispo => self.clip_eps_high,
+            PolicyTerm::Clip | PolicyTerm::Sapo | PolicyTerm::Nll => 1.0 + self.clip_eps_high,
         }
     }
 
@@ -118,37 +112,37 @@ impl LossForm {
 
 /// The factors and bounds of a loss at an iteration, in single precision.
 #[derive(CubeType, CubeLaunch, Clone, Copy, Debug)]
-pub struct Coefficients {
+pub struct LossParams {
     /// The lower bound of the ratio.
-    pub low: f32,
+    pub min_ratio: f32,
     /// The upper bound of the ratio.
-    pub high: f32,
+    pub max_ratio: f32,
     /// The dual clip; `f32::MAX` for none.
     pub dual_clip: f32,
     /// The temperature of `sapo` for positive advantages.
-    pub temperature_pos: f32,
+    pub sapo_temperature_pos: f32,
     /// The temperature of `sapo` for the others.
-    pub temperature_neg: f32,
+    pub sapo_temperature_neg: f32,
     /// The weight of the entropy.
-    pub entropy: f32,
+    pub entropy_coef: f32,
     /// The weight of the divergence from the reference policy.
-    pub kl: f32,
+    pub kl_coef: f32,
     /// The label smoothing.
-    pub smoothing: f32,
+    pub label_smoothing: f32,
 }
 
-impl Coefficients {
-    /// The coefficients of these settings, with this weight of the entropy.
+impl LossParams {
+    /// The values of these settings, with this weight of the entropy.
     pub fn new(config: &LossConfig, entropy_coef: f64) -> Self {
         Self {
-            low: (1.0 - config.clip_eps_low) as f32,
-            high: config.upper_bound() as f32,
+            min_ratio: (1.0 - config.clip_eps_low) as f32,
+            max_ratio: config.upper_bound() as f32,
             dual_clip: if config.dual_clip > 0.0 { config.dual_clip as f32 } else { f32::MAX },
-            temperature_pos: config.sapo_temperature_pos as f32,
-            temperature_neg: config.sapo_temperature_neg as f32,
-            entropy: entropy_coef as f32,
-            kl: config.kl_coef as f32,
-            smoothing: config.label_smoothing as f32,
+            sapo_temperature_pos: config.sapo_temperature_pos as f32,
+            sapo_temperature_neg: config.sapo_temperature_neg as f32,
+            entropy_coef: entropy_coef as f32,
+            kl_coef: config.kl_coef as f32,
+            label_smoothing: config.label_smoothing as f32,
         }
     }
 }
@@ -173,7 +167,7 @@ mod tests {
     fn bounds_of_ratios_are_those_of_trl() {
         let high = |loss_type| {
             let config = LossConfig { loss_type, clip_eps_high: 5.0, ..LossConfig::default() };
-            Coefficients::new(&config, 0.0).high
+            LossParams::new(&config, 0.0).max_ratio
         };
         assert_eq!([LossType::Cispo, LossType::Dapo].map(high), [5.0, 6.0]);
     }

@@ -116,7 +116,7 @@ pub fn loss(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::objective::{Coefficients, KlEstimator, LossType, Step, term};
+    use crate::objective::{KlEstimator, LossParams, LossType, Step, term};
     use burn::tensor::Device;
 
     /// Steps that count, without entropy, of as many games as there are advantages.
@@ -135,7 +135,11 @@ mod tests {
     /// Denominators of a rollout of one step in each of `games` games, learnt from as one minibatch.
     fn denominators(games: usize, device: &Device) -> TensorStepDenominators {
         let steps = Tensor::from_floats([games as f32], device);
-        TensorStepDenominators { sequences: games, rollout_share: steps.clone(), steps }
+        TensorStepDenominators {
+            sequences: games,
+            rollout_steps_per_minibatch: steps.clone(),
+            steps,
+        }
     }
 
     #[test]
@@ -143,7 +147,7 @@ mod tests {
         let device = Device::flex();
         let one = |x: f32| Tensor::<2>::from_floats([[x]], &device);
         let config = LossConfig { kl_coef: 1.0, ..LossConfig::default() };
-        let coefficients = Coefficients::new(&config, 0.0);
+        let loss_params = LossParams::new(&config, 0.0);
         // The log-probabilities under the current, the behaviour and the reference policy, and the advantage.
         for [logprob, old, reference, advantage] in
             [[-100.0f32, -100.0, -0.5, 0.0], [-0.5, -120.0, -0.5, 1.0], [-0.5, -120.0, -0.5, -0.5]]
@@ -154,8 +158,8 @@ mod tests {
             let found = loss(&config, 0.0, &steps, &denominators(1, &device));
             let d_logprob = leaf.grad(&found.value.backward()).unwrap().into_scalar::<f32>();
             let ratio = crate::math::exp(logprob - old);
-            let policy = term(&Step { ratio, advantage, logprob }, &coefficients, config.loss_type)
-                .d_logprob;
+            let policy =
+                term(&Step { ratio, advantage, logprob }, &loss_params, config.loss_type).d_logprob;
             let kl = kl::estimate_kl(reference - logprob, ratio, KlEstimator::K3, false).d_logprob;
             let want = policy + kl;
             assert!((d_logprob - want).abs() <= 1e-4 * want.abs(), "{d_logprob} instead of {want}");

@@ -16,7 +16,7 @@ pub struct TensorStepDenominators {
     /// Number of steps that count in the minibatch: `[1]`.
     pub steps: Tensor<1>,
     /// Number of steps that count in the rollout, divided by the number of minibatches: `[1]`.
-    pub rollout_share: Tensor<1>,
+    pub rollout_steps_per_minibatch: Tensor<1>,
 }
 
 /// Averaging of the terms of a loss.
@@ -42,7 +42,7 @@ pub struct StepDenominators {
     /// Number of steps that count in the minibatch.
     pub steps: f32,
     /// Number of steps that count in the rollout, divided by the number of minibatches.
-    pub rollout_share: f32,
+    pub rollout_steps_per_minibatch: f32,
 }
 
 /// Weight of a step that counts in a sequence with `length` such steps.
@@ -57,7 +57,7 @@ pub fn weight(
         Averaging::Sequence => 1.0f32 / denominators.sequences / at_least(1.0f32, length),
         Averaging::Constant => 1.0f32 / (denominators.learn_steps * denominators.sequences),
         Averaging::Minibatch => 1.0f32 / denominators.steps,
-        Averaging::Rollout => 1.0f32 / denominators.rollout_share,
+        Averaging::Rollout => 1.0f32 / denominators.rollout_steps_per_minibatch,
     }
 }
 
@@ -76,6 +76,6 @@ pub(super) fn tensor_weights(
         }
         Averaging::Constant => mask.clone() / (learn_steps * denominators.sequences) as f32,
         Averaging::Minibatch => divide_by(&denominators.steps),
-        Averaging::Rollout => divide_by(&denominators.rollout_share),
+        Averaging::Rollout => divide_by(&denominators.rollout_steps_per_minibatch),
     }
 }

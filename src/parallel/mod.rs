@@ -5,8 +5,8 @@
 //! shards. A result therefore has the same bytes for any number of ranks. The vectors that are summed
 //! are opaque to this module.
 
+mod collectives;
 mod error;
-mod metered_link;
 #[cfg_attr(not(feature = "mpi"), path = "no_mpi.rs")]
 pub mod mpi;
 mod nccl;
@@ -21,7 +21,7 @@ pub use nccl::NcclGroup;
 pub use shards::{LeafThreads, Shards, left_siblings, shard_boundaries, sum_leaves};
 pub use threads::thread_teams;
 
-use metered_link::MeteredLink;
+use collectives::Collectives;
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -64,7 +64,7 @@ pub struct Team {
     /// Relative speed of each rank: `[size]`.
     speeds: Arc<[f64]>,
     hardware: Arc<Hardware>,
-    link: Option<Arc<Mutex<MeteredLink>>>,
+    collectives: Option<Arc<Mutex<Collectives>>>,
 }
 
 /// The devices that the ranks of a run compute on.
@@ -130,7 +130,7 @@ impl Default for Team {
 impl Team {
     /// A team of one rank, without communication.
     pub fn alone() -> Self {
-        Self { rank: 0, speeds: Arc::new([1.0]), hardware: Arc::default(), link: None }
+        Self { rank: 0, speeds: Arc::new([1.0]), hardware: Arc::default(), collectives: None }
     }
 
     /// Rank `rank` of `size` equally fast ranks.
@@ -139,9 +139,9 @@ impl Team {
     /// Unless `rank < size`.
     pub fn new(rank: usize, size: usize, link: Box<dyn Link>) -> Self {
         assert!(rank < size, "rank {rank} of {size}");
-        let link = MeteredLink { link, traffic: Traffic::default(), num_sums: 0 };
-        let link = (size > 1).then(|| Arc::new(Mutex::new(link)));
-        Self { rank, speeds: vec![1.0; size].into(), hardware: Arc::default(), link }
+        let collectives = Collectives { link, traffic: Traffic::default(), num_sums: 0 };
+        let collectives = (size > 1).then(|| Arc::new(Mutex::new(collectives)));
+        Self { rank, speeds: vec![1.0; size].into(), hardware: Arc::default(), collectives }
     }
 
     /// Sets the relative speed of each rank, by which shards are distributed: `[size]`, above 0, equal
@@ -222,11 +222,29 @@ impl Team {
         ours: Vec<PartialSum>,
         len: PartialSumLen,
     ) -> Result<PartialSum, TeamError> {
-        let Some(mut link) = self.lock_link() else {
+        let Some(mut collectives) = self.lock_collectives() else {
             let [sum] = ours.try_into().expect("a rank alone has one node, the root");
             return Ok(sum);
         };
-        link.all_reduce(self, &self.shard_boundaries(shards.count()), ours, len)
+        collectives.all_reduce(self, &self.shard_boundaries(shards.count()), ours, len)
+    }
+
+    /// Sums `N` numbers over the items of all shards, those of a shard in order, and returns the same result on every
+    /// rank. `numbers_of` gives those of an item of this rank by its local index.
+    ///
+    /// # Errors
+    /// If a rank has ended or does not respond.
+    pub fn all_reduce_item_numbers<const N: usize>(
+        &self,
+        shards: &Shards,
+        numbers_of: impl Fn(usize) -> [f64; N],
+    ) -> Result<[f64; N], TeamError> {
+        let shard_sum = |shard: usize| {
+            let numbers = shards.local_items_of(shard).map(&numbers_of);
+            numbers.fold([0.0; N], |a, b| std::array::from_fn(|i| a[i] + b[i]))
+        };
+        let ours: Vec<[f64; N]> = shards.own_shards().map(shard_sum).collect();
+        self.all_reduce_shard_numbers(shards, &ours)
     }
 
     /// Sums `N` numbers over all shards and returns the same result on every rank. `ours` are the
@@ -234,7 +252,7 @@ impl Team {
     ///
     /// # Errors
     /// If a rank has ended or does not respond.
-    pub fn all_reduce_shard_numbers<const N: usize>(
+    fn all_reduce_shard_numbers<const N: usize>(
         &self,
         shards: &Shards,
         ours: &[[f64; N]],
@@ -262,8 +280,8 @@ impl Team {
     ) -> Result<PartialSum, TeamError> {
         let len = PartialSumLen { vector: vector.len(), numbers: numbers.len() };
         let ours = PartialSum { shards: self.rank..self.rank + 1, vector, numbers };
-        let Some(mut link) = self.lock_link() else { return Ok(ours) };
-        link.all_reduce(self, &(0..=self.size()).collect::<Vec<_>>(), vec![ours], len)
+        let Some(mut collectives) = self.lock_collectives() else { return Ok(ours) };
+        collectives.all_reduce(self, &(0..=self.size()).collect::<Vec<_>>(), vec![ours], len)
     }
 
     /// Sums numbers over all ranks. Meant for sums that are exact in any order, such as counts.
@@ -283,8 +301,8 @@ impl Team {
     /// # Errors
     /// If a rank has ended or does not respond.
     pub fn all_gather_numbers(&self, ours: &[f64]) -> Result<Vec<Vec<f64>>, TeamError> {
-        let Some(mut link) = self.lock_link() else { return Ok(vec![ours.to_vec()]) };
-        link.all_gather(self, ours, |_| ours.len())
+        let Some(mut collectives) = self.lock_collectives() else { return Ok(vec![ours.to_vec()]) };
+        collectives.all_gather(self, ours, |_| ours.len())
     }
 
     /// Collects the bytes of every rank, of any length, in order of rank.
@@ -293,8 +311,8 @@ impl Team {
     /// If a rank has ended or does not respond.
     pub fn all_gather(&self, ours: &[u8]) -> Result<Vec<Vec<u8>>, TeamError> {
         let lengths = self.all_gather_numbers(&[ours.len() as f64])?;
-        let Some(mut link) = self.lock_link() else { return Ok(vec![ours.to_vec()]) };
-        link.all_gather(self, ours, |rank| lengths[rank][0] as usize)
+        let Some(mut collectives) = self.lock_collectives() else { return Ok(vec![ours.to_vec()]) };
+        collectives.all_gather(self, ours, |rank| lengths[rank][0] as usize)
     }
 
     /// Returns the bytes of rank 0 on every rank; `ours` is ignored on the others.
@@ -333,19 +351,23 @@ impl Team {
 
     /// Returns the communication since the last call.
     pub fn take_traffic(&self) -> Traffic {
-        self.lock_link().map(|mut link| std::mem::take(&mut link.traffic)).unwrap_or_default()
+        self.lock_collectives()
+            .map(|mut collectives| std::mem::take(&mut collectives.traffic))
+            .unwrap_or_default()
     }
 
     /// Adds bytes of vectors that were not sent over the link.
     pub fn add_vector_bytes(&self, bytes: u64) {
-        if let Some(mut link) = self.lock_link() {
-            link.traffic.vector_bytes += bytes;
+        if let Some(mut collectives) = self.lock_collectives() {
+            collectives.traffic.vector_bytes += bytes;
         }
     }
 
-    /// Locks the link to the other ranks; `None` for a rank alone.
-    fn lock_link(&self) -> Option<MutexGuard<'_, MeteredLink>> {
-        self.link.as_ref().map(|link| link.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Locks the collective operations with the other ranks; `None` for a rank alone.
+    fn lock_collectives(&self) -> Option<MutexGuard<'_, Collectives>> {
+        self.collectives
+            .as_ref()
+            .map(|collectives| collectives.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

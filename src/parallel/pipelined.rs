@@ -18,7 +18,8 @@ impl Team {
         shards: &Shards,
         compute: impl FnOnce(&mut dyn FnMut(Vec<PartialSum>)),
     ) -> Result<Vec<PartialSum>, TeamError> {
-        let link_seconds = || self.lock_link().map_or(0.0, |link| link.traffic.seconds);
+        let link_seconds =
+            || self.lock_collectives().map_or(0.0, |collectives| collectives.traffic.seconds);
         let before = link_seconds();
         let (sender, slices) = mpsc::channel::<Vec<PartialSum>>();
         let add_up = || {
@@ -37,8 +38,9 @@ impl Team {
             let since = Instant::now();
             let sums = adder.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             let waited = since.elapsed().as_secs_f64();
-            if let Some(mut link) = self.lock_link() {
-                link.traffic.hidden_seconds += (link.traffic.seconds - before - waited).max(0.0);
+            if let Some(mut collectives) = self.lock_collectives() {
+                collectives.traffic.hidden_seconds +=
+                    (collectives.traffic.seconds - before - waited).max(0.0);
             }
             sums
         })
@@ -56,7 +58,7 @@ mod tests {
         // Computes until there were `enough` sums, and returns their number.
         let run = |team: Team, enough: usize| {
             // A link is locked during a sum.
-            let num_sums = || team.lock_link().expect("two ranks").num_sums;
+            let num_sums = || team.lock_collectives().expect("two ranks").num_sums;
             let shards = team.cut_into_shards(16, 16);
             let partial_sum = |vector: Vec<f32>| PartialSum {
                 shards: shards.own_shards(),

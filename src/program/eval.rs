@@ -82,8 +82,8 @@ fn evaluate_language_model(args: &EvalArgs, checkpoint: &Checkpoint) -> Result<(
     let k = args.k.unwrap_or(DEFAULT_COMPLETIONS);
     evaluate_and_report(args, checkpoint, Subject::Task(task_name), || {
         Ok(Scores {
-            greedy: trainer.evaluate(args.episodes, 1, &greedy)?,
-            sampled: Some(trainer.evaluate(args.episodes, k, &sampling)?),
+            greedy: trainer.evaluate_fresh(args.episodes, 1, &greedy)?,
+            sampled: Some(trainer.evaluate_fresh(args.episodes, k, &sampling)?),
             seed: args.seed,
             reference_scores: Vec::new(),
         })

@@ -65,7 +65,7 @@ fn format_overview(run: &RecordedRun, model: &LanguageModel, base: String) -> St
         let count = format_with_prefix(adapters.params().len() as f64);
         row("Adapters", format!("LoRA of rank {rank}, {count} parameters"));
     }
-    let iterations = run.iteration();
+    let iterations = run.iterations_done();
     let tokens = format_with_prefix(run.env_steps() as f64);
     let algorithm = if run.is_fit() { " of supervised fine-tuning (SFT)" } else { "" };
     row("Training", format!("{iterations} iterations{algorithm}, {tokens} tokens"));

@@ -33,7 +33,7 @@ impl RunGroup {
     fn add(&mut self, run: RecordedRun) {
         let seed = run.settings.get("seed");
         match self.runs.iter_mut().find(|other| other.settings.get("seed") == seed) {
-            Some(other) if other.iteration() < run.iteration() => *other = run,
+            Some(other) if other.iterations_done() < run.iterations_done() => *other = run,
             Some(_) => {}
             None => self.runs.push(run),
         }

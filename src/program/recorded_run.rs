@@ -11,7 +11,7 @@ use crate::run::{CHECKPOINTS, CONFIG, METRICS, RunError, RunFolder, Schedule, pl
 use crate::schema::range::is_long;
 use crate::settings::overlay::last_part;
 use crate::settings::{
-    IMITATION_DEFAULTS, LanguageConfig, LossType, PolicyConfig, TINY, TrainConfig, overlay,
+    IMITATION_DEFAULTS, LanguageConfig, LossType, PolicyConfig, RunKind, TINY, TrainConfig, overlay,
 };
 use crate::task::{self, TaskError};
 use crate::trainer::BestEvaluation;
@@ -142,7 +142,7 @@ impl RecordedRun {
 
     /// Whether it trains a language model.
     pub fn has_language_model(&self) -> bool {
-        self.settings.contains_key("task")
+        RunKind::of(&self.settings) == Some(RunKind::Language)
     }
 
     /// Whether it learns from environments, or from prompts and reward functions, of a Python process, which this
@@ -281,7 +281,7 @@ impl RecordedRun {
     }
 
     /// Number of iterations done.
-    pub fn iteration(&self) -> u32 {
+    pub fn iterations_done(&self) -> u32 {
         self.records.last().map_or(0, |record| record.iteration)
     }
 
@@ -298,12 +298,14 @@ impl RecordedRun {
 
     /// Determines the status from the run's lock and schedule.
     pub fn status(&self) -> RunStatus {
-        let best = self.best().map(|(iteration, evaluation)| BestEvaluation {
+        let best = self.best().map(|(iterations_done, evaluation)| BestEvaluation {
             value: value_or_lowest(evaluation),
-            iteration,
+            iterations_done,
         });
-        let end_reason =
-            self.schedule().ok().and_then(|schedule| schedule.end_reason(self.iteration(), best));
+        let end_reason = self
+            .schedule()
+            .ok()
+            .and_then(|schedule| schedule.end_reason(self.iterations_done(), best));
         match (self.is_locked, end_reason) {
             (true, _) => RunStatus::Running,
             (false, Some(_)) if self.is_saved => RunStatus::Finished,

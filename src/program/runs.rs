@@ -60,7 +60,7 @@ impl RunRow {
             changes,
             best_score: run.best_score(),
             best_iteration: run.best().map(|(iteration, _)| iteration),
-            iteration: run.iteration(),
+            iteration: run.iterations_done(),
             iterations: run.planned_iterations(),
             env_steps: run.env_steps(),
             seconds: run.seconds(),

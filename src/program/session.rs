@@ -16,9 +16,9 @@ use crate::checkpoint::Checkpoint;
 use crate::device::ChosenDevice;
 use crate::parallel::Team;
 use crate::run::{
-    Algorithm, BestPolicy, EndReason, FinalEvaluation, Report, Run, RunError, RunFiles, RunFolder,
-    RunLock, RunMetadata, RunSummary, SavedPolicy, Schedule, Subject, catch_panic, drive, finish,
-    preview, restore_best,
+    Algorithm, BestCheckpoint, EndReason, FinalEvaluation, FoundCheckpoint, Report, Run, RunError,
+    RunFiles, RunFolder, RunLock, RunMetadata, RunSummary, Schedule, Subject, catch_panic, drive,
+    finish, preview, restore_best,
 };
 use crate::settings::StopConfig;
 use crate::task::DataTask;
@@ -134,7 +134,7 @@ fn warn_of_other_version(folder: &RunFolder) {
 
 /// Loads the checkpoint of the policy that a path names, and prints its warnings.
 pub fn load_policy_checkpoint(path: &Path) -> Result<Checkpoint> {
-    let SavedPolicy { checkpoint, warnings } = SavedPolicy::find(path)?;
+    let FoundCheckpoint { checkpoint, warnings } = FoundCheckpoint::find(path)?;
     warn(&warnings);
     Ok(checkpoint)
 }
@@ -143,7 +143,7 @@ pub fn load_policy_checkpoint(path: &Path) -> Result<Checkpoint> {
 fn check_unfinished(run: &dyn Run, folder: &RunFolder) -> Result<()> {
     let trainer = run.trainer();
     let path = folder.path().to_path_buf();
-    let iteration = trainer.iteration();
+    let iteration = trainer.iterations_done();
     let schedule = trainer.schedule();
     // The first rank may save it while others look.
     let is_unsaved = trainer.team().any(!folder.has_checkpoint(iteration))?;
@@ -295,9 +295,8 @@ impl Session<'_> {
         let server = port.map(|(port, outputs)| watch::start(self.games, port, outputs.path()));
         let server = server.transpose()?;
         let summary = self.train_with_progress(run, outputs.as_mut(), interrupt.clone())?;
-        let best =
-            outputs.as_ref().map(|outputs| outputs.files.load_best_policy(run)).transpose()?;
-        let BestPolicy { checkpoint: best, warnings } = best.unwrap_or_default();
+        let best = outputs.as_ref().map(|outputs| outputs.files.load_best(run)).transpose()?;
+        let BestCheckpoint { checkpoint: best, warnings } = best.unwrap_or_default();
         warn(&warnings);
         let files = outputs.as_ref().map(|outputs| &outputs.files);
         let evaluation = evaluate_best(run, files, best.as_ref(), summary.end_reason)?;
@@ -334,7 +333,7 @@ impl Session<'_> {
         let progress = outputs.as_ref().map(|outputs| {
             let ranks = trainer.team().size();
             let iterations = trainer.schedule().iterations;
-            let line = ProgressLine::new(self.args, ranks, trainer.iteration(), iterations);
+            let line = ProgressLine::new(self.args, ranks, trainer.iterations_done(), iterations);
             (line, LivePage::new(self.games, outputs.path()))
         });
         let mut terminal = Terminal::new(interrupt, progress);
@@ -349,13 +348,15 @@ impl Session<'_> {
         folder: &Path,
         next_command: impl FnOnce(&str) -> String,
     ) -> Result<()> {
-        let RunSummary { end_reason, iteration, .. } = report.summary;
+        let RunSummary { end_reason, iterations_done, .. } = report.summary;
         let can_continue = matches!(end_reason, None | Some(EndReason::Seconds));
         if let Some(reason) = describe_early_end(end_reason, &schedule) {
             let advice = format!(" Continue with `grove train {}`.", resume_arguments(folder));
             let advice = if can_continue { &advice } else { "" };
             let iterations = schedule.iterations;
-            eprint_line!("{reason} and saved after iteration {iteration} of {iterations}.{advice}");
+            eprint_line!(
+                "{reason} and saved after iteration {iterations_done} of {iterations}.{advice}"
+            );
         }
         if self.args.json {
             return print_json(report);

@@ -4,7 +4,7 @@
 use super::args::SettingsArgs;
 use super::games::{ConfigurableGame, Games};
 use super::output::{print_json, print_result};
-use crate::schema::{Setting, Shape, flatten_sections};
+use crate::schema::{Setting, ValueRange, flatten_sections};
 use crate::settings::{LanguageConfig, Precision, TINY, declarations, file_schema, overlay};
 use crate::task::{self, TaskError};
 use crate::trainer::text::join_language_settings;
@@ -108,7 +108,7 @@ impl Section<'_> {
         let row = |&SectionSetting { key, value, declaration }: &SectionSetting| SettingRow {
             key: if name.is_empty() { key.to_string() } else { format!("{name}.{key}") },
             default: value.clone(),
-            range: declaration.map(|setting| setting.shape.to_string()),
+            range: declaration.map(|setting| setting.range.to_string()),
             meaning: declaration.map(|setting| setting.meaning()),
         };
         let is_listed = |key: &str| !name.is_empty() || !["env", "task"].contains(&key);
@@ -125,9 +125,9 @@ fn collect_sections(table: &Table, own_settings: Declarations) -> Vec<Section<'_
     let mut sections: Vec<_> = inner.collect();
     sections.sort_by_key(|(name, _)| position(name).map_or(0, |index| index + 1));
     sections.insert(0, ("", table));
-    let collect = |(name, section)| match position(name).map(|index| declared[index].shape) {
+    let collect = |(name, section)| match position(name).map(|index| declared[index].range) {
         _ if name.is_empty() => collect_section(table, name, section, declared),
-        Some(Shape::Section(settings)) => collect_section(table, name, section, settings),
+        Some(ValueRange::Section(settings)) => collect_section(table, name, section, settings),
         _ => collect_section(table, name, section, own_settings),
     };
     sections.into_iter().map(collect).collect()
@@ -145,7 +145,7 @@ fn collect_section<'a>(
     let find_declaration = |key: &str| {
         let setting = declared[position(key)?];
         let range = overlay::range_at(table, &format!("{name}.{key}"));
-        Some(Setting { shape: range.unwrap_or(setting.shape), ..*setting })
+        Some(Setting { range: range.unwrap_or(setting.range), ..*setting })
     };
     let mut settings = Vec::new();
     for (key, value) in section.iter().filter(|(_, value)| !value.is_table()) {
@@ -166,7 +166,7 @@ pub fn add_comments(table: &Table, own_settings: Declarations) -> String {
         for SectionSetting { key, value, declaration } in settings {
             if let Some(declaration) = declaration {
                 text += &format_comment(&declaration.meaning());
-                text += &format_comment(&format!("{key}: {}", declaration.shape));
+                text += &format_comment(&format!("{key}: {}", declaration.range));
             }
             text += &format!("{key} = {value}\n");
         }

@@ -16,7 +16,7 @@ use super::validation::{read_valid_settings, validate};
 use crate::device::{self, ChosenDevice};
 use crate::model::Network;
 use crate::parallel::{DEFAULT_TIMEOUT, Team};
-use crate::run::{GameRun, RunFolder, SavedPolicy, is_of_language_model};
+use crate::run::{FoundCheckpoint, GameRun, RunFolder, is_of_language_model};
 use crate::settings::{TrainConfig, change_saved_settings, overlay};
 use crate::trainer::text::read_settings;
 use crate::trainer::{config_to_toml, layer_settings, load_weights, read_config, read_game_name};
@@ -68,7 +68,7 @@ fn resume_any(games: &Games, mut args: TrainArgs) -> Result<()> {
     }
     let TrainArgs { game: name, run, .. } = &args;
     let name = name.as_deref().filter(|name| !is_run_folder(&args, name));
-    let SavedPolicy { checkpoint, warnings } = folder.load_latest()?;
+    let FoundCheckpoint { checkpoint, warnings } = folder.load_latest()?;
     session::warn(&warnings);
     let saved = SavedRun { folder: &folder, lock: &lock, checkpoint: &checkpoint };
     let path = folder.path().display();
@@ -356,7 +356,7 @@ fn train_rank<G: ConfigurableGame>(
     spec.check_ranks(session, &team, &settings)?;
     let GameRunSpec { game, config, data, .. } = spec;
     // Games have no epochs, but evaluations.
-    let iterations_per_epoch = data
+    let leak_check_interval = data
         .as_ref()
         .map_or(config.checkpoint.eval_every, |data| data.iterations_for_epochs(&config, 1));
     let (demonstrations, names) = data.map(|data| (data.demonstrations, data.action_names)).unzip();
@@ -369,7 +369,7 @@ fn train_rank<G: ConfigurableGame>(
     if let Some(missing) = trainer.unsupported_reason() {
         bail!(missing);
     }
-    let run = GameRun::new(trainer, iterations_per_epoch, action_names);
+    let run = GameRun::new(trainer, leak_check_interval, action_names);
     session.train(&chosen, run, &add_comments(&settings.parse()?, G::settings()), next_command)
 }
 

@@ -69,18 +69,18 @@ pub(super) struct SumLanes {
 impl SumLanes {
     /// Adds the results of a step. With `auto_reset` all steps count; otherwise those up to the first end of an
     /// episode.
-    pub fn add(&mut self, played: &StepResultLanes, auto_reset: bool) {
-        let ended = played.statuses.map(|status| if status == 0 { 0.0 } else { 1.0 });
+    pub fn add(&mut self, results: &StepResultLanes, auto_reset: bool) {
+        let ended = results.statuses.map(|status| if status == 0 { 0.0 } else { 1.0 });
         if auto_reset {
-            add(&mut self.rewards, &played.rewards);
-            add(&mut self.scores, &played.scores);
+            add(&mut self.rewards, &results.rewards);
+            add(&mut self.scores, &results.scores);
             add(&mut self.episodes, &ended);
             return;
         }
         for (lane, ended) in ended.into_iter().enumerate() {
             if self.episodes[lane] == 0.0 {
-                self.rewards[lane] += played.rewards[lane];
-                self.scores[lane] += played.scores[lane];
+                self.rewards[lane] += results.rewards[lane];
+                self.scores[lane] += results.scores[lane];
                 self.episodes[lane] += ended;
                 self.steps[lane] += 1;
             }
@@ -199,9 +199,9 @@ impl<G: Rules> EnvLanes<G> {
         &mut self,
         game: G,
         actions: &[u32; LANES],
-        played: &mut StepResultLanes,
+        results: &mut StepResultLanes,
     ) {
-        step::<G>(game, self, actions, played);
+        step::<G>(game, self, actions, results);
     }
 
     /// Plays one step of each game, and starts no next level where an episode ended. For callers that are themselves
@@ -211,9 +211,9 @@ impl<G: Rules> EnvLanes<G> {
         &mut self,
         game: G,
         actions: &[u32; LANES],
-        played: &mut StepResultLanes,
+        results: &mut StepResultLanes,
     ) {
-        step_inlined::<G, false>(game, self, actions, played);
+        step_inlined::<G, false>(game, self, actions, results);
     }
 }
 
@@ -324,7 +324,7 @@ fn step_lanes<G: Rules, const RESTARTS: bool>(
             time: lanes.times[lane],
             score: lanes.scores[lane],
         };
-        let played = if RESTARTS {
+        let result = if RESTARTS {
             step_with_auto_reset::<G>(&mut state, &mut episode, *action, game)
         } else {
             step_episode::<G>(&mut state, &mut episode, *action, game)
@@ -333,8 +333,8 @@ fn step_lanes<G: Rules, const RESTARTS: bool>(
         lanes.levels[lane] = episode.level;
         lanes.times[lane] = episode.time;
         lanes.scores[lane] = episode.score;
-        to.rewards[lane] = played.reward;
-        to.statuses[lane] = u32::from(played.terminated) | u32::from(played.truncated) << 1;
-        to.scores[lane] = played.episode_score;
+        to.rewards[lane] = result.reward;
+        to.statuses[lane] = u32::from(result.terminated) | u32::from(result.truncated) << 1;
+        to.scores[lane] = result.episode_score;
     }
 }

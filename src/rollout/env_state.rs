@@ -1,7 +1,7 @@
 //! Environments of a rollout between iterations, in host memory.
 
 use super::{
-    RolloutKeys, branch_episode, branch_member, branch_step, played_steps, staggered_time,
+    BranchEpisode, RolloutKeys, branch_episode, branch_member, branch_step, staggered_time,
 };
 use crate::env::bits::{from_bits, to_bits};
 use crate::env::{
@@ -10,7 +10,8 @@ use crate::env::{
 use crate::rng::draw;
 use crate::settings::{GroupStart, RolloutConfig};
 
-/// Words of an environment before the game's state: level, time, score.
+/// Words of an environment before the game's state: level, time and score of the episode; for a branch point, the
+/// fields of [`BranchEpisode`].
 pub(crate) const HEADER_WORDS: usize = 3;
 
 /// Number of words of a saved environment: level, time and score of the episode, then the packed
@@ -37,9 +38,41 @@ pub struct EnvStatesError {
 
 /// An environment: the state of a game and its episode.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct EnvState<G: Rules> {
+pub(crate) struct EnvState<G: Rules, E = Episode> {
     pub state: G::State,
-    pub episode: Episode,
+    pub episode: E,
+}
+
+/// An environment from which a group continues.
+pub(crate) type BranchEnv<G> = EnvState<G, BranchEpisode>;
+
+/// Episodes that are saved as words.
+pub(crate) trait EpisodeWords: Copy {
+    /// Converts the episode to words.
+    fn to_words(self) -> [u32; HEADER_WORDS];
+
+    /// Reads the episode from its words.
+    fn from_words(words: [u32; HEADER_WORDS]) -> Self;
+}
+
+impl EpisodeWords for Episode {
+    fn to_words(self) -> [u32; HEADER_WORDS] {
+        [self.level, self.time, to_bits(self.score)]
+    }
+
+    fn from_words([level, time, score]: [u32; HEADER_WORDS]) -> Self {
+        Self { level, time, score: from_bits(score) }
+    }
+}
+
+impl EpisodeWords for BranchEpisode {
+    fn to_words(self) -> [u32; HEADER_WORDS] {
+        [self.steps_ahead, self.time, to_bits(self.score)]
+    }
+
+    fn from_words([steps_ahead, time, score]: [u32; HEADER_WORDS]) -> Self {
+        Self { steps_ahead, time, score: from_bits(score) }
+    }
 }
 
 impl<G: Rules> EnvState<G> {
@@ -55,8 +88,9 @@ impl<G: Rules> EnvState<G> {
     }
 
     /// The environment as a branch point after `steps` steps of an iteration, with the arguments of [`branch_episode`].
-    pub fn branch(self, elapsed: u32, steps: usize) -> Self {
-        Self { episode: branch_episode(&self.episode, elapsed, steps as u32), ..self }
+    pub fn branch(self, elapsed: u32, steps: usize) -> BranchEnv<G> {
+        let episode = branch_episode(&self.episode, elapsed, steps as u32);
+        EnvState { state: self.state, episode }
     }
 }
 
@@ -71,14 +105,13 @@ pub(crate) fn start_envs<G: Rules>(
     game: G,
     config: &RolloutConfig,
     keys: RolloutKeys,
-    branches: &[EnvState<G>],
+    branches: &[BranchEnv<G>],
 ) -> Vec<EnvState<G>> {
     let groups = (0..config.num_groups).map(|group| {
         let level = draw(keys.level, keys.first_group + group as u32);
         if config.start == GroupStart::Branch && !branches.is_empty() {
-            // A new level, so that future draws differ from those that led to the branch point.
             let EnvState { state, episode } = branches[group];
-            return EnvState { state, episode: Episode { level, ..episode } };
+            return EnvState { state, episode: episode.take(level) };
         }
         let mut env = EnvState::new(level, game);
         if config.start == GroupStart::Branch {
@@ -93,12 +126,12 @@ pub(crate) fn start_envs<G: Rules>(
 /// episodes.
 pub(crate) fn elapsed_steps<G: Rules>(
     config: &RolloutConfig,
-    branches: &[EnvState<G>],
+    branches: &[BranchEnv<G>],
 ) -> Vec<u32> {
     if config.start == GroupStart::Level {
         return Vec::new();
     }
-    let steps = branches.iter().map(|branch| played_steps(&branch.episode));
+    let steps = branches.iter().map(|branch| branch.episode.steps_played());
     steps.flat_map(|steps| std::iter::repeat_n(steps, config.group_size)).collect()
 }
 
@@ -129,12 +162,12 @@ pub(crate) fn draw_branch_points(config: &RolloutConfig, keys: RolloutKeys) -> V
 }
 
 /// Packs environments to words `[env_words, number of environments]`.
-pub(crate) fn pack_envs<G: Rules>(game: G, envs: &[EnvState<G>]) -> Vec<u32> {
+pub(crate) fn pack_envs<G: Rules, E: EpisodeWords>(game: G, envs: &[EnvState<G, E>]) -> Vec<u32> {
     let (count, words_per_env) = (envs.len(), env_words(game));
     let mut words = vec![0; words_per_env * count];
     for (env, EnvState { state, episode }) in envs.iter().enumerate() {
-        let header = [episode.level, episode.time, to_bits(episode.score)];
-        for (w, word) in header.into_iter().chain(state.words()).take(words_per_env).enumerate() {
+        let header = episode.to_words().into_iter();
+        for (w, word) in header.chain(state.words()).take(words_per_env).enumerate() {
             words[w * count + env] = word;
         }
     }
@@ -142,18 +175,18 @@ pub(crate) fn pack_envs<G: Rules>(game: G, envs: &[EnvState<G>]) -> Vec<u32> {
 }
 
 /// Unpacks environments written by [`pack_envs`]: `count` of them, or none.
-pub(crate) fn unpack_envs<G: Rules>(
+pub(crate) fn unpack_envs<G: Rules, E: EpisodeWords>(
     game: G,
     count: usize,
     words: &[u32],
-) -> Result<Vec<EnvState<G>>, EnvStatesError> {
+) -> Result<Vec<EnvState<G, E>>, EnvStatesError> {
     check_num_words(game, count, words)?;
     let (count, words_per_env) = (if words.is_empty() { 0 } else { count }, env_words(game));
     let envs = (0..count).map(|env| {
         let at = |w: usize| if w < words_per_env { words[w * count + env] } else { 0 };
         EnvState {
             state: G::State::unpack(|w| at(HEADER_WORDS + w)),
-            episode: Episode { level: at(0), time: at(1), score: from_bits(at(2)) },
+            episode: E::from_words(std::array::from_fn(at)),
         }
     });
     Ok(envs.collect())
@@ -186,14 +219,14 @@ mod tests {
         };
         // An episode that began the run at time 7, after 3 steps and after 4 more.
         let first = at(10).branch(0, 3).episode;
-        assert_eq!((first.level, played_steps(&first)), (7, 3));
-        let second = at(14).branch(played_steps(&first), 4).episode;
-        assert_eq!((second.level, played_steps(&second)), (7, 7));
+        assert_eq!((first.steps_ahead, first.steps_played()), (7, 3));
+        let second = at(14).branch(first.steps_played(), 4).episode;
+        assert_eq!((second.steps_ahead, second.steps_played()), (7, 7));
         // One that began in the second of 4 steps, and one that begins with the next step.
         let [early, late] = [2, 0].map(|time| at(time).branch(7, 4).episode);
-        assert_eq!([early.level, late.level], [0, 0]);
-        assert_eq!([played_steps(&early), played_steps(&late)], [2, 0]);
+        assert_eq!([early.steps_ahead, late.steps_ahead], [0, 0]);
+        assert_eq!([early.steps_played(), late.steps_played()], [2, 0]);
         // Nor is there a panic where a checkpoint is damaged.
-        assert_eq!(played_steps(&at(14).episode), 0);
+        assert_eq!(BranchEpisode { steps_ahead: u32::MAX, ..first }.steps_played(), 0);
     }
 }

@@ -107,7 +107,7 @@ pub fn play_episodes<A: Actor, G: Rules>(
         let index = |lane: usize| (first + lane) as u32;
         let start = |lane| EnvState::<G>::new(keys.level(index(lane)), game);
         let mut envs = EnvLanes::new(&(0..count).map(start).collect::<Vec<_>>());
-        let mut played = StepResultLanes::default();
+        let mut step_results = StepResultLanes::default();
         let mut results: Vec<Option<EpisodeResult>> = vec![None; count];
         let mut memory = splat(&policy.initial_memory());
         let mut policy = LanePolicy::new(policy, game);
@@ -116,10 +116,10 @@ pub fn play_episodes<A: Actor, G: Rules>(
         while results.iter().any(Option::is_none) {
             let logits = policy.compute_logits(game, &envs, &mut memory);
             let chosen = selection.choose(logits, &action_keys, t);
-            envs.step_with_auto_reset(game, &chosen.actions, &mut played);
+            envs.step_with_auto_reset(game, &chosen.actions, &mut step_results);
             for (lane, result) in results.iter_mut().enumerate() {
-                if result.is_none() && played.status(lane).has_ended() {
-                    let (score, length) = (played.scores[lane].into(), t + 1);
+                if result.is_none() && step_results.status(lane).has_ended() {
+                    let (score, length) = (step_results.scores[lane].into(), t + 1);
                     *result = Some(EpisodeResult { score, length });
                 }
             }

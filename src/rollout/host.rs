@@ -1,7 +1,7 @@
 //! Rollouts and evaluations in environments on the host ([`HostVecEnv`]), with any policy.
 
 use super::{ActionSelection, EpisodeKeys, EpisodeResult, RolloutKeys, action_key};
-use crate::data::{EpisodeStatus, GameSums, HostTrajectory, Trajectory};
+use crate::data::{EpisodeStatus, GameSums, NativeTrajectory, Trajectory};
 use crate::env::{HostEnvError, HostEnvs, HostStepResult, HostVecEnv, MAX_STEP_REWARD, next_level};
 use crate::model::{Actor, LANES, Lanes, NativePolicy, Network, set_lane, splat};
 use crate::rng::draw;
@@ -42,7 +42,7 @@ impl HostRollout {
             (envs.num_features(), envs.num_actions())
         };
         let policy = NativePolicy::new(policy, features, actions);
-        let mut trajectory = HostTrajectory::default();
+        let mut trajectory = NativeTrajectory::default();
         trajectory.resize(self.config.num_envs(), self.config.num_steps, features);
         trajectory.enable_scores();
         self.collect_into(&policy, iteration, &mut trajectory)?;
@@ -58,7 +58,7 @@ impl HostRollout {
         &mut self,
         policy: &A,
         iteration: u32,
-        trajectory: &mut HostTrajectory,
+        trajectory: &mut NativeTrajectory,
     ) -> Result<Vec<GameSums>, HostEnvError> {
         let mut envs = self.envs.lock();
         let keys = self.keys.for_iteration(iteration);
@@ -101,7 +101,7 @@ pub fn play_host_episodes<A: Actor>(
     selection: ActionSelection,
 ) -> Result<Vec<EpisodeResult>, HostEnvError> {
     let mut envs = envs.lock();
-    let (count, mut played) = (envs.num_envs(), Vec::with_capacity(episodes.len()));
+    let (count, mut episode_results) = (envs.num_envs(), Vec::with_capacity(episodes.len()));
     for first in episodes.clone().step_by(count) {
         let indices = first..first + count;
         let level = |index: usize| episodes.contains(&index).then(|| keys.level(index as u32));
@@ -124,9 +124,9 @@ pub fn play_host_episodes<A: Actor>(
             }
             batch.restart(&mut *envs, policy, false)?;
         }
-        played.extend(results.into_iter().flatten());
+        episode_results.extend(results.into_iter().flatten());
     }
-    Ok(played)
+    Ok(episode_results)
 }
 
 /// The error for an environment that returned something unusable.
@@ -263,7 +263,7 @@ impl Episodes {
     }
 
     /// Records the observations of step `t`, and the chosen actions with their log-probabilities.
-    fn record_actions(&self, trajectory: &mut HostTrajectory, t: usize) {
+    fn record_actions(&self, trajectory: &mut NativeTrajectory, t: usize) {
         let stride = trajectory.obs_stride();
         for (env, obs) in self.obs.chunks_exact(trajectory.num_features).enumerate() {
             let (slot, action) = (env * trajectory.num_steps + t, self.actions[env]);
@@ -279,7 +279,7 @@ impl Episodes {
     }
 
     /// Records the results of step `t`, and adds them to the sums of each environment.
-    fn record_results(&self, trajectory: &mut HostTrajectory, t: usize, sums: &mut [GameSums]) {
+    fn record_results(&self, trajectory: &mut NativeTrajectory, t: usize, sums: &mut [GameSums]) {
         for (env, sums) in sums.iter_mut().enumerate() {
             let HostStepResult { reward, terminated, truncated } = self.results[env];
             let slot = env * trajectory.num_steps + t;

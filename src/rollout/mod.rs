@@ -97,21 +97,39 @@ fn staggered_time(level: u32, max_steps: u32) -> u32 {
     draw(level, 0xffff_fffd) % max_steps
 }
 
-/// Number of steps actually played in a branch point's episode. A branch point stores in the field `level` how many
-/// steps the episode's clock started ahead ([`staggered_time`]), because a new level is drawn when the branch is taken.
+/// The episode of a branch point. It has no level, since a new one is drawn when the branch is taken.
+#[derive(CubeType, Clone, Copy, Debug)]
+pub(crate) struct BranchEpisode {
+    /// Steps by which the episode's clock started ahead ([`staggered_time`]).
+    steps_ahead: u32,
+    /// [`Episode::time`].
+    time: u32,
+    /// [`Episode::score`].
+    score: f32,
+}
+
 #[cube]
-fn played_steps(point: &Episode) -> u32 {
-    // No more than the time, unless a checkpoint is damaged.
-    point.time - select(point.level < point.time, point.level, point.time)
+impl BranchEpisode {
+    /// Number of steps actually played.
+    fn steps_played(&self) -> u32 {
+        // No more than the time, unless a checkpoint is damaged.
+        self.time - select(self.steps_ahead < self.time, self.steps_ahead, self.time)
+    }
+
+    /// The episode that continues from the branch point at a level, so that future draws differ from those that led to
+    /// the point.
+    fn take(&self, level: u32) -> Episode {
+        Episode { level, time: self.time, score: self.score }
+    }
 }
 
 /// Converts an episode to that of a branch point after `steps` steps of the iteration. `elapsed` steps were played
 /// before the iteration; an episode that began since then has a smaller time.
 #[cube]
-fn branch_episode(episode: &Episode, elapsed: u32, steps: u32) -> Episode {
+fn branch_episode(episode: &Episode, elapsed: u32, steps: u32) -> BranchEpisode {
     let played = elapsed + steps;
-    let ahead = select(episode.time > played, episode.time, played) - played;
-    Episode { level: ahead, time: episode.time, score: episode.score }
+    let steps_ahead = select(episode.time > played, episode.time, played) - played;
+    BranchEpisode { steps_ahead, time: episode.time, score: episode.score }
 }
 
 /// Step of an iteration, `1..=learn_steps`, after which a group branches for the next iteration.

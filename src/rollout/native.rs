@@ -5,10 +5,10 @@
 
 use super::action_selection::{ActionLanes, LanePolicy};
 use super::env_lanes::{EnvLanes, StepResultLanes, SumLanes};
-use super::env_state::{self, BranchPoint, EnvState};
+use super::env_state::{self, BranchEnv, BranchPoint, EnvState};
 use super::{ActionSelection, EnvStatesError, RolloutKeys, action_key};
-use crate::data::host::ended_steps;
-use crate::data::{EpisodeStatus, GameSums, HostTrajectory, OBS_MULTIPLE, Trajectory};
+use crate::data::native::ended_steps;
+use crate::data::{EpisodeStatus, GameSums, NativeTrajectory, OBS_MULTIPLE, Trajectory};
 use crate::env::Rules;
 use crate::model::{Actor, LANES, set_lane, splat};
 use crate::settings::RolloutConfig;
@@ -21,7 +21,7 @@ pub struct NativeRollout<G: Rules> {
     game: G,
     config: RolloutConfig,
     keys: RolloutKeys,
-    branches: Vec<EnvState<G>>,
+    branches: Vec<BranchEnv<G>>,
     /// Memory of the policy at the branch points: `[num_groups, memory_size]`.
     memory: Vec<f32>,
 }
@@ -50,7 +50,7 @@ struct Block<'a, G: Rules> {
 /// Cuts a trajectory of these games into blocks.
 fn split_into_blocks<'a, G: Rules>(
     envs: &'a [EnvState<G>],
-    trajectory: &'a mut HostTrajectory,
+    trajectory: &'a mut NativeTrajectory,
 ) -> Vec<Block<'a, G>> {
     let (rows, stride) = (LANES * trajectory.num_steps, trajectory.obs_stride());
     let memory_len = LANES * trajectory.memory.len() / trajectory.num_envs;
@@ -83,7 +83,7 @@ fn split_into_blocks<'a, G: Rules>(
 /// Branch point of a group with its environment.
 struct Branch<G: Rules> {
     group: usize,
-    env: EnvState<G>,
+    env: BranchEnv<G>,
     /// Memory of the policy: `[memory_size]`.
     memory: Vec<f32>,
 }
@@ -96,7 +96,7 @@ impl<G: Rules> NativeRollout<G> {
 
     /// Plays `num_steps` steps of every game and uploads the trajectory to `device`.
     pub fn collect<A: Actor>(&mut self, policy: &A, iteration: u32, device: &Device) -> Trajectory {
-        let mut trajectory = HostTrajectory::default();
+        let mut trajectory = NativeTrajectory::default();
         let (steps, features) = (self.config.num_steps, self.game.num_features());
         trajectory.resize(self.config.num_envs(), steps, features);
         trajectory.enable_scores();
@@ -110,7 +110,7 @@ impl<G: Rules> NativeRollout<G> {
         &mut self,
         policy: &A,
         iteration: u32,
-        trajectory: &mut HostTrajectory,
+        trajectory: &mut NativeTrajectory,
     ) -> Vec<GameSums> {
         let keys = self.keys.for_iteration(iteration);
         let envs = env_state::start_envs(self.game, &self.config, keys, &self.branches);
@@ -128,7 +128,7 @@ impl<G: Rules> NativeRollout<G> {
     }
 
     /// Makes room in a trajectory, and records how its games continue those of the last iteration.
-    fn prepare(&self, trajectory: &mut HostTrajectory) {
+    fn prepare(&self, trajectory: &mut NativeTrajectory) {
         let RolloutConfig { num_groups, group_size, num_steps, .. } = self.config;
         trajectory.resize(self.config.num_envs(), num_steps, self.game.num_features());
         trajectory.enable_masks(if G::HAS_ILLEGAL_ACTIONS { self.game.num_actions() } else { 0 });
@@ -142,15 +142,15 @@ impl<G: Rules> NativeRollout<G> {
 
     /// Exports the branch points as words `[env_words, num_groups]`; empty before the first
     /// iteration or if games start at levels.
-    pub fn export_state(&self) -> Vec<u32> {
+    pub fn export_branches(&self) -> Vec<u32> {
         env_state::pack_envs(self.game, &self.branches)
     }
 
-    /// Restores branch points from [`NativeRollout::export_state`].
+    /// Restores branch points from [`NativeRollout::export_branches`].
     ///
     /// # Errors
     /// If the number of words is wrong.
-    pub fn import_state(&mut self, words: &[u32]) -> Result<(), EnvStatesError> {
+    pub fn import_branches(&mut self, words: &[u32]) -> Result<(), EnvStatesError> {
         self.branches = env_state::unpack_envs(self.game, self.config.num_groups, words)?;
         Ok(())
     }
@@ -191,7 +191,7 @@ impl<G: Rules> NativeRollout<G> {
             std::array::from_fn(|lane| action_key(keys.action, (first_index + lane) as u32));
         let mut policy = LanePolicy::new(policy, self.game);
         let mut lanes = EnvLanes::new(envs);
-        let (mut played, mut sums) = (StepResultLanes::default(), SumLanes::default());
+        let (mut results, mut sums) = (StepResultLanes::default(), SumLanes::default());
         // Groups with games in this block may branch from them.
         let games = first..first + envs.len();
         let groups = points.iter().enumerate().take(games.end.div_ceil(group_size));
@@ -201,11 +201,11 @@ impl<G: Rules> NativeRollout<G> {
         for t in 0..num_steps {
             let logits = policy.compute_logits(self.game, &lanes, &mut memory);
             let chosen = ActionSelection::Sampling.choose(logits, &action_keys, t as u32);
-            lanes.step_with_auto_reset(self.game, &chosen.actions, &mut played);
-            sums.add(&played, auto_reset);
-            block.record(t, num_steps, &policy, &chosen, &played);
+            lanes.step_with_auto_reset(self.game, &chosen.actions, &mut results);
+            sums.add(&results, auto_reset);
+            block.record(t, num_steps, &policy, &chosen, &results);
             if !initial_memory.is_empty() {
-                for lane in (0..envs.len()).filter(|lane| played.status(*lane).has_ended()) {
+                for lane in (0..envs.len()).filter(|lane| results.status(*lane).has_ended()) {
                     set_lane(&mut memory, lane, &initial_memory);
                 }
             }
@@ -237,7 +237,7 @@ impl<G: Rules> Block<'_, G> {
         num_steps: usize,
         policy: &LanePolicy<A>,
         chosen: &ActionLanes,
-        played: &StepResultLanes,
+        results: &StepResultLanes,
     ) {
         let obs = &policy.obs;
         let stride = obs.len().next_multiple_of(OBS_MULTIPLE);
@@ -254,13 +254,13 @@ impl<G: Rules> Block<'_, G> {
             }
             self.actions[slot] = chosen.actions[lane] as i32;
             self.logprobs[slot] = chosen.logprobs[lane];
-            self.rewards[slot] = played.rewards[lane];
-            self.statuses[slot] = played.status(lane);
+            self.rewards[slot] = results.rewards[lane];
+            self.statuses[slot] = results.status(lane);
             if G::HAS_ILLEGAL_ACTIONS {
                 self.legal[slot] = policy.legal[lane];
             }
             if let Some(score) = self.scores.get_mut(slot) {
-                *score = played.scores[lane];
+                *score = results.scores[lane];
             }
         }
     }

@@ -46,7 +46,7 @@ fn play_natively<G: Rules>(
         let envs: Vec<EnvState<G>> =
             (0..sums.len()).map(|lane| EnvState::new(draw(keys.level, env(lane)), game)).collect();
         let mut lanes = EnvLanes::new(&envs);
-        let mut played = StepResultLanes::default();
+        let mut results = StepResultLanes::default();
         let mut obs = vec![[0.0; LANES]; game.num_features()];
         let action_keys: [u32; LANES] =
             std::array::from_fn(|lane| action_key(keys.action, env(lane)));
@@ -61,8 +61,8 @@ fn play_natively<G: Rules>(
             } else {
                 draw_actions(&action_keys, t as u32, game.num_actions())
             };
-            lanes.step_with_auto_reset(game, &actions, &mut played);
-            add_up(&obs, &played.rewards, &mut totals);
+            lanes.step_with_auto_reset(game, &actions, &mut results);
+            add_up(&obs, &results.rewards, &mut totals);
         }
         sums.copy_from_slice(&totals[..sums.len()]);
     });

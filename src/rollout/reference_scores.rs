@@ -71,9 +71,9 @@ fn play_episode<G: Rules>(
             Some(player) => player.act(&state),
             None => draw_legal_action(&state, draw(key, length), game).expect("an action is legal"),
         };
-        let played = step_episode::<G>(&mut state, &mut episode, action, game);
-        if played.has_ended() {
-            return EpisodeResult { score: played.episode_score.into(), length };
+        let result = step_episode::<G>(&mut state, &mut episode, action, game);
+        if result.has_ended() {
+            return EpisodeResult { score: result.episode_score.into(), length };
         }
     }
     unreachable!("an episode ends after its longest length")

@@ -4,13 +4,13 @@
 //! which have no kernels, the rules run natively between forward passes.
 
 use super::env_lanes::EnvLanes;
-use super::env_state::{self, EnvState, legal_bits};
+use super::env_state::{self, BranchEnv, EnvState, legal_bits};
 use super::masks::mask_logit;
 use super::memory::GamesMemory;
 #[cfg(feature = "kernels")]
-use super::on_device::{DeviceBranches, largest_stepwise_buffer_bytes};
+use super::on_device::{DeviceBranches, StepwiseBuffers, largest_stepwise_buffer_bytes};
 use super::{EnvStatesError, RolloutKeys, action_key, action_uniform};
-use crate::data::{EpisodeStatus, HostTrajectory, Trajectory};
+use crate::data::{EpisodeStatus, NativeTrajectory, Trajectory};
 use crate::device;
 use crate::env::Rules;
 use crate::model::{LANES, Network, sample, to_vec};
@@ -30,23 +30,26 @@ pub struct StepwiseRollout<G: Rules> {
     memory: Option<Tensor<2>>,
 }
 
-/// Branch points, on the host or on the device.
+/// Branch points, in host memory or on the device.
 #[derive(Clone, Debug)]
 enum StepwiseBranches<G: Rules> {
-    Host(Vec<EnvState<G>>),
+    Native(Vec<BranchEnv<G>>),
     #[cfg(feature = "kernels")]
     Device(DeviceBranches),
 }
 
 impl<G: Rules> StepwiseBranches<G> {
     /// Creates an empty list of branch points, on `device` if it has kernels.
-    #[cfg_attr(not(feature = "kernels"), expect(unused_variables, reason = "all are on the host"))]
+    #[cfg_attr(
+        not(feature = "kernels"),
+        expect(unused_variables, reason = "all are in host memory")
+    )]
     fn new(device: &Device) -> Self {
         #[cfg(feature = "kernels")]
         if device::has_kernels(device) {
             return Self::Device(DeviceBranches::default());
         }
-        Self::Host(Vec::new())
+        Self::Native(Vec::new())
     }
 }
 
@@ -61,7 +64,7 @@ impl<G: Rules> StepwiseRollout<G> {
     /// The size of the largest buffer of a rollout on a device, bytes; 0 on the CPU.
     pub fn largest_buffer_bytes(&self) -> u64 {
         match self.branches {
-            StepwiseBranches::Host(_) => 0,
+            StepwiseBranches::Native(_) => 0,
             #[cfg(feature = "kernels")]
             StepwiseBranches::Device(_) => largest_stepwise_buffer_bytes(self.game, &self.config),
         }
@@ -73,20 +76,20 @@ impl<G: Rules> StepwiseRollout<G> {
         let mut memory =
             GamesMemory::new(policy, &self.config, self.memory.as_ref(), keys, &self.device);
         let initial_memory = memory.current.clone();
-        let mut trajectory = match &mut self.branches {
+        let (mut trajectory, branches) = match &self.branches {
             #[cfg(feature = "kernels")]
             StepwiseBranches::Device(branches) => {
-                let (config, device) = (&self.config, &self.device);
-                branches.collect(self.game, config, keys, policy, &mut memory, device)
-            }
-            StepwiseBranches::Host(branches) => {
-                let branches = std::mem::take(branches);
                 let (trajectory, branches) =
-                    self.collect_on_host(policy, keys, &branches, &mut memory);
-                self.branches = StepwiseBranches::Host(branches);
-                trajectory
+                    self.collect_on_device(policy, keys, branches, &mut memory);
+                (trajectory, StepwiseBranches::Device(branches))
+            }
+            StepwiseBranches::Native(branches) => {
+                let (trajectory, branches) =
+                    self.collect_natively(policy, keys, branches, &mut memory);
+                (trajectory, StepwiseBranches::Native(branches))
             }
         };
+        self.branches = branches;
         self.memory = memory.branches;
         trajectory.memory = initial_memory;
         trajectory
@@ -94,22 +97,22 @@ impl<G: Rules> StepwiseRollout<G> {
 
     /// Exports the branch points as words `[env_words, num_groups]`; empty before the first
     /// iteration or if games start at levels. On a device it reads back.
-    pub async fn export_state_async(&self) -> Vec<u32> {
+    pub async fn export_branches_async(&self) -> Vec<u32> {
         match &self.branches {
-            StepwiseBranches::Host(envs) => env_state::pack_envs(self.game, envs),
+            StepwiseBranches::Native(envs) => env_state::pack_envs(self.game, envs),
             #[cfg(feature = "kernels")]
             StepwiseBranches::Device(envs) => envs.download().await,
         }
     }
 
-    /// Restores branch points from [`StepwiseRollout::export_state_async`].
+    /// Restores branch points from [`StepwiseRollout::export_branches_async`].
     ///
     /// # Errors
     /// If the number of words is wrong.
-    pub fn import_state(&mut self, words: &[u32]) -> Result<(), EnvStatesError> {
+    pub fn import_branches(&mut self, words: &[u32]) -> Result<(), EnvStatesError> {
         let groups = self.config.num_groups;
         match &mut self.branches {
-            StepwiseBranches::Host(envs) => {
+            StepwiseBranches::Native(envs) => {
                 *envs = env_state::unpack_envs(self.game, groups, words)?
             }
             #[cfg(feature = "kernels")]
@@ -142,20 +145,21 @@ impl<G: Rules> StepwiseRollout<G> {
 
     /// Plays an iteration with the rules on the CPU, from the given branch points. Returns the trajectory and the next
     /// branch points.
-    fn collect_on_host(
+    fn collect_natively(
         &self,
         policy: &Network,
         keys: RolloutKeys,
-        branches: &[EnvState<G>],
+        branches: &[BranchEnv<G>],
         memory: &mut GamesMemory,
-    ) -> (Trajectory, Vec<EnvState<G>>) {
+    ) -> (Trajectory, Vec<BranchEnv<G>>) {
         let mut envs = env_state::start_envs(self.game, &self.config, keys, branches);
         let points = env_state::draw_branch_points(&self.config, keys);
         let elapsed = env_state::elapsed_steps(&self.config, branches);
-        let mut branches: Vec<_> = points.iter().map(|point| envs[point.env]).collect();
+        let mut branches: Vec<_> =
+            points.iter().map(|point| envs[point.env].branch(0, 0)).collect();
         let (steps, num_envs) = (self.config.num_steps, self.config.num_envs());
         let (features, num_actions) = (self.game.num_features(), self.game.num_actions());
-        let mut trajectory = HostTrajectory::default();
+        let mut trajectory = NativeTrajectory::default();
         trajectory.resize(num_envs, steps, features);
         trajectory.enable_scores();
         trajectory.enable_masks(if G::HAS_ILLEGAL_ACTIONS { num_actions } else { 0 });
@@ -183,6 +187,27 @@ impl<G: Rules> StepwiseRollout<G> {
         (trajectory.to_tensors(&self.device), branches)
     }
 
+    /// Plays an iteration with the rules in kernels, from the given branch points. Returns the trajectory and the next
+    /// branch points.
+    #[cfg(feature = "kernels")]
+    fn collect_on_device(
+        &self,
+        policy: &Network,
+        keys: RolloutKeys,
+        branches: &DeviceBranches,
+        memory: &mut GamesMemory,
+    ) -> (Trajectory, DeviceBranches) {
+        let buffers = StepwiseBuffers::new(self.game, &self.config, keys, &self.device);
+        buffers.start(branches.envs());
+        for t in 0..self.config.num_steps {
+            let logits = memory.compute_logits(policy, buffers.obs(t));
+            buffers.step(logits, t);
+            memory.finish_step(t, || buffers.ends(t));
+        }
+        let (trajectory, branches) = buffers.finish();
+        (trajectory, DeviceBranches::new(&self.config, branches))
+    }
+
     /// Samples an action in every environment, takes it, and records step `t`. Returns 1 for each environment whose
     /// episode ended, else 0.
     fn act_and_record(
@@ -191,7 +216,7 @@ impl<G: Rules> StepwiseRollout<G> {
         logits: &[f32],
         keys: RolloutKeys,
         envs: &mut [EnvState<G>],
-        trajectory: &mut HostTrajectory,
+        trajectory: &mut NativeTrajectory,
     ) -> Vec<f32> {
         let first_env = keys.first_group * self.config.group_size as u32;
         let rows = logits.chunks_exact(self.game.num_actions());
@@ -207,13 +232,13 @@ impl<G: Rules> StepwiseRollout<G> {
             } else {
                 sample(row, u)
             };
-            let played = env.step_with_auto_reset(sampled.action, self.game);
+            let result = env.step_with_auto_reset(sampled.action, self.game);
             trajectory.actions[slot] = sampled.action as i32;
             trajectory.logprobs[slot] = sampled.logprob;
-            trajectory.rewards[slot] = played.reward;
-            trajectory.statuses[slot] = EpisodeStatus::new(played.terminated, played.truncated);
-            trajectory.scores[slot] = played.episode_score;
-            ends.push(f32::from(played.has_ended()));
+            trajectory.rewards[slot] = result.reward;
+            trajectory.statuses[slot] = EpisodeStatus::new(result.terminated, result.truncated);
+            trajectory.scores[slot] = result.episode_score;
+            ends.push(f32::from(result.has_ended()));
         }
         ends
     }

@@ -327,19 +327,19 @@ fn step_part<G: Rules>(part: BatchPart<G>, game: G, autoreset: Autoreset) -> boo
     let mut scratch = vec![[0.0; LANES]; features];
     for (index, block) in blocks.iter_mut().enumerate() {
         let games = index * LANES..actions.len().min((index + 1) * LANES);
-        let mut played = StepResultLanes::default();
-        block.step_episode_inlined(game, &to_lane_actions(&actions[games.clone()]), &mut played);
+        let mut results = StepResultLanes::default();
+        block.step_episode_inlined(game, &to_lane_actions(&actions[games.clone()]), &mut results);
         let mut rewards = [0.0; LANES];
-        rewards.iter_mut().zip(&played.rewards).for_each(|(to, reward)| *to = f64::from(*reward));
-        let terminated = played.status_flags(EpisodeStatus::Terminated);
-        let truncated = played.status_flags(EpisodeStatus::Truncated);
+        rewards.iter_mut().zip(&results.rewards).for_each(|(to, reward)| *to = f64::from(*reward));
+        let terminated = results.status_flags(EpisodeStatus::Terminated);
+        let truncated = results.status_flags(EpisodeStatus::Truncated);
         let mut ended = terminated;
         ended.iter_mut().zip(&truncated).for_each(|(ended, truncated)| *ended |= truncated);
         write_lanes(&mut buffers.rewards[games.clone()], &rewards);
         write_lanes(&mut buffers.terminated[games.clone()], &terminated);
         write_lanes(&mut buffers.truncated[games.clone()], &truncated);
         write_lanes(&mut buffers.ended[games.clone()], &ended);
-        write_lanes(&mut buffers.scores[games.clone()], &played.scores);
+        write_lanes(&mut buffers.scores[games.clone()], &results.scores);
         block.observe_inlined(game, &mut scratch);
         transpose(&scratch, &mut buffers.obs[games.start * features..games.end * features]);
     }

@@ -70,7 +70,7 @@ impl Schedule {
         // The best evaluation may lie between scheduled ones, since `stop.seconds` and the end of a run also evaluate.
         // Whole intervals are counted, so that a run ends where it is evaluated and saved.
         let evaluations = |iteration: u32| iteration / self.eval_every.max(1);
-        let best_iteration = best.map_or(0, |best| best.iteration);
+        let best_iteration = best.map_or(0, |best| best.iterations_done);
         let since_best = evaluations(iteration).saturating_sub(evaluations(best_iteration));
         (self.patience > 0 && since_best >= self.patience).then_some(EndReason::Patience)
     }
@@ -122,7 +122,7 @@ mod tests {
         let ends = |iteration, best: Option<u32>| {
             patient.end_reason(
                 iteration,
-                best.map(|iteration| BestEvaluation { value: 0.5, iteration }),
+                best.map(|iterations_done| BestEvaluation { value: 0.5, iterations_done }),
             )
         };
         assert_eq!([ends(19, None), ends(20, None)], [None, Some(EndReason::Patience)]);
@@ -137,8 +137,9 @@ mod tests {
     fn a_run_ends_on_reaching_its_target_score() {
         let stop = StopConfig { score: 7.5, ..SCHEDULE.stop };
         let schedule = Schedule { stop, ..SCHEDULE };
-        let ends =
-            |score| schedule.end_reason(10, Some(BestEvaluation { value: score, iteration: 10 }));
+        let ends = |score| {
+            schedule.end_reason(10, Some(BestEvaluation { value: score, iterations_done: 10 }))
+        };
         assert_eq!([ends(7.4), ends(7.5)], [None, Some(EndReason::Score)]);
         assert_eq!(schedule.end_reason(10, None), None);
         assert_eq!(StopConfig::default(), SCHEDULE.stop);

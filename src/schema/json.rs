@@ -1,6 +1,6 @@
 //! JSON Schemas of settings files, from which editors complete and check TOML.
 
-use super::{Setting, Shape, flatten_sections, range::Interval};
+use super::{Setting, ValueRange, flatten_sections, range::Interval};
 use serde_json::{Map, Value, json};
 
 /// Schema of a table of these settings; `defaults` holds the values that apply where the file has
@@ -22,11 +22,11 @@ pub fn table_schema(settings: &'static [Setting], defaults: &toml::Table) -> Val
 
 /// Schema of a setting with this default.
 fn setting_schema(setting: &Setting, default: Option<&toml::Value>) -> Value {
-    let mut schema = match (setting.shape, default) {
-        (Shape::Section(settings), Some(toml::Value::Table(defaults))) => {
+    let mut schema = match (setting.range, default) {
+        (ValueRange::Section(settings), Some(toml::Value::Table(defaults))) => {
             table_schema(settings, defaults)
         }
-        (shape, _) => shape_schema(&shape),
+        (range, _) => range_schema(&range),
     };
     schema["description"] = setting.meaning().into();
     if let Some(default) = default.filter(|default| !default.is_table()) {
@@ -35,34 +35,38 @@ fn setting_schema(setting: &Setting, default: Option<&toml::Value>) -> Value {
     schema
 }
 
-/// Limits a setting of a table's schema, by its path, to the values of a shape.
-pub fn narrow(schema: &mut Value, path: &str, shape: &Shape) {
+/// Limits a setting of a table's schema, by its path, to the values of a range.
+pub fn narrow(schema: &mut Value, path: &str, range: &ValueRange) {
     let pointer = format!("/properties/{}", path.replace('.', "/properties/"));
     if let (Some(Value::Object(setting)), Value::Object(narrowed)) =
-        (schema.pointer_mut(&pointer), shape_schema(shape))
+        (schema.pointer_mut(&pointer), range_schema(range))
     {
         setting.extend(narrowed);
     }
 }
 
-/// Schema of the values that a shape allows.
-fn shape_schema(shape: &Shape) -> Value {
-    match *shape {
-        Shape::Integer(low, high) => json!({ "type": "integer", "minimum": low, "maximum": high }),
-        Shape::Number(interval) => interval_schema(interval),
-        Shape::Bool => json!({ "type": "boolean" }),
-        Shape::Name(names) => json!({ "enum": names }),
-        Shape::OpenName(names) => json!({ "anyOf": [{ "enum": names }, { "type": "string" }] }),
-        Shape::String => json!({ "type": "string" }),
-        Shape::Strings => list_schema(&json!({ "type": "string" })),
-        Shape::StringsOf(names) => list_schema(&json!({ "enum": names })),
-        Shape::Integers { count, each } => {
-            let mut schema = list_schema(&shape_schema(&Shape::Integer(each.0, each.1)));
+/// Schema of the values that a range allows.
+fn range_schema(range: &ValueRange) -> Value {
+    match *range {
+        ValueRange::Integer(low, high) => {
+            json!({ "type": "integer", "minimum": low, "maximum": high })
+        }
+        ValueRange::Number(interval) => interval_schema(interval),
+        ValueRange::Bool => json!({ "type": "boolean" }),
+        ValueRange::Name(names) => json!({ "enum": names }),
+        ValueRange::OpenName(names) => {
+            json!({ "anyOf": [{ "enum": names }, { "type": "string" }] })
+        }
+        ValueRange::String => json!({ "type": "string" }),
+        ValueRange::Strings => list_schema(&json!({ "type": "string" })),
+        ValueRange::StringsOf(names) => list_schema(&json!({ "enum": names })),
+        ValueRange::Integers { count, each } => {
+            let mut schema = list_schema(&range_schema(&ValueRange::Integer(each.0, each.1)));
             let list = &mut schema["anyOf"][0];
             (list["minItems"], list["maxItems"]) = (count.0.into(), count.1.into());
             schema
         }
-        Shape::Section(settings) => table_schema(settings, &toml::Table::new()),
+        ValueRange::Section(settings) => table_schema(settings, &toml::Table::new()),
     }
 }
 

@@ -12,7 +12,7 @@ pub(crate) mod table;
 mod value;
 
 pub use names::{UnknownName, find_by_name, names};
-pub use range::Shape;
+pub use range::ValueRange;
 pub use value::SettingValue;
 
 /// Declaration of a setting.
@@ -23,7 +23,7 @@ pub struct Setting {
     /// Lines of its doc comment.
     pub doc: &'static [&'static str],
     /// Values that it accepts.
-    pub shape: Shape,
+    pub range: ValueRange,
     /// Name in TRL, if different.
     pub alias: Option<&'static str>,
     /// Whether it is a section whose settings are part of the enclosing table.
@@ -51,8 +51,8 @@ pub const fn doc_lines(lines: &'static [&'static str]) -> &'static [&'static str
 pub fn flatten_sections(settings: &'static [Setting]) -> Vec<&'static Setting> {
     let mut all = Vec::with_capacity(settings.len());
     for setting in settings {
-        match setting.shape {
-            Shape::Section(inner) if setting.is_flat => all.extend(flatten_sections(inner)),
+        match setting.range {
+            ValueRange::Section(inner) if setting.is_flat => all.extend(flatten_sections(inner)),
             _ => all.push(setting),
         }
     }
@@ -60,14 +60,14 @@ pub fn flatten_sections(settings: &'static [Setting]) -> Vec<&'static Setting> {
 }
 
 /// The values that the setting at a path accepts, `key` or `section.key`.
-pub fn shape_at(settings: &'static [Setting], path: &str) -> Option<Shape> {
+pub fn declared_range_at(settings: &'static [Setting], path: &str) -> Option<ValueRange> {
     let find = |settings, key: &str| {
-        flatten_sections(settings).into_iter().find(|setting| setting.key == key).map(|it| it.shape)
+        flatten_sections(settings).into_iter().find(|setting| setting.key == key).map(|it| it.range)
     };
     match path.split_once('.') {
         None => find(settings, path),
         Some((section, key)) => match find(settings, section)? {
-            Shape::Section(inner) => find(inner, key),
+            ValueRange::Section(inner) => find(inner, key),
             _ => None,
         },
     }
@@ -133,9 +133,9 @@ pub fn ensure(
     Err(OutOfRange { key, value, allowed })
 }
 
-/// Checks rules between settings of a struct, on lines of the form `SETTING if ALLOWED, "WHAT IS ALLOWED";`.
+/// Checks rules between settings of a struct, on lines of the form `SETTING valid_if CONDITION, "WHAT IS ALLOWED";`.
 macro_rules! ensure_all {
-    ($settings:ident: $($first:ident$(.$rest:ident)* if $is_allowed:expr, $allowed:expr;)+) => {
+    ($settings:ident: $($first:ident$(.$rest:ident)* valid_if $is_allowed:expr, $allowed:expr;)+) => {
         $($crate::schema::ensure(
             $is_allowed,
             concat!(stringify!($first) $(, ".", stringify!($rest))*),
@@ -185,7 +185,7 @@ macro_rules! settings {
         pub struct $Name:ident $(: $($Extra:ident),+)? {
             $(
                 $(#[doc = $doc:literal])*
-                $(@$flat:ident)? $field:ident: $ty:ty $(= $default:expr)? $(, in $shape:expr)?
+                $(@$flat:ident)? $field:ident: $ty:ty $(= $default:expr)? $(, in $range:expr)?
                 $(, alias $alias:literal)?;
             )*
         }
@@ -214,7 +214,7 @@ macro_rules! settings {
                 $crate::schema::Setting {
                     key: $crate::schema::plain_name(stringify!($field)),
                     doc: $crate::schema::doc_lines(&[$($doc),*]),
-                    shape: $crate::schema::settings!(@shape $ty $(, $shape)?),
+                    range: $crate::schema::settings!(@range $ty $(, $range)?),
                     alias: $crate::schema::settings!(@alias $($alias)?),
                     is_flat: $crate::schema::settings!(@flat $($flat)?),
                 },
@@ -222,8 +222,8 @@ macro_rules! settings {
 
             fn validate(&self) -> Result<(), $crate::schema::OutOfRange> {
                 $(
-                    let shape = const { &$crate::schema::settings!(@shape $ty $(, $shape)?) };
-                    let checked = $crate::schema::SettingValue::check(&self.$field, shape);
+                    let range = const { &$crate::schema::settings!(@range $ty $(, $range)?) };
+                    let checked = $crate::schema::SettingValue::check(&self.$field, range);
                     if $crate::schema::settings!(@flat $($flat)?) {
                         checked?
                     } else {
@@ -237,21 +237,21 @@ macro_rules! settings {
         }
 
         impl $crate::schema::SettingValue for $Name {
-            const SHAPE: $crate::schema::Shape =
-                $crate::schema::Shape::Section(<Self as $crate::schema::Settings>::SETTINGS);
+            const DEFAULT_RANGE: $crate::schema::ValueRange =
+                $crate::schema::ValueRange::Section(<Self as $crate::schema::Settings>::SETTINGS);
 
-            fn check(&self, _: &$crate::schema::Shape) -> Result<(), $crate::schema::OutOfRange> {
+            fn check(&self, _: &$crate::schema::ValueRange) -> Result<(), $crate::schema::OutOfRange> {
                 $crate::schema::Settings::validate(self)
             }
         }
     };
     (@default) => { Default::default() };
     (@default $default:expr) => { $default };
-    (@shape $ty:ty) => { <$ty as $crate::schema::SettingValue>::SHAPE };
-    (@shape $ty:ty, $shape:expr) => {{
+    (@range $ty:ty) => { <$ty as $crate::schema::SettingValue>::DEFAULT_RANGE };
+    (@range $ty:ty, $range:expr) => {{
         #[allow(unused_imports)]
         use $crate::schema::range::*;
-        $shape
+        $range
     }};
     (@alias) => { None };
     (@alias $alias:literal) => { Some($alias) };

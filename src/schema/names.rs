@@ -89,7 +89,7 @@ macro_rules! names {
         }
 
         impl $crate::schema::SettingValue for $Enum {
-            const SHAPE: $crate::schema::Shape = $crate::schema::Shape::Name(Self::NAMES);
+            const DEFAULT_RANGE: $crate::schema::ValueRange = $crate::schema::ValueRange::Name(Self::NAMES);
         }
     };
 }

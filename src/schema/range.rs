@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 
 /// Values that a setting accepts.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Shape {
+pub enum ValueRange {
     /// An integer in this range, both ends included.
     Integer(u64, u64),
     /// A number within an interval.
@@ -54,38 +54,41 @@ const LARGEST: f64 = f32::MAX as f64;
 const SMALLEST: f64 = f32::MIN_POSITIVE as f64;
 
 /// Integers in this range.
-pub const fn integer(range: RangeInclusive<u64>) -> Shape {
-    Shape::Integer(*range.start(), *range.end())
+pub const fn integer(range: RangeInclusive<u64>) -> ValueRange {
+    ValueRange::Integer(*range.start(), *range.end())
 }
 
 /// Lists with a length in `count`, of integers in `each`.
-pub const fn integers(count: RangeInclusive<u64>, each: RangeInclusive<u64>) -> Shape {
-    Shape::Integers { count: (*count.start(), *count.end()), each: (*each.start(), *each.end()) }
+pub const fn integers(count: RangeInclusive<u64>, each: RangeInclusive<u64>) -> ValueRange {
+    ValueRange::Integers {
+        count: (*count.start(), *count.end()),
+        each: (*each.start(), *each.end()),
+    }
 }
 
 /// Lists of some of these strings.
-pub const fn strings_of(names: &'static [&'static str]) -> Shape {
-    Shape::StringsOf(names)
+pub const fn strings_of(names: &'static [&'static str]) -> ValueRange {
+    ValueRange::StringsOf(names)
 }
 
 /// Numbers of at least `low`.
-pub const fn at_least(low: f64) -> Shape {
-    Shape::Number(Interval { low, high: LARGEST, includes_low: true, includes_high: true })
+pub const fn at_least(low: f64) -> ValueRange {
+    ValueRange::Number(Interval { low, high: LARGEST, includes_low: true, includes_high: true })
 }
 
 /// Any number, or infinity for none.
-pub const fn number_or_inf() -> Shape {
+pub const fn number_or_inf() -> ValueRange {
     let (low, high) = (-LARGEST, f64::INFINITY);
-    Shape::Number(Interval { low, high, includes_low: true, includes_high: true })
+    ValueRange::Number(Interval { low, high, includes_low: true, includes_high: true })
 }
 
 /// Numbers above `low`.
-pub const fn above(low: f64) -> Shape {
-    Shape::Number(Interval { low, high: LARGEST, includes_low: false, includes_high: true })
+pub const fn above(low: f64) -> ValueRange {
+    ValueRange::Number(Interval { low, high: LARGEST, includes_low: false, includes_high: true })
 }
 
-impl Shape {
-    /// Limits an interval to numbers up to `high`; other shapes stay as they are.
+impl ValueRange {
+    /// Limits an interval to numbers up to `high`; other ranges stay as they are.
     #[must_use]
     pub const fn at_most(self, high: f64) -> Self {
         match self {
@@ -94,7 +97,7 @@ impl Shape {
         }
     }
 
-    /// Limits an interval to numbers below `high`; other shapes stay as they are.
+    /// Limits an interval to numbers below `high`; other ranges stay as they are.
     #[must_use]
     pub const fn below(self, high: f64) -> Self {
         match self {
@@ -107,7 +110,7 @@ impl Shape {
 }
 
 /// Describes the range, for instance `0 to below 1`.
-impl Display for Shape {
+impl Display for ValueRange {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Integer(low, high) => write!(f, "{}", describe_integers(low, high)),
@@ -224,7 +227,7 @@ mod tests {
 
     #[test]
     fn words_say_the_range() {
-        for (shape, words) in [
+        for (range, words) in [
             (integer(1..=4096), "1 to 4096"),
             (integer(0..=(1 << 63) - 1), "0 to 2^63 - 1"),
             (integer(2..=1 << 30), "2 to 2^30"),
@@ -238,19 +241,19 @@ mod tests {
             (at_least(0.01).at_most(86_400.0), "0.01 to 86400"),
             (at_least(1e-6_f32 as f64), "1e-6 or more"),
         ] {
-            assert_eq!(shape.to_string(), words);
+            assert_eq!(range.to_string(), words);
         }
     }
 
     #[test]
     fn an_interval_has_no_number_beyond_single_precision() {
-        let Shape::Number(interval) = at_least(0.0) else { unreachable!() };
+        let ValueRange::Number(interval) = at_least(0.0) else { unreachable!() };
         assert!(interval.contains(0.0) && interval.contains(1e38));
         for number in [f64::NAN, f64::INFINITY, 1e39, -1e-9] {
             assert!(!interval.contains(number), "{number}");
         }
         assert!(interval.contains(1e-308), "it may become 0");
-        let Shape::Number(interval) = above(0.0) else { unreachable!() };
+        let ValueRange::Number(interval) = above(0.0) else { unreachable!() };
         assert!(
             !interval.contains(1e-308) && !interval.contains(0.0) && interval.contains(SMALLEST)
         );

@@ -1,6 +1,6 @@
 //! Reading settings from TOML tables; errors name the key of the offending value.
 
-use super::{OutOfRange, Setting, Shape, flatten_sections, shape_at};
+use super::{OutOfRange, Setting, ValueRange, declared_range_at, flatten_sections};
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
@@ -42,13 +42,13 @@ pub(crate) fn read<T: DeserializeOwned>(
 
 /// The error for an integer outside its declared range, which may be too large for its type.
 fn range_error(table: &Table, settings: &'static [Setting], key: &str) -> Option<OutOfRange> {
-    match (shape_at(settings, key)?, get(table, key)?) {
-        (shape @ Shape::Integer(low, high), Value::Integer(number)) => {
+    match (declared_range_at(settings, key)?, get(table, key)?) {
+        (range @ ValueRange::Integer(low, high), Value::Integer(number)) => {
             let is_in = u64::try_from(*number).is_ok_and(|number| (low..=high).contains(&number));
             (!is_in).then(|| OutOfRange {
                 key: key.to_string(),
                 value: number.to_string(),
-                allowed: shape.to_string(),
+                allowed: range.to_string(),
             })
         }
         _ => None,

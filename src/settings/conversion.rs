@@ -1,14 +1,14 @@
 //! Conversion of a value from outside to the type of a setting.
 
 use super::ConfigError;
-use crate::schema::Shape;
+use crate::schema::ValueRange;
 use toml::Value;
 
 /// `value` in the type of `like`: integers serve as floats, nothing else is converted. `range` is that of the setting,
 /// unless it is a game's or a task's own.
 pub(super) fn convert(
     key: &str,
-    range: Option<Shape>,
+    range: Option<ValueRange>,
     like: &Value,
     value: Value,
 ) -> Result<Value, ConfigError> {

@@ -14,8 +14,8 @@ use toml::Table;
 pub fn file_schema(defaults: &Table, own_settings: &'static [Setting]) -> Value {
     let (settings, narrowed_ranges) = declarations(defaults);
     let mut schema = json::table_schema(settings, defaults);
-    for (path, shape) in narrowed_ranges {
-        json::narrow(&mut schema, path, shape);
+    for (path, range) in narrowed_ranges {
+        json::narrow(&mut schema, path, range);
     }
     let properties = schema["properties"].as_object_mut().expect("a table has properties");
     let subject = |key: &'static str| Some((key, defaults.get(key)?.as_str()?));

@@ -5,7 +5,7 @@ use super::{
     OptimizerConfig, Precision, StopConfig, TrackingConfig, UpdateConfig,
 };
 use crate::schema::range::{at_least, integer};
-use crate::schema::{OutOfRange, Settings, Shape, ensure, ensure_all, names, settings};
+use crate::schema::{OutOfRange, Settings, ValueRange, ensure, ensure_all, names, settings};
 
 /// The path of a model that begins with random weights.
 pub const TINY: &str = "tiny";
@@ -178,7 +178,7 @@ const SMALL_MODEL_PARAMS: usize = 1 << 24;
 impl LanguageConfig {
     /// Settings with a narrower range for language models than their sections declare; `check_settings` gives the
     /// reasons.
-    pub const NARROWED_RANGES: &[(&str, Shape)] = &[
+    pub const NARROWED_RANGES: &[(&str, ValueRange)] = &[
         ("update.gradient_accumulation_steps", integer(1..=1)),
         ("loss.label_smoothing", at_least(0.0).at_most(0.0)),
         ("loss.entropy_coef_final", at_least(0.0).at_most(0.0)),
@@ -270,21 +270,21 @@ impl LanguageConfig {
         let is_corrected = loss.kl_coef > 0.0 && loss.use_bias_correction_kl;
         let prompts = format!("1 to generation.num_prompts ({})", generation.num_prompts);
         ensure_all!(self:
-            loss.use_bias_correction_kl if !is_sft || !is_corrected,
+            loss.use_bias_correction_kl valid_if !is_sft || !is_corrected,
                 "false where the loss is nll: solutions have no behaviour policy";
-            loss.entropy_coef if !is_sft || loss.entropy_coef == 0.0,
+            loss.entropy_coef valid_if !is_sft || loss.entropy_coef == 0.0,
                 "0 where the loss is nll: SFT has no entropy bonus";
-            update.target_kl if !is_sft || update.target_kl == 0.0,
+            update.target_kl valid_if !is_sft || update.target_kl == 0.0,
                 "0 where the loss is nll: solutions have no behaviour policy";
-            stop.score if !is_sft || stop.score == f64::INFINITY, "inf where the run has no rewards";
-            update.num_minibatches if update.num_minibatches <= generation.num_prompts, prompts;
-            update.gradient_accumulation_steps if update.gradient_accumulation_steps == 1,
+            stop.score valid_if !is_sft || stop.score == f64::INFINITY, "inf where the run has no rewards";
+            update.num_minibatches valid_if update.num_minibatches <= generation.num_prompts, prompts;
+            update.gradient_accumulation_steps valid_if update.gradient_accumulation_steps == 1,
                 "1 for language models, whose gradient is accumulated group by group";
-            loss.label_smoothing if loss.label_smoothing == 0.0, "0 for language models";
-            loss.entropy_coef_final if loss.entropy_coef_final == 0.0,
+            loss.label_smoothing valid_if loss.label_smoothing == 0.0, "0 for language models";
+            loss.entropy_coef_final valid_if loss.entropy_coef_final == 0.0,
                 "0 for language models, whose entropy_coef stays as it is";
-            checkpoint.eval_episodes if checkpoint.eval_episodes > 0 || is_sft, "1 or more";
-            fit.iterations if fit.iterations == 0 || !is_sft, "0 where the loss is nll, which is SFT throughout";
+            checkpoint.eval_episodes valid_if checkpoint.eval_episodes > 0 || is_sft, "1 or more";
+            fit.iterations valid_if fit.iterations == 0 || !is_sft, "0 where the loss is nll, which is SFT throughout";
         );
         let GenerationConfig { num_prompts, group_size, max_new_tokens, .. } = generation;
         let tokens: u64 =

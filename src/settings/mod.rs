@@ -39,11 +39,33 @@ pub use crate::model::{DecoderConfig, ModelKind, PolicyConfig, Precision};
 pub use crate::objective::{KlEstimator, LossConfig, LossType};
 pub use crate::schema::OutOfRange;
 
-use crate::schema::{Setting, Settings, Shape};
+use crate::schema::{Setting, Settings, ValueRange};
 use toml::Table;
 
+/// The kinds of runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunKind {
+    /// A policy for a game, trained by playing it or from a dataset.
+    Game,
+    /// A language model.
+    Language,
+}
+
+impl RunKind {
+    /// The kind of the run with these settings, which name its game, `env`, or its task, `task`; `None` if they name
+    /// neither.
+    pub fn of(table: &Table) -> Option<Self> {
+        // A game, whose parameters are a section of its name, may be called `task`.
+        if table.contains_key("env") {
+            Some(Self::Game)
+        } else {
+            table.contains_key("task").then_some(Self::Language)
+        }
+    }
+}
+
 /// Declarations of the settings of the run in a complete table, and the narrower ranges that some of them have there.
-pub fn declarations(table: &Table) -> (&'static [Setting], &'static [(&'static str, Shape)]) {
+pub fn declarations(table: &Table) -> (&'static [Setting], &'static [(&'static str, ValueRange)]) {
     // A game, too, may be called `generation`.
     if table.contains_key("generation") && !table.contains_key("env") {
         (LanguageConfig::SETTINGS, LanguageConfig::NARROWED_RANGES)

@@ -5,10 +5,10 @@
 
 use super::conversion::convert;
 use super::foreign::{NEAREST_SETTINGS, VALUE_FUNCTION_SETTINGS};
-use super::{ConfigError, LanguageConfig, TrainConfig, declarations};
+use super::{ConfigError, LanguageConfig, RunKind, TrainConfig, declarations};
 use crate::env::{self, Env};
 pub use crate::schema::table::get;
-use crate::schema::{Setting, Settings, Shape, flatten_sections, shape_at};
+use crate::schema::{Setting, Settings, ValueRange, declared_range_at, flatten_sections};
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::HashSet;
 use toml::{Table, Value};
@@ -100,7 +100,7 @@ fn shorten(line: &str) -> String {
 /// A key that `table` does not have, an ambiguous short name, a setting that is given under two names, or a value of
 /// another type.
 pub fn lay_over(table: &mut Table, changes: Table) -> Result<(), ConfigError> {
-    // It has no setting by which it would be found to be unknown.
+    // An unknown section without settings would go unnoticed below.
     let is_empty = |key: &&String| changes[*key].as_table().is_some_and(Table::is_empty);
     if let Some(key) = changes.keys().find(|key| is_empty(key) && !table.contains_key(*key)) {
         resolve(table, key)?;
@@ -257,8 +257,8 @@ pub(super) const SCALE_REWARDS: &str = "scale_rewards";
 
 /// Other names of the settings of a section, each with ours: those of TRL, and `lr`.
 pub(super) fn aliases(section: &Setting) -> impl Iterator<Item = (&'static str, &'static str)> {
-    let settings = match section.shape {
-        Shape::Section(settings) => flatten_sections(settings),
+    let settings = match section.range {
+        ValueRange::Section(settings) => flatten_sections(settings),
         _ => Vec::new(),
     };
     let rate = (section.key == "optimizer").then_some(("lr", "learning_rate"));
@@ -293,10 +293,10 @@ fn apply_change(table: &mut Table, Change { key, path, value }: Change) -> Resul
 }
 
 /// The range of a setting of a table's run; `None` for those of a game or task.
-pub fn range_at(table: &Table, path: &str) -> Option<Shape> {
+pub fn range_at(table: &Table, path: &str) -> Option<ValueRange> {
     let (settings, narrowed_ranges) = declarations(table);
     let narrowed = narrowed_ranges.iter().find(|(key, _)| *key == path);
-    narrowed.map(|(_, shape)| *shape).or_else(|| shape_at(settings, path))
+    narrowed.map(|(_, range)| *range).or_else(|| declared_range_at(settings, path))
 }
 
 /// The full path of `key`.
@@ -345,7 +345,8 @@ pub(super) fn resolve(table: &Table, key: &str) -> Result<String, ConfigError> {
 fn missing_error(table: &Table, key: &str, leaf: &str, foreign: Option<&str>) -> ConfigError {
     let section = key.rsplit_once('.').map_or("", |(section, _)| section);
     if env::NAMES.contains(&section) && !table.contains_key(section) {
-        let owner = if table.contains_key("task") { "games" } else { "another game" };
+        let is_language = RunKind::of(table) == Some(RunKind::Language);
+        let owner = if is_language { "games" } else { "another game" };
         return other_run_error(table, key, owner);
     }
     if VALUE_FUNCTION_SETTINGS.contains(&leaf) {
@@ -362,12 +363,9 @@ fn missing_error(table: &Table, key: &str, leaf: &str, foreign: Option<&str>) ->
 
 /// The kind of runs that alone have the setting `key`, if it is not that of this table.
 fn kind_with_setting(table: &Table, key: &str) -> Option<&'static str> {
-    let (other, kind) = if table.contains_key("env") {
-        (to_table(&LanguageConfig::for_model(super::TINY)), "language models")
-    } else if table.contains_key("task") {
-        (to_table(&TrainConfig::default()), "games")
-    } else {
-        return None;
+    let (other, kind) = match RunKind::of(table)? {
+        RunKind::Game => (to_table(&LanguageConfig::for_model(super::TINY)), "language models"),
+        RunKind::Language => (to_table(&TrainConfig::default()), "games"),
     };
     resolve(&other, key).is_ok().then_some(kind)
 }

@@ -1,6 +1,6 @@
 //! Changes to the settings of a saved run when it is resumed.
 
-use super::{ConfigError, LanguageConfig, TrainConfig, overlay};
+use super::{ConfigError, LanguageConfig, RunKind, TrainConfig, overlay};
 use toml::{Table, Value};
 
 /// Settings that a resumed run may change: they do not decide which levels and prompts come next, nor on which of them
@@ -62,7 +62,7 @@ fn check_patience(table: &Table, before: &Table) -> Result<(), ConfigError> {
 /// run ends (0 for no limit), and the iterations between evaluations.
 fn read_patience(table: &Table) -> Result<(&'static str, u32, u32), ConfigError> {
     let table = table.clone();
-    Ok(if table.contains_key("task") {
+    Ok(if RunKind::of(&table) == Some(RunKind::Language) {
         let config: LanguageConfig = overlay::from_table(table)?;
         ("fit.patience", config.patience(), config.checkpoint.eval_every)
     } else {

@@ -66,8 +66,8 @@ settings! {
 names! {
     /// The credit of an action before the group's mean is subtracted.
     pub enum CreditEstimator {
-        /// The sum of all rewards of the game, the same for all its steps (Shao et al. 2024, outcome
-        /// supervision).
+        /// The sum of the rewards of the step's episode within the rollout, the same for all of its steps (Shao et al.
+        /// 2024, outcome supervision).
         Return = "return",
         /// The discounted sum of the rewards from this step to the end of the episode or rollout,
         /// against the group's mean at the same step.

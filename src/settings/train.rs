@@ -6,7 +6,7 @@ use super::{
     TrackingConfig, UpdateConfig,
 };
 use crate::schema::range::integer;
-use crate::schema::{OutOfRange, Settings, Shape, ensure, ensure_all, names, settings};
+use crate::schema::{OutOfRange, Settings, ValueRange, ensure, ensure_all, names, settings};
 
 settings! {
     /// A training run, but for the game's own parameters and the device.
@@ -50,10 +50,10 @@ settings! {
 impl TrainConfig {
     /// Settings with a narrower range for games and datasets than their sections declare; `check_settings` gives the
     /// reasons.
-    pub const NARROWED_RANGES: &[(&str, Shape)] = &[
+    pub const NARROWED_RANGES: &[(&str, ValueRange)] = &[
         ("update.num_shards", integer(1..=4096)),
         ("checkpoint.eval_episodes", integer(1..=1 << 24)),
-        ("optimizer.moments", Shape::Name(&["f32"])),
+        ("optimizer.moments", ValueRange::Name(&["f32"])),
     ];
 
     /// Checks every setting and how they fit together.
@@ -90,7 +90,7 @@ impl TrainConfig {
     fn check_settings(&self) -> Result<(), OutOfRange> {
         let Self { loss, data, update, rollout, .. } = self;
         let (is_data, games, minibatch) = (data.is_on(), rollout.num_envs(), self.minibatch_size());
-        let (is_nll, has_no_score) =
+        let (is_nll, has_no_target_score) =
             (loss.loss_type == LossType::Nll, self.stop.score == f64::INFINITY);
         let is_corrected = loss.kl_coef > 0.0 && loss.use_bias_correction_kl;
         let is_divisor = games.is_multiple_of(update.num_minibatches);
@@ -98,20 +98,20 @@ impl TrainConfig {
             format!("a divisor of the number of games ({games} = num_groups * group_size)");
         let samples = format!("1 to the samples of a minibatch ({minibatch})");
         ensure_all!(self:
-            loss.loss_type if !is_data || is_nll, "nll where the run learns from data";
-            loss.label_smoothing if is_data || loss.label_smoothing == 0.0, "0 where the run plays games";
-            stop.score if !is_data || has_no_score, "inf where the run learns from data";
-            loss.use_bias_correction_kl if !is_data || !is_corrected,
+            loss.loss_type valid_if !is_data || is_nll, "nll where the run learns from data";
+            loss.label_smoothing valid_if is_data || loss.label_smoothing == 0.0, "0 where the run plays games";
+            stop.score valid_if !is_data || has_no_target_score, "inf where the run learns from data";
+            loss.use_bias_correction_kl valid_if !is_data || !is_corrected,
                 "false where the run learns from data, which have no behaviour policy";
-            update.target_kl if !is_data || update.target_kl == 0.0, "0 where the run learns from data";
-            optimizer.decay_norms_and_biases if self.optimizer.decay_norms_and_biases,
+            update.target_kl valid_if !is_data || update.target_kl == 0.0, "0 where the run learns from data";
+            optimizer.decay_norms_and_biases valid_if self.optimizer.decay_norms_and_biases,
                 "true where the run plays games or learns from their data";
-            optimizer.moments if self.optimizer.moments == MomentPrecision::F32,
+            optimizer.moments valid_if self.optimizer.moments == MomentPrecision::F32,
                 "f32 where the run plays games or learns from their data";
-            update.num_shards if update.num_shards >= 1, "1 to 4096";
-            checkpoint.eval_episodes if self.checkpoint.eval_episodes >= 1, "1 or more";
-            update.num_minibatches if is_data || is_divisor, divisor;
-            update.gradient_accumulation_steps if update.gradient_accumulation_steps <= minibatch, samples;
+            update.num_shards valid_if update.num_shards >= 1, "1 to 4096";
+            checkpoint.eval_episodes valid_if self.checkpoint.eval_episodes >= 1, "1 or more";
+            update.num_minibatches valid_if is_data || is_divisor, divisor;
+            update.gradient_accumulation_steps valid_if update.gradient_accumulation_steps <= minibatch, samples;
         );
         let factors = [update.num_minibatches, data.batch_size, data.window];
         let steps: u128 = factors.map(|n| n as u128).iter().product();

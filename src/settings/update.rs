@@ -15,9 +15,9 @@ settings! {
         /// Maximum number of shards of a batch, distributed over threads, devices and processes; 0
         /// (language models only) is 16, or 1 where all weights of a large model are trained.
         ///
-        /// The gradients of the parts are added up in one tree over their numbers, so that the result
-        /// does not depend on the number of workers. A part of a language model's gradient takes
-        /// as much memory as the trained weights.
+        /// The gradients of the shards are added in a fixed binary tree, so that the result does not depend on
+        /// the number of workers. The gradient of one shard of a language model takes as much memory as the trained
+        /// weights.
         num_shards: usize = 16, in integer(0..=4096);
         /// Recompute the activations of decoders in the backward pass, to save memory.
         ///

@@ -9,7 +9,7 @@ use super::native::NativeEngine;
 use super::rank_part::{EngineInputs, RankPart};
 use crate::device;
 use crate::env::{HostEnvs, Rules};
-use crate::learner::host_learner;
+use crate::learner::native_learner;
 use crate::model::{Mlp, Network};
 use crate::parallel::{Team, TeamError};
 use crate::rng::Stream;
@@ -58,7 +58,7 @@ impl<G: Rules> AnyEngine<G> {
             return Ok((Self::General(Box::new(engine)), part));
         }
         if let Some(reason) = reason {
-            panic!("this build has fast engines only: {reason}");
+            panic!("this build has only the fused engines: {reason}");
         }
         #[cfg(feature = "kernels")]
         if device::has_kernels(device) {
@@ -68,7 +68,7 @@ impl<G: Rules> AnyEngine<G> {
             let engine = FusedEngine::new(inputs, mlp, part.clone(), device);
             return Ok((Self::Fused(Box::new(engine)), part));
         }
-        let learner = host_learner(&inputs.model, config).expect("it has no reason to fall back");
+        let learner = native_learner(&inputs.model, config).expect("it has no reason to fall back");
         let (inputs, part) = inputs.reduce_to_rank(config, team, learner.min_shard_steps())?;
         let engine = NativeEngine::new(inputs, learner, part.clone());
         Ok((Self::Native(Box::new(engine)), part))
@@ -101,8 +101,8 @@ pub(super) fn new_network<G: Rules>(game: G, config: &TrainConfig, device: &Devi
     Network::new(game.num_features(), game.num_actions(), &config.policy, key, device)
 }
 
-/// The reason why the configured precision is unavailable for a run that cannot use a fast engine, for the reason
-/// `fallback`; `None` if the general engine has it.
+/// The reason why the general engine does not have the configured precision; `None` if it has. `fallback` is the reason
+/// why the run cannot use a fast engine.
 pub(super) fn fallback_precision_reason(
     model: &Network,
     config: &TrainConfig,
@@ -121,7 +121,7 @@ pub(super) fn fallback_precision_reason(
     })
 }
 
-/// Whether the fast engine of the CPU has the bf16 products of a run: those of a hand-written backward pass.
+/// Whether the native engine has the bf16 products of a run: those of a hand-written backward pass.
 fn takes_bf16_on_cpu(model: &Network, config: &TrainConfig, device: &Device) -> bool {
     cfg!(feature = "general")
         && config.precision == Precision::Bf16
@@ -141,7 +141,7 @@ pub(super) fn fallback_reason(
         return Some("`engine = general` was requested".to_string());
     }
     let Some(kind) = model.kind() else {
-        return Some("the fast engines take built-in networks".to_string());
+        return Some("the fused engines take built-in networks".to_string());
     };
     if cfg!(not(feature = "general")) && model.get::<Mlp>().is_none() {
         return Some(format!("this build trains MLPs only, not a `{kind}`"));
@@ -212,7 +212,7 @@ mod tests {
             for precision in [Precision::F32, Precision::Bf16] {
                 let config = TrainConfig { precision, ..TrainConfig::for_game("catch") };
                 let reason = fallback_reason(&network, &config, &device, &team, None);
-                let has_learner = host_learner(&network, &config).is_some();
+                let has_learner = native_learner(&network, &config).is_some();
                 assert_eq!(reason.is_none(), has_learner, "{reason:?}");
                 assert_eq!(takes_bf16_on_cpu(&network, &config, &device), {
                     has_learner && precision == Precision::Bf16

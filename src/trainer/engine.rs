@@ -48,30 +48,30 @@ pub trait Engine: Send {
     /// verifiers, which may be bound to the calling thread.
     fn runs_in_pool(&self) -> bool;
 
-    /// Trains iteration `iteration`, counted from 0; the rollout of iteration `next` may be started early. The
-    /// returned record lacks the metrics that the trainer measures.
+    /// Trains iteration `iteration`, counted from 0; the rollout of iteration `next_iteration` may be started early.
+    /// The returned record lacks the metrics that the trainer measures.
     ///
     /// # Errors
     /// If an environment or a task fails, or another rank fails or does not respond.
-    async fn iterate(
+    async fn train_iteration(
         &mut self,
         iteration: u32,
-        next: Option<u32>,
+        next_iteration: Option<u32>,
     ) -> Result<IterationRecord, Self::Error>;
 
-    /// Evaluates the greedy policy, including on held-out demonstrations if there are any.
+    /// Evaluates the greedy policy on the episodes, prompts or demonstrations that select the best one.
     ///
     /// # Errors
     /// If an environment or a task fails, or another rank fails or does not respond.
-    async fn evaluate_greedy(&self) -> Result<EvaluationRecord, Self::Error>;
+    async fn evaluate_on_validation(&self) -> Result<EvaluationRecord, Self::Error>;
 
     /// Learnt parameters, `[num_params]`, by which ranks compare their policies.
     async fn params(&self) -> Cow<'_, [f32]>;
 }
 
-/// The phases of GRPO, which `iterate` of [`trainer`](super) calls in order. Each fails if an environment or a task
+/// The phases of GRPO, which `run_phases` of [`trainer`](super) calls in order. Each fails if an environment or a task
 /// fails, or another rank of the run fails or does not respond.
-pub(super) trait Grpo {
+pub(super) trait IterationPhases {
     /// Result of a rollout.
     type Trajectory;
     /// Advantages of the rollout's actions.
@@ -100,13 +100,13 @@ pub(super) trait Grpo {
         iteration: u32,
     ) -> Result<Self::Stats, Self::Error>;
 
-    /// Waits for the totals of the iteration; the rollout of iteration `next` may be started meanwhile.
+    /// Waits for the totals of the iteration; the rollout of iteration `next_iteration` may be started meanwhile.
     async fn read_totals(
         &mut self,
         trajectory: Self::Trajectory,
         advantages: Self::Advantages,
         stats: Self::Stats,
-        next: Option<u32>,
+        next_iteration: Option<u32>,
     ) -> Result<Self::Totals, Self::Error>;
 
     /// Waits for the device if that is cheap enough to time the phases separately. Returns false if it does not wait.
@@ -116,7 +116,9 @@ pub(super) trait Grpo {
 }
 
 /// An engine for policies of games: rollouts, advantages and updates in matching formats.
-pub(super) trait PolicyEngine: Grpo<Totals = GameTotals, Error = TrainError> {
+pub(super) trait PolicyEngine:
+    IterationPhases<Totals = GameTotals, Error = TrainError>
+{
     /// Plays the rollout of `iteration` and discards it; the run is unchanged.
     fn rehearse(&mut self, iteration: u32);
 
@@ -179,7 +181,7 @@ pub(super) struct PolicyState {
     pub reference: Option<Vec<f32>>,
     /// Game states from which the groups continue, `[env_words, num_groups]`; the groups are all those of the run, or,
     /// in an engine, this rank's.
-    pub games: Vec<u32>,
+    pub branches: Vec<u32>,
     /// Memory of the model at these states, `[num_groups, memory_size]`; empty for models without memory.
     pub memory: Vec<f32>,
 }

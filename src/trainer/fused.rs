@@ -2,7 +2,7 @@
 //! last one are read.
 
 use super::TrainError;
-use super::engine::{GameTotals, Grpo, PolicyEngine, PolicyState};
+use super::engine::{GameTotals, IterationPhases, PolicyEngine, PolicyState};
 use super::rank_part::{EngineInputs, RankPart};
 use super::source::Source;
 use super::transfer::{download, upload};
@@ -52,12 +52,12 @@ impl<G: Rules> FusedEngine<G> {
     /// Creates the engine of this rank's part of a run that trains `mlp`, the model of `inputs`.
     pub fn new(inputs: EngineInputs<G>, mlp: Mlp, part: RankPart, device: &Device) -> Self {
         let EngineInputs { game, model, data, .. } = inputs;
-        let RankPart { config, team, game_shards, rollout, .. } = &part;
+        let RankPart { config, team, game_shards, own_rollout, .. } = &part;
         let mut learner = FusedLearner::new(mlp, config);
         learner.context.assign(game_shards.clone(), team.clone());
         let source = match data {
             None => {
-                let games = FusedRollout::new(game, rollout, part.keys(), device);
+                let games = FusedRollout::new(game, own_rollout, part.keys(), device);
                 let games = games.with_launch_size(config.launch_size);
                 Source::Games(games.with_precision(config.precision))
             }
@@ -71,7 +71,7 @@ impl<G: Rules> FusedEngine<G> {
     }
 }
 
-impl<G: Rules> Grpo for FusedEngine<G> {
+impl<G: Rules> IterationPhases for FusedEngine<G> {
     /// The recording and, for a dataset, the weights of its windows, which are their advantages.
     type Trajectory = (Recording, Option<RecordingAdvantages>);
     type Advantages = RecordingAdvantages;
@@ -102,8 +102,8 @@ impl<G: Rules> Grpo for FusedEngine<G> {
         if let Some(weights) = weights {
             return Ok(weights.clone());
         }
-        let RankPart { config, team, rollout, .. } = &self.part;
-        Ok(compute_shared_recording_advantages(recording, rollout, &config.advantage, team)?)
+        let RankPart { config, team, own_rollout, .. } = &self.part;
+        Ok(compute_shared_recording_advantages(recording, own_rollout, &config.advantage, team)?)
     }
 
     fn update(
@@ -125,7 +125,7 @@ impl<G: Rules> Grpo for FusedEngine<G> {
         recording: Self::Trajectory,
         advantages: RecordingAdvantages,
         stats: Tensor<1>,
-        next: Option<u32>,
+        next_iteration: Option<u32>,
     ) -> Result<GameTotals, TrainError> {
         // Frees the memory for the next iteration as soon as the kernels are done.
         drop(recording);
@@ -136,7 +136,7 @@ impl<G: Rules> Grpo for FusedEngine<G> {
         };
         let tensors = [advantages.summary, stats];
         let ([summary, means], next_rollout) =
-            device::read_while(tensors, || next.and_then(start_rollout)).await;
+            device::read_while(tensors, || next_iteration.and_then(start_rollout)).await;
         self.next_rollout = next_rollout;
         // Sums over all ranks.
         let total = |i: usize| f64::from(summary[i]);
@@ -177,17 +177,17 @@ impl<G: Rules> PolicyEngine for FusedEngine<G> {
     }
 
     async fn export_state(&self) -> PolicyState {
-        let games = match &self.source {
-            Source::Games(games) => games.export_state_async().await,
+        let branches = match &self.source {
+            Source::Games(games) => games.export_branches_async().await,
             _ => Vec::new(),
         };
-        download(&self.learner.state, games, Vec::new()).await
+        download(&self.learner.state, branches, Vec::new()).await
     }
 
     fn import_state(&mut self, state: &PolicyState) -> Result<(), EnvStatesError> {
         self.next_rollout = None;
         upload(state, &mut self.learner.state);
         let Source::Games(games) = &mut self.source else { return Ok(()) };
-        games.import_state(&state.games)
+        games.import_branches(&state.branches)
     }
 }

@@ -1,12 +1,12 @@
 //! The general engine: any model on any device, through Burn's operations and autodiff.
 
 use super::TrainError;
-use super::engine::{GameTotals, Grpo, PolicyEngine, PolicyState};
+use super::engine::{GameTotals, IterationPhases, PolicyEngine, PolicyState};
 use super::rank_part::{EngineInputs, RankPart};
 use super::source::Source;
 use super::transfer::{download, upload};
 use crate::advantage::{Advantages, compute_advantages, compute_shared_advantages};
-use crate::data::host::upload_time_major;
+use crate::data::native::upload_time_major;
 use crate::data::{GameSums, Trajectory, WindowBatch};
 use crate::device;
 use crate::env::Rules;
@@ -31,12 +31,13 @@ impl<G: Rules> GeneralEngine<G> {
     /// Creates the engine of this rank's part of a run.
     pub fn new(inputs: EngineInputs<G>, part: RankPart, device: &Device) -> Self {
         let EngineInputs { game, model, data, host } = inputs;
-        let RankPart { config, team, game_shards, rollout, .. } = &part;
+        let RankPart { config, team, game_shards, own_rollout, .. } = &part;
         let mut learner = AutodiffLearner::new(model, config);
         learner.context.assign(game_shards.clone(), team.clone());
-        let host = host.map(|envs| HostRollout::new(envs, game.max_steps(), rollout, part.keys()));
+        let host =
+            host.map(|envs| HostRollout::new(envs, game.max_steps(), own_rollout, part.keys()));
         let source = match data {
-            None => Source::Games(StepwiseRollout::new(game, rollout, part.keys(), device)),
+            None => Source::Games(StepwiseRollout::new(game, own_rollout, part.keys(), device)),
             Some(window_set) => Source::from_data(window_set, &part, u64::MAX, |windows| {
                 Box::new(upload_windows(&windows, device))
             }),
@@ -66,7 +67,7 @@ fn upload_windows(windows: &WindowBatch, device: &Device) -> DeviceData {
     (windows.trajectory.to_tensors(device), advantages)
 }
 
-impl<G: Rules> Grpo for GeneralEngine<G> {
+impl<G: Rules> IterationPhases for GeneralEngine<G> {
     /// The trajectory and, for a dataset, the weights of its windows, which are their advantages.
     type Trajectory = (Trajectory, Option<Advantages>);
     type Advantages = Advantages;
@@ -93,13 +94,13 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
         if let Some(weights) = weights {
             return Ok(weights.clone());
         }
-        let RankPart { config, team, shards, rollout, .. } = &self.part;
-        let (mask, config) = (trajectory.mask(rollout.auto_reset), &config.advantage);
-        let RolloutConfig { group_size, learn_steps, .. } = *rollout;
+        let RankPart { config, team, shards, own_rollout, .. } = &self.part;
+        let (mask, config) = (trajectory.mask(own_rollout.auto_reset), &config.advantage);
+        let RolloutConfig { group_size, learn_steps, .. } = *own_rollout;
         if team.size() == 1 && device::has_kernels(&self.device) {
             return Ok(compute_advantages(trajectory, &mask, group_size, learn_steps, config));
         }
-        Ok(compute_shared_advantages(trajectory, &mask, rollout, config, shards, team)?)
+        Ok(compute_shared_advantages(trajectory, &mask, own_rollout, config, shards, team)?)
     }
 
     fn update(
@@ -118,17 +119,17 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
         (trajectory, _): Self::Trajectory,
         advantages: Advantages,
         stats: Tensor<1>,
-        _next: Option<u32>,
+        _next_iteration: Option<u32>,
     ) -> Result<GameTotals, TrainError> {
-        let RankPart { config, rollout, .. } = &self.part;
+        let RankPart { config, own_rollout, .. } = &self.part;
         let mut parts = vec![advantages.zero_variance_fraction, stats];
         // A run that learns from data plays no games, and the episodes of a dataset have no score.
         if let Source::Games(_) = self.source {
             let sums_by_game = |values: Tensor<2>| values.sum_dim(0).squeeze_dim::<1>(0);
-            let ended_steps = trajectory.ended_steps(rollout.auto_reset);
+            let ended_steps = trajectory.ended_steps(own_rollout.auto_reset);
             let sums = [trajectory.scores.clone(), trajectory.ends(), trajectory.rewards.clone()];
             // Number of counted steps of each game, where it varies.
-            let mask = (!config.plays_all_steps()).then(|| trajectory.mask(rollout.auto_reset));
+            let mask = (!config.plays_all_steps()).then(|| trajectory.mask(own_rollout.auto_reset));
             let [scores, ends, rewards] = sums.map(|values| match &mask {
                 Some(mask) => sums_by_game(values * mask.clone()),
                 None => sums_by_game(values),
@@ -183,19 +184,19 @@ impl<G: Rules> PolicyEngine for GeneralEngine<G> {
     }
 
     async fn export_state(&self) -> PolicyState {
-        let (games, memory) = match &self.source {
+        let (branches, memory) = match &self.source {
             Source::Games(games) => {
-                (games.export_state_async().await, games.export_memory_async().await)
+                (games.export_branches_async().await, games.export_memory_async().await)
             }
             _ => Default::default(),
         };
-        download(&self.learner.state, games, memory).await
+        download(&self.learner.state, branches, memory).await
     }
 
     fn import_state(&mut self, state: &PolicyState) -> Result<(), EnvStatesError> {
         upload(state, &mut self.learner.state);
         let Source::Games(games) = &mut self.source else { return Ok(()) };
         games.import_memory(&state.memory);
-        games.import_state(&state.games)
+        games.import_branches(&state.branches)
     }
 }

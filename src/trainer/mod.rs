@@ -35,7 +35,7 @@ use crate::metrics::{EvaluationRecord, IterationRecord, IterationSeconds, PhaseS
 use crate::parallel::{Shards, Team, TeamError};
 use burn::cubecl::future::block_on;
 use burn::tensor::Device;
-use engine::Grpo;
+use engine::IterationPhases;
 use tracing::{Instrument, info_span};
 use web_time::Instant;
 
@@ -48,7 +48,7 @@ use web_time::Instant;
 pub struct Trainer<E> {
     engine: E,
     /// Number of iterations done.
-    iteration: u32,
+    iterations_done: u32,
     best: Option<BestEvaluation>,
 }
 
@@ -58,7 +58,7 @@ pub struct BestEvaluation {
     /// Mean score, or, with held-out demonstrations, their negative loss.
     pub value: f64,
     /// Number of iterations done when it was evaluated.
-    pub iteration: u32,
+    pub iterations_done: u32,
 }
 
 /// An evaluation of the greedy policy that may select the best one.
@@ -79,10 +79,10 @@ const SCORE: &str = "score";
 /// Trains one iteration of GRPO: every group plays, every action is compared with the other actions of its group, and
 /// the policy moves towards the better ones. Returns the iteration's totals, and the seconds of its phases if they can
 /// be timed.
-async fn iterate<E: Grpo>(
+async fn run_phases<E: IterationPhases>(
     engine: &mut E,
     iteration: u32,
-    next: Option<u32>,
+    next_iteration: Option<u32>,
 ) -> Result<(E::Totals, Option<PhaseSeconds>), E::Error> {
     let started = Instant::now();
     let span = info_span!("rollout").entered();
@@ -103,7 +103,7 @@ async fn iterate<E: Grpo>(
     let update_end = started.elapsed().as_secs_f64();
     span.exit();
 
-    let totals = engine.read_totals(trajectory, advantages, stats, next);
+    let totals = engine.read_totals(trajectory, advantages, stats, next_iteration);
     let totals = totals.instrument(info_span!("read_back")).await?;
     let phases = PhaseSeconds {
         rollout: rollout_end,
@@ -156,7 +156,7 @@ fn non_finite_advice(quantity: &str) -> &'static str {
 impl<E: Engine> Trainer<E> {
     /// Creates a run at iteration 0.
     fn from_engine(engine: E) -> Self {
-        Self { engine, iteration: 0, best: None }
+        Self { engine, iterations_done: 0, best: None }
     }
 
     /// Trains one iteration of GRPO and returns its metrics. After the number of iterations in the settings
@@ -177,21 +177,22 @@ impl<E: Engine> Trainer<E> {
         self.engine.device()
     }
 
-    /// Asynchronous form of [`Trainer::iterate`], for threads that must not block, as in a browser. Iterations of
-    /// several trainers must not be interleaved on a thread, nor change it: their transfers would be counted to one
-    /// another.
+    /// Asynchronous form of [`Trainer::iterate`], for threads that must not block, as in a browser. While an
+    /// iteration is in progress, run no other trainer on this thread, and do not move it to another: transfers are
+    /// counted per thread.
     pub async fn iterate_async(&mut self) -> Result<IterationRecord, E::Error> {
         let transfers = TransferCount::start();
         self.engine.team().take_traffic();
         let started = Instant::now();
-        let next = self.iteration + 1;
-        let next = (next < self.engine.iterations()).then_some(next);
+        let next_iteration = self.iterations_done + 1;
+        let next_iteration = (next_iteration < self.engine.iterations()).then_some(next_iteration);
         let earlier_steps = self.engine.env_steps();
-        let mut record = self.engine.iterate(self.iteration, next).await?;
-        self.iteration += 1;
+        let mut record = self.engine.train_iteration(self.iterations_done, next_iteration).await?;
+        self.iterations_done += 1;
         let total = started.elapsed().as_secs_f64();
-        record.iteration = self.iteration;
-        record.communication = communication::measure(&self.engine, self.iteration, total).await?;
+        record.iteration = self.iterations_done;
+        record.communication =
+            communication::measure(&self.engine, self.iterations_done, total).await?;
         check_finite(&record)?;
         record.seconds = IterationSeconds { total, ..record.seconds };
         record.env_steps = self.engine.env_steps();
@@ -219,10 +220,11 @@ impl<E: Engine> Trainer<E> {
 
     /// Asynchronous form of [`Trainer::validate`], for threads that must not block.
     pub async fn validate_async(&mut self) -> Result<Validation, E::Error> {
-        let evaluation = self.engine.evaluate_greedy().await?;
+        let evaluation = self.engine.evaluate_on_validation().await?;
         let value = evaluation.value().filter(|value| is_best(*value, self.best));
-        self.best =
-            value.map(|value| BestEvaluation { value, iteration: self.iteration }).or(self.best);
+        self.best = value
+            .map(|value| BestEvaluation { value, iterations_done: self.iterations_done })
+            .or(self.best);
         Ok(Validation { evaluation, is_best: value.is_some() })
     }
 
@@ -247,8 +249,8 @@ impl<E: Engine> Trainer<E> {
     }
 
     /// Number of iterations done.
-    pub fn iteration(&self) -> u32 {
-        self.iteration
+    pub fn iterations_done(&self) -> u32 {
+        self.iterations_done
     }
 
     /// Environment steps so far; tokens for a language model.
@@ -326,7 +328,7 @@ mod tests {
 
     #[test]
     fn an_evaluation_out_of_range_is_never_the_best() {
-        let best = Some(BestEvaluation { value: 1.0, iteration: 3 });
+        let best = Some(BestEvaluation { value: 1.0, iterations_done: 3 });
         assert!(is_best(-1.0, None) && is_best(2.0, best) && !is_best(1.0, best));
         for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
             assert!(!is_best(value, None) && !is_best(value, best));

@@ -1,13 +1,13 @@
 //! The fast engine on the CPU: native code on all threads, for built-in networks.
 
-use super::engine::{GameTotals, Grpo, PolicyEngine, PolicyState};
+use super::engine::{GameTotals, IterationPhases, PolicyEngine, PolicyState};
 use super::rank_part::{EngineInputs, RankPart};
 use super::source::Source;
 use super::{TrainError, run_in_pool_if};
-use crate::advantage::HostAdvantages;
-use crate::data::{GameSums, HostTrajectory, WindowBatch};
+use crate::advantage::NativeAdvantages;
+use crate::data::{GameSums, NativeTrajectory, WindowBatch};
 use crate::env::{HostEnvError, Rules};
-use crate::learner::{HostExperience, HostLearner, HostPolicy, UpdateMeans};
+use crate::learner::{NativeExperience, NativeLearner, RolloutPolicy, UpdateMeans};
 use crate::model::{Actor, Network};
 use crate::rollout::{EnvStatesError, HostRollout, NativeRollout};
 use crate::settings::Precision;
@@ -22,35 +22,40 @@ pub(super) struct NativeEngine<G: Rules> {
     source: Source<NativeRollout<G>, ()>,
     /// Environments on the host, instead of the games.
     host: Option<HostRollout>,
-    learner: Box<dyn HostLearner>,
+    learner: Box<dyn NativeLearner>,
     buffers: IterationBuffers,
 }
 
 /// Buffers of the last iteration for reuse by the next, or a dataset with its weights as advantages.
 #[derive(Debug, Default)]
 struct IterationBuffers {
-    trajectory: HostTrajectory,
-    advantages: HostAdvantages,
+    trajectory: NativeTrajectory,
+    advantages: NativeAdvantages,
 }
 
 impl From<WindowBatch> for IterationBuffers {
     fn from(windows: WindowBatch) -> Self {
         let WindowBatch { trajectory, counts, weights } = windows;
-        let advantages = HostAdvantages { values: weights, counts, zero_variance_fraction: 0.0 };
+        let advantages = NativeAdvantages { values: weights, counts, zero_variance_fraction: 0.0 };
         Self { trajectory, advantages }
     }
 }
 
 impl<G: Rules> NativeEngine<G> {
     /// Creates the engine of this rank's part of a run that trains the model of `inputs` with `learner`.
-    pub fn new(inputs: EngineInputs<G>, mut learner: Box<dyn HostLearner>, part: RankPart) -> Self {
+    pub fn new(
+        inputs: EngineInputs<G>,
+        mut learner: Box<dyn NativeLearner>,
+        part: RankPart,
+    ) -> Self {
         let EngineInputs { game, model, data, host } = inputs;
         learner.context_mut().assign(part.game_shards.clone(), part.team.clone());
         let mut buffers = IterationBuffers::default();
-        let rollout = &part.rollout;
-        let host = host.map(|envs| HostRollout::new(envs, game.max_steps(), rollout, part.keys()));
+        let own_rollout = &part.own_rollout;
+        let host =
+            host.map(|envs| HostRollout::new(envs, game.max_steps(), own_rollout, part.keys()));
         let source = match data {
-            None => Source::Games(NativeRollout::new(game, rollout, part.keys())),
+            None => Source::Games(NativeRollout::new(game, own_rollout, part.keys())),
             Some(window_set) => {
                 Source::from_data(window_set, &part, u64::MAX, |windows| buffers = windows.into())
             }
@@ -65,7 +70,7 @@ fn play<G: Rules, A: Actor>(
     iteration: u32,
     games: &mut NativeRollout<G>,
     host: Option<&mut HostRollout>,
-    trajectory: &mut HostTrajectory,
+    trajectory: &mut NativeTrajectory,
 ) -> Result<Vec<GameSums>, HostEnvError> {
     match host {
         Some(host) => host.collect_into(policy, iteration, trajectory),
@@ -73,9 +78,9 @@ fn play<G: Rules, A: Actor>(
     }
 }
 
-impl<G: Rules> Grpo for NativeEngine<G> {
-    type Trajectory = (HostTrajectory, Vec<GameSums>);
-    type Advantages = HostAdvantages;
+impl<G: Rules> IterationPhases for NativeEngine<G> {
+    type Trajectory = (NativeTrajectory, Vec<GameSums>);
+    type Advantages = NativeAdvantages;
     type Stats = UpdateMeans;
     type Totals = GameTotals;
     type Error = TrainError;
@@ -88,10 +93,12 @@ impl<G: Rules> Grpo for NativeEngine<G> {
             Source::Games(games) => {
                 let (host, trajectory) = (host.as_mut(), &mut buffers.trajectory);
                 match learner.policy() {
-                    HostPolicy::Perceptron(policy) => {
+                    RolloutPolicy::Perceptron(policy) => {
                         play(&policy, iteration, games, host, trajectory)?
                     }
-                    HostPolicy::Other(policy) => play(&policy, iteration, games, host, trajectory)?,
+                    RolloutPolicy::Other(policy) => {
+                        play(&policy, iteration, games, host, trajectory)?
+                    }
                 }
             }
             Source::Resident(()) => Vec::new(),
@@ -106,11 +113,11 @@ impl<G: Rules> Grpo for NativeEngine<G> {
     fn compute_advantages(
         &mut self,
         (trajectory, _): &Self::Trajectory,
-    ) -> Result<HostAdvantages, TrainError> {
+    ) -> Result<NativeAdvantages, TrainError> {
         let mut advantages = std::mem::take(&mut self.buffers.advantages);
         if let Source::Games(_) = self.source {
-            let RankPart { config, team, shards, rollout, .. } = &self.part;
-            advantages.compute(trajectory, rollout, &config.advantage, shards, team)?;
+            let RankPart { config, team, shards, own_rollout, .. } = &self.part;
+            advantages.compute(trajectory, own_rollout, &config.advantage, shards, team)?;
         }
         Ok(advantages)
     }
@@ -118,15 +125,15 @@ impl<G: Rules> Grpo for NativeEngine<G> {
     fn update(
         &mut self,
         (trajectory, _): &Self::Trajectory,
-        advantages: &HostAdvantages,
+        advantages: &NativeAdvantages,
         iteration: u32,
     ) -> Result<UpdateMeans, TrainError> {
-        let HostAdvantages { values, counts, .. } = advantages;
+        let NativeAdvantages { values, counts, .. } = advantages;
         let learn_steps = match self.source {
             Source::Games(_) => self.part.config.rollout.learn_steps,
             _ => trajectory.num_steps,
         };
-        let experience = HostExperience::new(trajectory, values, counts, learn_steps);
+        let experience = NativeExperience::new(trajectory, values, counts, learn_steps);
         let learner = &mut self.learner;
         // With environments on the host, the iteration runs outside the pool.
         Ok(run_in_pool_if(self.host.is_some(), || learner.update(&experience, iteration))?)
@@ -135,14 +142,14 @@ impl<G: Rules> Grpo for NativeEngine<G> {
     async fn read_totals(
         &mut self,
         (trajectory, sums): Self::Trajectory,
-        advantages: HostAdvantages,
+        advantages: NativeAdvantages,
         stats: UpdateMeans,
-        _next: Option<u32>,
+        _next_iteration: Option<u32>,
     ) -> Result<GameTotals, TrainError> {
         let zero_variance_fraction = advantages.zero_variance_fraction;
         // The next iteration reuses the buffers.
         if let Source::Streamed(stream) = &self.source {
-            let HostAdvantages { values: weights, counts, .. } = advantages;
+            let NativeAdvantages { values: weights, counts, .. } = advantages;
             stream.give_back(WindowBatch { trajectory, counts, weights });
         } else {
             self.buffers = IterationBuffers { trajectory, advantages };
@@ -183,15 +190,15 @@ impl<G: Rules> PolicyEngine for NativeEngine<G> {
     }
 
     async fn export_state(&self) -> PolicyState {
-        let (games, memory) = match &self.source {
-            Source::Games(games) => (games.export_state(), games.export_memory().to_vec()),
+        let (branches, memory) = match &self.source {
+            Source::Games(games) => (games.export_branches(), games.export_memory().to_vec()),
             _ => Default::default(),
         };
         PolicyState {
             params: self.learner.params(),
             moments: self.learner.moments(),
             reference: self.learner.reference_params(),
-            games,
+            branches,
             memory,
         }
     }
@@ -200,6 +207,6 @@ impl<G: Rules> PolicyEngine for NativeEngine<G> {
         self.learner.restore(&state.params, &state.moments, state.reference.as_deref());
         let Source::Games(games) = &mut self.source else { return Ok(()) };
         games.import_memory(&state.memory);
-        games.import_state(&state.games)
+        games.import_branches(&state.branches)
     }
 }

@@ -43,10 +43,10 @@ impl<G> EngineInputs<G> {
         let RolloutConfig { num_groups, group_size, .. } = config.rollout;
         let (num_groups, games_per_item) =
             if data.is_some() { (num_groups, 1) } else { (own.len(), group_size) };
-        let rollout = RolloutConfig { num_groups, ..config.rollout.clone() };
+        let own_rollout = RolloutConfig { num_groups, ..config.rollout.clone() };
         let game_shards = shards.in_smaller_units(games_per_item);
         let (config, team) = (config.clone(), team.clone());
-        let part = RankPart { config, team, shards, game_shards, rollout };
+        let part = RankPart { config, team, shards, game_shards, own_rollout };
         Ok((Self { data, ..self }, part))
     }
 }
@@ -105,7 +105,7 @@ pub(super) struct RankPart {
     /// The same shards in units of games instead of groups.
     pub game_shards: Shards,
     /// Settings of the rollouts of this rank's groups.
-    pub rollout: RolloutConfig,
+    pub own_rollout: RolloutConfig,
 }
 
 impl RankPart {
@@ -125,13 +125,8 @@ impl RankPart {
         if sums.is_empty() {
             return Ok(GameSums::default());
         }
-        let shard_sums = |shard: usize| {
-            let game_sums =
-                sums[self.game_shards.local_items_of(shard)].iter().map(|sums| sums.to_array());
-            game_sums.fold([0.0; 5], |a, b| std::array::from_fn(|i| a[i] + b[i]))
-        };
-        let own_sums: Vec<[f64; 5]> = self.game_shards.own_shards().map(shard_sums).collect();
-        Ok(self.team.all_reduce_shard_numbers(&self.game_shards, &own_sums)?.into())
+        let sum_of = |game: usize| sums[game].to_array();
+        Ok(self.team.all_reduce_item_numbers(&self.game_shards, sum_of)?.into())
     }
 
     /// Keys of this rank's games.

@@ -26,7 +26,8 @@ pub(super) const VERSION: u32 = 1;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Counters {
     /// Number of iterations done.
-    pub iteration: u32,
+    #[serde(rename = "iteration")]
+    pub iterations_done: u32,
     /// Number of optimizer steps done.
     pub optimizer_steps: u64,
     pub(super) best_score: Option<f64>,
@@ -55,7 +56,8 @@ pub struct LanguageCounters {
 impl Counters {
     /// The same counters with this best evaluation.
     fn with_best(self, best: Option<BestEvaluation>) -> Self {
-        let (best_score, best_iteration) = best.map(|best| (best.value, best.iteration)).unzip();
+        let (best_score, best_iteration) =
+            best.map(|best| (best.value, best.iterations_done)).unzip();
         Self { best_score, best_iteration, ..self }
     }
 
@@ -70,8 +72,8 @@ impl Counters {
 
     /// The best evaluation so far.
     pub fn best(&self) -> Option<BestEvaluation> {
-        let (value, iteration) = self.best_score.zip(self.best_iteration)?;
-        Some(BestEvaluation { value, iteration })
+        let (value, iterations_done) = self.best_score.zip(self.best_iteration)?;
+        Some(BestEvaluation { value, iterations_done })
     }
 
     /// Serializes the counters as `state.json`.
@@ -152,18 +154,21 @@ impl From<ConfigError> for SnapshotError {
 /// An engine whose state can be saved.
 #[allow(async_fn_in_trait, reason = "futures stay on the thread that made them")]
 pub trait Persistent: Engine {
-    /// Exports the sections of a checkpoint after `iteration` iterations, the settings first, and its counters but for
-    /// the best evaluation. All ranks must call this.
+    /// Exports the sections of a checkpoint after `iterations_done` iterations, the settings first, and its counters
+    /// but for the best evaluation. All ranks must call this.
     ///
     /// # Errors
     /// If another rank fails or does not respond.
-    async fn export_state(&self, iteration: u32) -> Result<(Vec<Section>, Counters), TeamError>;
+    async fn export_sections(
+        &self,
+        iterations_done: u32,
+    ) -> Result<(Vec<Section>, Counters), TeamError>;
 
     /// Restores the state of a checkpoint with these counters.
     ///
     /// # Errors
     /// If the checkpoint lacks a section or does not fit.
-    fn import_state(
+    fn import_sections(
         &mut self,
         checkpoint: &Checkpoint,
         counters: &Counters,
@@ -182,9 +187,9 @@ impl<E: Persistent> Trainer<E> {
 
     /// Asynchronous form of [`Trainer::snapshot`], for threads that must not block.
     pub async fn snapshot_async(&self) -> Result<Checkpoint, TeamError> {
-        let (mut sections, counters) = self.engine.export_state(self.iteration).await?;
+        let (mut sections, counters) = self.engine.export_sections(self.iterations_done).await?;
         sections.insert(1, new_section(STATE, counters.with_best(self.best).to_json()));
-        Ok(Checkpoint { iteration: u64::from(self.iteration), sections })
+        Ok(Checkpoint { iteration: u64::from(self.iterations_done), sections })
     }
 
     /// Returns the run in the state of a checkpoint, whose settings may differ where no shape depends on them.
@@ -202,8 +207,8 @@ impl<E: Persistent> Trainer<E> {
     /// If the checkpoint lacks a section or does not fit.
     pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<(), SnapshotError> {
         let counters = Counters::read(checkpoint)?;
-        self.engine.import_state(checkpoint, &counters)?;
-        (self.iteration, self.best) = (counters.iteration, counters.best());
+        self.engine.import_sections(checkpoint, &counters)?;
+        (self.iterations_done, self.best) = (counters.iterations_done, counters.best());
         Ok(())
     }
 }
@@ -254,8 +259,9 @@ mod tests {
     #[test]
     fn the_best_score_is_read_to_the_last_bit() {
         for score in [-1.3863341014583905, 0.1 + 0.2, f64::MIN_POSITIVE] {
-            let best = BestEvaluation { value: score, iteration: 1 };
-            let counters = Counters { iteration: 1, ..Counters::default() }.with_best(Some(best));
+            let best = BestEvaluation { value: score, iterations_done: 1 };
+            let counters =
+                Counters { iterations_done: 1, ..Counters::default() }.with_best(Some(best));
             let sections = vec![new_section(STATE, counters.to_json())];
             let checkpoint = Checkpoint { iteration: 1, sections };
             assert_eq!(Counters::read(&checkpoint).unwrap(), counters);

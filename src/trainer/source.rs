@@ -156,8 +156,8 @@ pub(super) mod tests {
         let mut config = TrainConfig::for_game("any");
         (config.data.path, config.data.resident_mb) = ("somewhere".to_string(), resident_mb);
         let own = window_set.clone().select(shards.own_items());
-        let (rollout, shards, team) = (config.rollout.clone(), shards.clone(), Team::alone());
-        let part = RankPart { config, team, game_shards: shards.clone(), shards, rollout };
+        let (own_rollout, shards, team) = (config.rollout.clone(), shards.clone(), Team::alone());
+        let part = RankPart { config, team, game_shards: shards.clone(), shards, own_rollout };
         Source::<(), usize>::from_data(own, &part, max_part_bytes, |all| all.len()).is_streamed()
     }
 

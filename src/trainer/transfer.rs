@@ -2,13 +2,14 @@
 
 use super::engine::PolicyState;
 use crate::device;
-use crate::learner::{AdamW, Moments, TrainState};
+use crate::learner::{Moments, TensorMoments, TrainState};
 use burn::tensor::Tensor;
 
-/// Downloads a learner's state; `games` are the branch points of the groups, and `memory` is the model's memory there.
+/// Downloads a learner's state; `branches` are the branch points of the groups, and `memory` is the model's memory
+/// there.
 pub(super) async fn download(
     train_state: &TrainState,
-    games: Vec<u32>,
+    branches: Vec<u32>,
     memory: Vec<f32>,
 ) -> PolicyState {
     let read = |tensor: &Tensor<1>| device::read_async(tensor.clone());
@@ -24,7 +25,7 @@ pub(super) async fn download(
             Some(policy) => Some(read(&policy.flatten()).await),
             None => None,
         },
-        games,
+        branches,
         memory,
     }
 }
@@ -33,7 +34,7 @@ pub(super) async fn download(
 pub(super) fn upload(state: &PolicyState, train_state: &mut TrainState) {
     let device = train_state.params().device();
     let upload = |values: &Vec<f32>| device::upload(values.clone(), &device);
-    let optimizer = AdamW {
+    let optimizer = TensorMoments {
         first_moment: upload(&state.moments.first_moment),
         second_moment: upload(&state.moments.second_moment),
         steps: state.moments.steps,

@@ -4,8 +4,8 @@
 use super::training::short_run;
 use super::{cpu, doubles};
 use burn::tensor::{Device, Tensor, TensorData};
-use grove::data::{EpisodeStatus, HostTrajectory};
-use grove::learner::{AutodiffLearner, HostExperience, HostLearner, SequenceLearner};
+use grove::data::{EpisodeStatus, NativeTrajectory};
+use grove::learner::{AutodiffLearner, NativeExperience, NativeLearner, SequenceLearner};
 use grove::model::{Decoder, flatten};
 use grove::settings::{DecoderConfig, GroupStart, ModelKind, TrainConfig};
 
@@ -25,11 +25,11 @@ pub fn decoder_run(start: GroupStart) -> TrainConfig {
 }
 
 /// A policy with made-up steps of 6 games, some of which end, and their advantages.
-fn steps_of_games(config: &TrainConfig, device: &Device) -> (Decoder, HostTrajectory, Vec<f32>) {
+fn steps_of_games(config: &TrainConfig, device: &Device) -> (Decoder, NativeTrajectory, Vec<f32>) {
     let [steps, games, features, actions] = [11, 6, 7, 3];
     let wave = |i: usize, rate: f32| (i as f32 * rate).sin();
     let policy = Decoder::new(features, actions, &config.policy, 7, device);
-    let mut trajectory = HostTrajectory::default();
+    let mut trajectory = NativeTrajectory::default();
     trajectory.resize(games, steps, features);
     let stride = trajectory.obs_stride();
     let mut advantages = Vec::new();
@@ -69,7 +69,7 @@ pub fn first_host_update(config: &TrainConfig) -> [Vec<f64>; 2] {
     let mut learner = SequenceLearner::new(&policy.into(), config).expect("a built-in network");
     let counts = vec![trajectory.num_steps; trajectory.num_envs];
     let before = learner.params();
-    let experience = HostExperience::new(&trajectory, &advantages, &counts, trajectory.num_steps);
+    let experience = NativeExperience::new(&trajectory, &advantages, &counts, trajectory.num_steps);
     learner.update(&experience, 0).unwrap();
     [before, learner.params()].map(|params| params.into_iter().map(f64::from).collect())
 }

@@ -217,16 +217,16 @@ async fn check<G: Rules>(
     let new = || FusedRollout::new(game, config, keys, device);
     let cut = || new().with_steps_per_launch(chunk).with_groups_per_part(2);
     let (mut whole, mut chunked) = (new(), cut());
-    assert!(whole.export_state_async().await.is_empty());
+    assert!(whole.export_branches_async().await.is_empty());
     let mut largest = 0.0f64;
     for iteration in 0..3 {
         let context =
             format!("{game:?}, {hidden:?} {activation:?}, {config:?}, iteration {iteration}");
         if iteration == 2 {
             (whole, chunked) = (new(), cut());
-            whole.import_state(&native.export_state()).unwrap();
-            chunked.import_state(&native.export_state()).unwrap();
-            stepwise.import_state(&native.export_state()).unwrap();
+            whole.import_branches(&native.export_branches()).unwrap();
+            chunked.import_branches(&native.export_branches()).unwrap();
+            stepwise.import_branches(&native.export_branches()).unwrap();
         }
         let want = Host::read(&native.collect(&native_policy, iteration, &cpu())).await;
         let steps = Host::read(&stepwise.collect(&policy.clone().into(), iteration)).await;
@@ -236,10 +236,10 @@ async fn check<G: Rules>(
         largest = largest.max(got.assert_is(&steps, &format!("stepwise: {context}")));
         let parts = Host::read(&play_fused(game, &mut chunked, &policy, iteration).await).await;
         assert_eq!(parts, got, "in parts, {chunk} steps a launch: {context}");
-        let words = whole.export_state_async().await;
-        assert_words(game, &words, &native.export_state(), float_state, &context);
-        assert_words(game, &words, &stepwise.export_state_async().await, float_state, &context);
-        let parts = chunked.export_state_async().await;
+        let words = whole.export_branches_async().await;
+        assert_words(game, &words, &native.export_branches(), float_state, &context);
+        assert_words(game, &words, &stepwise.export_branches_async().await, float_state, &context);
+        let parts = chunked.export_branches_async().await;
         assert_eq!(parts, words, "in parts, {chunk} steps a launch: {context}");
     }
     largest

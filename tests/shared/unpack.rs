@@ -2,7 +2,7 @@
 
 use burn::tensor::{Device, TensorData};
 use grove::data::{
-    ENDED, EpisodeStatus, HostTrajectory, Recording, TERMINATED, TRUNCATED, Trajectory,
+    ENDED, EpisodeStatus, NativeTrajectory, Recording, TERMINATED, TRUNCATED, Trajectory,
 };
 use grove::env::{PackedState, Rules};
 use std::fmt::Debug;
@@ -10,7 +10,7 @@ use std::fmt::Debug;
 /// Unpacks a recording of `game`, which is read back, to a trajectory on `device`.
 pub async fn unpack<G: Rules>(game: G, recording: &Recording, device: &Device) -> Trajectory {
     let (num_steps, features) = (recording.num_steps(), game.num_features());
-    let mut all = HostTrajectory::default();
+    let mut all = NativeTrajectory::default();
     all.resize(recording.num_envs(), num_steps, features);
     all.enable_scores();
     all.enable_masks(if G::HAS_ILLEGAL_ACTIONS { game.num_actions() } else { 0 });

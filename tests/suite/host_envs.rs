@@ -220,7 +220,7 @@ fn numbers_that_cannot_be_learnt_from_are_those_of_their_environment() {
     ] {
         let mut trainer = run(numbers, &config());
         let errors = [
-            trainer.evaluate(3, ActionSelection::Greedy).unwrap_err(),
+            trainer.evaluate_on_validation(3, ActionSelection::Greedy).unwrap_err(),
             trainer.evaluate_fresh(3, 0, ActionSelection::Greedy).unwrap_err(),
             trainer.iterate().unwrap_err(),
         ];

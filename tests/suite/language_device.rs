@@ -3,7 +3,9 @@
 use crate::language::complete;
 use crate::support::{adapter, adapter_kind, floats, is_alone, launches};
 use burn::tensor::{Device, Tensor};
-use grove::learner::text::{Group, LanguageUpdateSettings, Sample, gradient, logprobs};
+use grove::learner::text::{
+    Group, LanguageUpdateSettings, Sample, compute_gradient, compute_logprobs,
+};
 use grove::math::Activation;
 use grove::model::DecoderShape;
 use grove::nn::arch::{NormPlacement, QkNorm, SlidingWindow};
@@ -107,9 +109,9 @@ fn architectures_generate_and_learn_on_a_device_as_on_the_cpu() {
             assert_eq!(tokens(generate(&there, &greedy, 64)), want, "{:?}", decoder.shape());
         }
         let groups = groups(&decoder);
-        let rule = rule(LossConfig::default());
+        let rule = rule(LossConfig { entropy_coef: 0.1, ..LossConfig::default() });
         let [want, got] =
-            [&decoder, &there].map(|decoder| gradient(decoder, &rule, &groups, None, 0.1));
+            [&decoder, &there].map(|decoder| compute_gradient(decoder, &rule, &groups, None));
         let off = distance(&got, &want);
         assert!(length(&want) > 0.0 && off < 5e-5, "{:?}: off by {off}", decoder.shape());
     }
@@ -210,18 +212,20 @@ fn gradients_on_devices_are_those_of_the_cpu() {
         for (number, decoder) in decoders().into_iter().enumerate().skip(if all { 0 } else { 2 }) {
             let there = decoder.clone().with_device(Some(device.clone()), Precision::F32);
             let groups = groups(&decoder);
-            let reference = logprobs(&decoder, &groups, 0.9);
-            for (got, want) in
-                logprobs(&there, &groups, 0.9).iter().flatten().zip(reference.iter().flatten())
+            let reference = compute_logprobs(&decoder, &groups, 0.9);
+            for (got, want) in compute_logprobs(&there, &groups, 0.9)
+                .iter()
+                .flatten()
+                .zip(reference.iter().flatten())
             {
                 assert!(are_near(got, want, 1e-4), "{got:?} {want:?}");
             }
             for loss_type in LossType::ALL.iter().take(if all { usize::MAX } else { 1 }) {
                 let mut loss = LossConfig { loss_type: *loss_type, ..LossConfig::default() };
-                (loss.kl_coef, loss.dual_clip) = (0.2, 3.0);
+                (loss.kl_coef, loss.entropy_coef, loss.dual_clip) = (0.2, 0.1, 3.0);
                 let (rule, references) = (rule(loss), Some(&reference[..]));
-                let want = gradient(&decoder, &rule, &groups, references, 0.1);
-                let got = gradient(&there, &rule, &groups, references, 0.1);
+                let want = compute_gradient(&decoder, &rule, &groups, references);
+                let got = compute_gradient(&there, &rule, &groups, references);
                 let off = distance(&got, &want);
                 assert!(length(&want) > 0.0 && off < 1e-5, "{number} {loss_type}: off by {off}");
             }
@@ -257,7 +261,7 @@ fn groups_without_completions_have_no_log_probabilities() {
     let there = decoder.clone().with_device(Some(Device::flex()), Precision::F32);
     let group = Group { prompt: vec![1, 2, 3], samples: Vec::new() };
     for decoder in [&decoder, &there] {
-        let found = logprobs(decoder, std::slice::from_ref(&group), 1.0);
+        let found = compute_logprobs(decoder, std::slice::from_ref(&group), 1.0);
         assert_eq!(found, [Vec::<Vec<f32>>::new()]);
     }
 }
@@ -269,7 +273,7 @@ fn half_precision_products_learn_from_small_gradients() {
         for (number, decoder) in decoders().into_iter().enumerate() {
             let there = decoder.clone().with_device(Some(device.clone()), precision);
             let mut groups = groups(&decoder);
-            let both = [&decoder, &there].map(|decoder| logprobs(decoder, &groups, 0.9));
+            let both = [&decoder, &there].map(|decoder| compute_logprobs(decoder, &groups, 0.9));
             let [want, got] = both.each_ref().map(|all| all.concat().concat());
             let off = got.iter().zip(&want).fold(0.0f32, |most, (a, b)| most.max((a - b).abs()));
             assert!(off > 1e-6 && f64::from(off) < 40.0 * unit, "{precision} {number}: {off}");
@@ -278,8 +282,8 @@ fn half_precision_products_learn_from_small_gradients() {
                     sample.advantages.iter_mut().for_each(|x| *x *= worth);
                 }
                 let rule = rule(LossConfig::default());
-                let want = gradient(&decoder, &rule, &groups, None, 0.0);
-                let got = gradient(&there, &rule, &groups, None, 0.0);
+                let want = compute_gradient(&decoder, &rule, &groups, None);
+                let got = compute_gradient(&there, &rule, &groups, None);
                 let off = distance(&got, &want);
                 assert!(off > 1e-5 && off < 20.0 * unit, "{precision} {number} {worth}: {off}");
             }
@@ -373,7 +377,7 @@ fn half_precision_policies_learn_and_act_alike() {
                     samples: group.iter().map(sample).collect(),
                 })
                 .collect();
-            let learnt = logprobs(&there, &groups, 1.0).concat().concat();
+            let learnt = compute_logprobs(&there, &groups, 1.0).concat().concat();
             let acted = made.concat().into_iter().flat_map(|one| one.logprobs);
             let off = learnt.iter().zip(acted).fold(0.0f32, |most, (a, b)| most.max((a - b).abs()));
             println!("{precision} {number}: {off}");

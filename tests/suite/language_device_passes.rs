@@ -6,7 +6,9 @@ use crate::language_device::{
 };
 use crate::support::{adapter, launches};
 use burn::tensor::Device;
-use grove::learner::text::{Group, LanguageLearner, LanguageUpdateSettings, Sample, gradient};
+use grove::learner::text::{
+    Group, LanguageLearner, LanguageUpdateSettings, Sample, compute_gradient,
+};
 use grove::model::DecoderShape;
 use grove::nn::arch::FAMILIES;
 use grove::objective::LossConfig;
@@ -37,9 +39,9 @@ fn long_groups() -> Vec<Group> {
 /// Checks that the gradient on a device is the CPU's but for `limit` of its length, and has the same bits each time.
 fn check_gradient(decoder: &TokenDecoder, groups: &[Group], limit: f64, device: &Device) {
     let there = decoder.clone().with_device(Some(device.clone()), Precision::F32);
-    let mut rule = rule(LossConfig::default());
+    let mut rule = rule(LossConfig { entropy_coef: 0.1, ..LossConfig::default() });
     let of = |decoder: &TokenDecoder, rule: &LanguageUpdateSettings| {
-        gradient(decoder, rule, groups, None, 0.1)
+        compute_gradient(decoder, rule, groups, None)
     };
     let [want, got] = [decoder, &there].map(|decoder| of(decoder, &rule));
     let off = distance(&got, &want);
@@ -85,8 +87,9 @@ fn more_heads_than_units_may_share_keys() {
         DecoderShape { num_heads: 128, num_kv_heads: 1, head_dim: 2, num_layers: 1, ..plain };
     let decoder = decoder(shape, 0.4);
     let there = decoder.clone().with_device(Some(device), Precision::F32);
-    let (groups, rule) = (groups(&decoder), rule(LossConfig::default()));
-    let [want, got] = [&decoder, &there].map(|by| gradient(by, &rule, &groups, None, 0.1));
+    let (groups, rule) =
+        (groups(&decoder), rule(LossConfig { entropy_coef: 0.1, ..LossConfig::default() }));
+    let [want, got] = [&decoder, &there].map(|by| compute_gradient(by, &rule, &groups, None));
     let off = distance(&got, &want);
     assert!(length(&want) > 0.0 && off < 5e-5, "off by {off}");
 }
@@ -97,17 +100,17 @@ fn launches_of_learning_are_few() {
     let groups = &long_groups()[..1];
     let learn = |layers: usize, how: &str| {
         let decoder = wide(layers);
-        let mut rule = rule(LossConfig::default());
+        let mut rule = rule(LossConfig { entropy_coef: 0.1, ..LossConfig::default() });
         rule.update.gradient_checkpointing = how == "recomputed";
         if how == "stepped" {
             (rule.update.update_epochs, rule.update.num_minibatches) = (1, 1);
             let mut learner = LanguageLearner::new(decoder, 1, MomentPrecision::F32)
                 .with_device(device.clone(), Precision::F32);
-            learner.update(&rule, groups, 0, 0.1, &[1e-3]).unwrap();
+            learner.update(&rule, groups, 0, &[1e-3]).unwrap();
             return;
         }
         let decoder = decoder.with_device(Some(device.clone()), Precision::F32);
-        gradient(&decoder, &rule, groups, None, 0.1);
+        compute_gradient(&decoder, &rule, groups, None);
     };
     // Launches that happen once in a process do not belong to a layer.
     learn(1, "stepped");

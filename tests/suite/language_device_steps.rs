@@ -13,7 +13,7 @@ use grove::text::TokenDecoder;
 
 /// Settings with which a small error of the gradient stays a small error of the step.
 fn smooth(kl_coef: f64) -> LanguageUpdateSettings {
-    let mut rule = rule(LossConfig { kl_coef, ..LossConfig::default() });
+    let mut rule = rule(LossConfig { kl_coef, entropy_coef: 0.1, ..LossConfig::default() });
     (rule.update.update_epochs, rule.update.num_minibatches) = (1, 2);
     rule.update.max_grad_norm = 0.5;
     (rule.optimizer.adam_epsilon, rule.optimizer.weight_decay) = (1e-2, 0.1);
@@ -38,7 +38,7 @@ fn steps_on_a_device_are_those_of_the_cpu() {
             let [mut here, mut there] = [None, Some(&device)].map(|on| learner(&decoder, on));
             for iteration in 0..2 {
                 let [want, got] = [&mut here, &mut there].map(|learner| {
-                    learner.update(&rule, &groups, iteration, 0.1, &[1e-2; 2]).unwrap().update
+                    learner.update(&rule, &groups, iteration, &[1e-2; 2]).unwrap().update
                 });
                 assert!((got.grad_norm - want.grad_norm).abs() < 1e-4 * want.grad_norm);
                 assert!((got.loss - want.loss).abs() < 1e-4 * want.loss.abs().max(0.1));
@@ -51,7 +51,7 @@ fn steps_on_a_device_are_those_of_the_cpu() {
             let off: Vec<f32> = want.iter().zip(&got).map(|(a, b)| a - b).collect();
             let most = off.iter().fold(0.0f32, |most, x| most.max(x.abs()));
             assert!(length(&want) > 1e-2 && most < 1e-6, "off by {most} of {}", length(&want));
-            let [want, got] = [&here, &there].map(|learner| learner.moments().into_owned());
+            let [want, got] = [&here, &there].map(|learner| learner.fetch_moments().into_owned());
             assert_eq!((want.steps, got.steps), (4, 4));
             assert!(distance(&got.first_moment, &want.first_moment) < 2e-5);
             assert!(distance(&got.second_moment, &want.second_moment) < 2e-5);
@@ -68,10 +68,10 @@ fn a_learner_continues_on_a_device_from_what_was_saved_to_the_byte() {
             let (groups, rule) = (groups(&decoder), smooth(0.0));
             let mut whole = learner(&decoder, Some(&device));
             let update = |learner: &mut LanguageLearner, iteration| {
-                learner.update(&rule, &groups, iteration, 0.1, &[1e-2; 2]).unwrap();
+                learner.update(&rule, &groups, iteration, &[1e-2; 2]).unwrap();
             };
             let saved = |learner: &LanguageLearner| -> (Vec<f32>, Moments) {
-                (learner.decoder.trainable().to_vec(), learner.moments().into_owned())
+                (learner.decoder.trainable().to_vec(), learner.fetch_moments().into_owned())
             };
             update(&mut whole, 0);
             let (trained, moments) = saved(&whole);
@@ -127,8 +127,10 @@ fn weights_moments_and_gradients_do_not_cross_the_bus() {
     let weights = size_of_val(decoder.trainable()) as u64;
     assert!(weights > 8 << 16, "the weights are {weights} bytes");
     let mut update = |iteration| {
-        let (rule, transfers) = (smooth(0.0), TransferCount::start());
-        learner.update(&rule, &short_groups(), iteration, 0.0, &[1e-3; 2]).unwrap();
+        let mut rule = smooth(0.0);
+        rule.loss.entropy_coef = 0.0;
+        let transfers = TransferCount::start();
+        learner.update(&rule, &short_groups(), iteration, &[1e-3; 2]).unwrap();
         let moved = transfers.stop();
         moved.downloaded_bytes + moved.uploaded_bytes
     };

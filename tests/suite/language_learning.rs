@@ -3,7 +3,7 @@
 use crate::language_device::rule;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use grove::learner::text::{
-    Group, LanguageLearner, LanguageUpdateSettings, Sample, gradient, logprobs,
+    Group, LanguageLearner, LanguageUpdateSettings, Sample, compute_gradient, compute_logprobs,
 };
 use grove::math::Activation;
 use grove::model::{Decoder, DecoderShape, RopeScaling, flatten, named_parameters, unflatten};
@@ -348,7 +348,7 @@ fn loss_by_autodiff(
     let denominators = TensorStepDenominators {
         sequences: samples.len(),
         steps: counted.clone(),
-        rollout_share: counted,
+        rollout_steps_per_minibatch: counted,
     };
     let loss = loss(config, 0.0, &steps, &denominators).value - bonus * config.entropy_coef;
     let mut gradients = loss.backward();
@@ -383,7 +383,7 @@ fn losses_of_texts_are_those_of_tensors() {
     }
     let mut references = Vec::new();
     for group in &mut groups {
-        let now = logprobs(&native, std::slice::from_ref(group), 1.0).remove(0);
+        let now = compute_logprobs(&native, std::slice::from_ref(group), 1.0).remove(0);
         for (sample, now) in group.samples.iter_mut().zip(now) {
             sample.logprobs = now.iter().enumerate().map(|(t, x)| x + 0.3 * wave(t + 3)).collect();
             references.push(now.iter().enumerate().map(|(t, x)| x + 0.4 * wave(t + 9)).collect());
@@ -401,7 +401,7 @@ fn losses_of_texts_are_those_of_tensors() {
             .iter()
             .map(|group| of_groups.by_ref().take(group.samples.len()).collect())
             .collect();
-        let got = gradient(&native, &rule, &groups, Some(&of_groups), 0.1);
+        let got = compute_gradient(&native, &rule, &groups, Some(&of_groups));
         let largest = want.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
         for (i, (got, want)) in got.iter().zip(&want).enumerate() {
             assert!(
@@ -441,14 +441,14 @@ fn three_tokens(update_epochs: usize) -> LanguageUpdateSettings {
 fn an_update_ends_at_its_divergence() {
     let decoder = small_decoder();
     let mut groups = vec![pair([1.0, -1.0])];
-    let old = logprobs(&decoder, &groups, 1.0).remove(0);
+    let old = compute_logprobs(&decoder, &groups, 1.0).remove(0);
     groups[0].samples.iter_mut().zip(old).for_each(|(sample, old)| sample.logprobs = old);
     let learnt = |target_kl: f64, update_epochs: usize| {
         let mut rule = three_tokens(update_epochs);
         rule.update.target_kl = target_kl;
         let mut learner = LanguageLearner::new(decoder.clone(), 1, MomentPrecision::F32);
-        let means = learner.update(&rule, &groups, 0, 0.0, &[1e-2; 4]).unwrap();
-        (learner.decoder.trainable().to_vec(), learner.moments().steps, means)
+        let means = learner.update(&rule, &groups, 0, &[1e-2; 4]).unwrap();
+        (learner.decoder.trainable().to_vec(), learner.fetch_moments().steps, means)
     };
     let (whole, steps, means) = learnt(0.0, 4);
     assert!(steps == 4 && means.update.approx_kl > 1e-4, "{means:?}");
@@ -466,7 +466,7 @@ fn means_are_over_all_tokens_that_count() {
         let mut rule = three_tokens(1);
         rule.loss.kl_coef = kl_coef;
         let mut learner = LanguageLearner::new(decoder.clone(), 1, MomentPrecision::F32);
-        learner.update(&rule, groups, 0, 0.0, &[1e-3]).unwrap()
+        learner.update(&rule, groups, 0, &[1e-3]).unwrap()
     };
     let mut even = Group { prompt: vec![2, 1], ..pair([0.0; 2]) };
     let none = means(std::slice::from_ref(&even), 0.0);

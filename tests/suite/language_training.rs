@@ -430,16 +430,16 @@ fn final_scores_are_of_prompts_that_chose_nothing() {
     let mut trainer = LanguageTrainer::for_task(task.clone(), config.clone(), None).unwrap();
     let chosen = trainer.validate().unwrap().evaluation;
     assert_eq!((chosen.episodes, chosen.mean_score), (3, Some(1.0)));
-    let last = trainer.evaluate_greedy(1000).unwrap();
+    let last = trainer.evaluate_fresh_greedy(1000).unwrap();
     assert_eq!((last.episodes, last.mean_score), (3, Some(0.0)));
-    let sampled = trainer.evaluate(2, 4, &trainer.sampling()).unwrap();
+    let sampled = trainer.evaluate_fresh(2, 4, &trainer.sampling()).unwrap();
     assert_eq!((sampled.episodes, sampled.mean_score), (2, Some(0.0)));
     // Nor if a resumed run evaluates on fewer.
     config.checkpoint.eval_episodes = 1;
     let resumed = LanguageTrainer::for_task(task, config, None).unwrap();
     let mut resumed = resumed.with_checkpoint(&snapshot(&trainer)).unwrap();
     assert_eq!(resumed.validate().unwrap().evaluation.episodes, 1);
-    let last = resumed.evaluate_greedy(1000).unwrap();
+    let last = resumed.evaluate_fresh_greedy(1000).unwrap();
     assert_eq!((last.episodes, last.mean_score), (3, Some(0.0)));
 }
 

@@ -14,7 +14,7 @@ fn score<G: Rules + Default + Serialize>(iterations: u32) -> f64 {
     config.iterations = iterations;
     let mut trainer = Trainer::new(G::default(), &config, &cpu());
     iterate(&mut trainer, iterations);
-    trainer.evaluate(5000, ActionSelection::Greedy).unwrap().mean_score
+    trainer.evaluate_on_validation(5000, ActionSelection::Greedy).unwrap().mean_score
 }
 
 #[test]

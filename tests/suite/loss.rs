@@ -30,7 +30,7 @@ struct Batch {
     mask: Vec<f32>,
     total_games: usize,
     total_steps: f32,
-    rollout_share: f32,
+    rollout_steps_per_minibatch: f32,
 }
 
 impl Batch {
@@ -72,7 +72,7 @@ fn batch(network: &Network, params: &[f64], loss_type: LossType) -> Batch {
         // A part of the minibatch, which is a part of the rollout.
         total_games: 13,
         total_steps: 50.0,
-        rollout_share: 43.5,
+        rollout_steps_per_minibatch: 43.5,
     };
     for t in 0..num_steps {
         for (game, &length) in lengths.iter().enumerate() {
@@ -128,7 +128,10 @@ fn library(
     let denominators = TensorStepDenominators {
         sequences: batch.total_games,
         steps: Tensor::from_floats([batch.total_steps], device),
-        rollout_share: Tensor::from_floats([batch.rollout_share], device),
+        rollout_steps_per_minibatch: Tensor::from_floats(
+            [batch.rollout_steps_per_minibatch],
+            device,
+        ),
     };
     let loss = loss(config, entropy_coef, &steps, &denominators);
     let gradients = loss.value.backward();

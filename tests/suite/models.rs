@@ -85,7 +85,7 @@ pub fn assert_learns_recall(kind: ModelKind, iterations: u32) {
     let mut trainer = Trainer::new(game, &config, &cpu());
     iterate(&mut trainer, iterations);
     // Chance, and the best without a memory, is 1 / 4.
-    let score = trainer.evaluate(2000, ActionSelection::Greedy).unwrap().mean_score;
+    let score = trainer.evaluate_on_validation(2000, ActionSelection::Greedy).unwrap().mean_score;
     assert!(score >= 0.99, "{score}");
 }
 
@@ -155,7 +155,7 @@ pub fn assert_acts_as_by_tensors(config: &TrainConfig) {
             evaluate(&native, game, 333, Stream::Validation, config.seed, player),
             evaluate(&tensors, game, 333, Stream::Validation, config.seed, player),
         ];
-        assert_eq!(trainer.evaluate(333, player).unwrap(), a);
+        assert_eq!(trainer.evaluate_on_validation(333, player).unwrap(), a);
         // Rounding may decide an action in a thousand.
         assert!((a.mean_score - b.mean_score).abs() < 0.02, "{a:?} {b:?}");
         assert_eq!(a.mean_length, b.mean_length);
@@ -197,9 +197,10 @@ fn a_user_defined_model_learns() {
     let config = TrainConfig { iterations: 30, ..TrainConfig::for_game(Catch::NAME) };
     let model = residual(64, 1, &cpu());
     let mut trainer = Trainer::with_model(Catch::default(), model, &config, &cpu());
-    let before = trainer.evaluate(1000, ActionSelection::Sampling).unwrap().mean_score;
+    let before =
+        trainer.evaluate_on_validation(1000, ActionSelection::Sampling).unwrap().mean_score;
     iterate(&mut trainer, config.iterations);
-    let after = trainer.evaluate(1000, ActionSelection::Greedy).unwrap().mean_score;
+    let after = trainer.evaluate_on_validation(1000, ActionSelection::Greedy).unwrap().mean_score;
     assert!(before < 0.0 && after > 0.9, "{before} before, {after} after");
 }
 

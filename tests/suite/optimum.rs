@@ -83,11 +83,11 @@ fn transitions_are_those_of_games_as_they_are_played() {
         let (mut surprise, mut expected) = (0.0, 0.0);
         for t in 0..50_000 {
             let before = fruits(&state);
-            let played =
+            let result =
                 step_with_auto_reset::<Fruit>(&mut state, &mut episode, draw(3, t) % 3, game);
             let (probability, reward) = process.transition(before, fruits(&state), state.basket);
             assert!(probability > 0.0, "{game:?}, step {t}");
-            assert_eq!(played.reward, f32::from(reward), "{game:?}, step {t}");
+            assert_eq!(result.reward, f32::from(reward), "{game:?}, step {t}");
             surprise -= probability.ln();
             expected += process.entropy(before);
         }

@@ -132,5 +132,5 @@ fn a_user_defined_model_learns_in_the_program_and_an_unknown_one_is_rejected() {
     let words = "policy.kind is `lstm`, but must be one of: mlp, gru, decoder, residual, leaky";
     assert!(said.contains(words), "{said}");
     let fused = stderr(&own(folder, "train catch --set kind=residual --engine fused --device cpu"));
-    assert!(fused.contains("the fast engines take built-in networks"), "{fused}");
+    assert!(fused.contains("the fused engines take built-in networks"), "{fused}");
 }

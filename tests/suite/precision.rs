@@ -164,7 +164,8 @@ fn built_in_networks_learn_to_catch_in_bf16() {
         config.optimizer.learning_rate = 1e-2;
         let mut trainer = trainer(&config);
         iterate(&mut trainer, config.iterations);
-        let score = trainer.evaluate(1000, ActionSelection::Greedy).unwrap().mean_score;
+        let score =
+            trainer.evaluate_on_validation(1000, ActionSelection::Greedy).unwrap().mean_score;
         assert!(score > 0.9, "{}: {score}", config.policy.kind);
     }
 }
@@ -184,7 +185,7 @@ fn lower_precisions_come_close_to_single_precision_where_the_device_has_them() {
         } else {
             let config = TrainConfig { precision, ..config(precision) };
             let trainer = Trainer::new(Fruit::default(), &config, &device);
-            let reason = trainer.fallback_reason().expect("the fast engine is closed to it");
+            let reason = trainer.fallback_reason().expect("the fused engine is closed to it");
             assert!(reason.contains("the device does not support"), "{reason}");
         }
     }

@@ -14,7 +14,7 @@ use crate::shared::rollouts::{
 use crate::support::{adapter, cpu};
 use crate::trainers::on_threads;
 use burn::tensor::{Device, Tensor};
-use grove::data::{GameSums, HostTrajectory, Trajectory};
+use grove::data::{GameSums, NativeTrajectory, Trajectory};
 use grove::env::{CartPole, Catch, Env, Episode, Fruit, FruitObservation, PackedState, Rules};
 use grove::model::{Mlp, NativeMlp, flatten, unflatten};
 use grove::rng::{Stream, draw, uniform};
@@ -78,18 +78,21 @@ fn check<G: Rules>(
     let native_policy = NativeMlp::new(&policy);
     let mut native = NativeRollout::new(game, config, keys);
     let mut stepwise = StepwiseRollout::new(game, config, keys, device);
-    assert!(native.export_state().is_empty() && block_on(stepwise.export_state_async()).is_empty());
+    assert!(
+        native.export_branches().is_empty()
+            && block_on(stepwise.export_branches_async()).is_empty()
+    );
     for iteration in 0..3 {
         let context = format!("{game:?}, {config:?}, iteration {iteration}");
         if iteration == 2 {
             stepwise = StepwiseRollout::new(game, config, keys, device);
-            stepwise.import_state(&native.export_state()).unwrap();
+            stepwise.import_branches(&native.export_branches()).unwrap();
         }
         let want = Host::of(&native.collect(&native_policy, iteration, &cpu()));
         let got = Host::of(&stepwise.collect(&policy.clone().into(), iteration));
         want.assert_lively(game.num_actions() as u32, &context);
         got.assert_is(&want, &context);
-        let (got, want) = (block_on(stepwise.export_state_async()), native.export_state());
+        let (got, want) = (block_on(stepwise.export_branches_async()), native.export_branches());
         let seats = match config.start {
             GroupStart::Level => 0,
             GroupStart::Branch => config.num_groups,
@@ -176,7 +179,7 @@ fn the_number_of_threads_changes_nothing() {
                 (0..2).map(|i| Host::of(&rollout.collect(&policy, i, &cpu()))).collect();
             let evaluations = [ActionSelection::Greedy, ActionSelection::Sampling]
                 .map(|player| evaluate(&policy, game, 77, Stream::Evaluation, 3, player));
-            (hosts, rollout.export_state(), evaluations)
+            (hosts, rollout.export_branches(), evaluations)
         })
     };
     let one = run(1);
@@ -214,7 +217,7 @@ fn the_sums_of_a_rollout_are_those_of_its_steps() {
     for auto_reset in [true, false] {
         // Two blocks of games, the second one partial.
         let config = RolloutConfig { auto_reset, ..config(3, 7, 50, GroupStart::Level) };
-        let mut played = HostTrajectory::default();
+        let mut played = NativeTrajectory::default();
         played.resize(21, 50, 4);
         played.enable_scores();
         let mut rollout = NativeRollout::new(game, &config, RolloutKeys::new(3));
@@ -252,7 +255,7 @@ fn saved_games_that_do_not_fit_are_rejected() {
     let words = vec![0; 3 * env_words(game) - 1];
     let expected = "the saved games are 11 words, but 12 are needed for 3 groups of `catch`";
     let mut native = NativeRollout::new(game, &config, keys);
-    assert_eq!(native.import_state(&words).unwrap_err().to_string(), expected);
+    assert_eq!(native.import_branches(&words).unwrap_err().to_string(), expected);
     let mut stepwise = StepwiseRollout::new(game, &config, keys, &cpu());
-    assert_eq!(stepwise.import_state(&words).unwrap_err().to_string(), expected);
+    assert_eq!(stepwise.import_branches(&words).unwrap_err().to_string(), expected);
 }

@@ -81,9 +81,9 @@ fn catch_follows_bsuite() {
                     (true, true) => 1.0,
                     (true, false) => -1.0,
                 };
-                let played = step_with_auto_reset::<Catch>(&mut state, &mut counted, action, game);
-                assert_eq!((played.reward, played.has_ended()), (reward, done), "{game:?}");
-                assert_eq!(played.episode_score, reward, "{game:?}");
+                let result = step_with_auto_reset::<Catch>(&mut state, &mut counted, action, game);
+                assert_eq!((result.reward, result.has_ended()), (reward, done), "{game:?}");
+                assert_eq!(result.episode_score, reward, "{game:?}");
                 if done {
                     rewards.push(reward);
                     break;
@@ -183,10 +183,10 @@ fn cartpole_follows_gymnasium_over_random_episodes() {
             let action = draw(level, t) & 1;
             let (next, terminated) = gymnasium_step(want, action);
             assert!(cart_margin(next).abs() > 2e-6, "too close to tell");
-            let played = step_with_auto_reset::<CartPole>(&mut state, &mut counted, action, game);
-            assert_eq!((played.reward, played.has_ended()), (1.0, terminated));
+            let result = step_with_auto_reset::<CartPole>(&mut state, &mut counted, action, game);
+            assert_eq!((result.reward, result.has_ended()), (1.0, terminated));
             if terminated {
-                assert_eq!(played.episode_score, t as f32);
+                assert_eq!(result.episode_score, t as f32);
                 lengths.push(t);
                 break;
             }
@@ -235,11 +235,11 @@ fn cartpole_is_truncated_at_its_last_step() {
                 let [x, x_dot, theta, theta_dot] = cart(&state);
                 let lean = x + 2.1 * x_dot + 35.0 * theta + 10.0 * theta_dot;
                 let action = u32::from(lean > 0.0);
-                let played =
+                let result =
                     step_with_auto_reset::<CartPole>(&mut state, &mut episode, action, game);
-                assert_eq!(played.has_ended(), t == max_steps, "level {level}, step {t}");
-                let score = if played.has_ended() { max_steps as f32 } else { 0.0 };
-                assert_eq!(played.episode_score, score);
+                assert_eq!(result.has_ended(), t == max_steps, "level {level}, step {t}");
+                let score = if result.has_ended() { max_steps as f32 } else { 0.0 };
+                assert_eq!(result.episode_score, score);
             }
             assert_eq!(episode.level, draw(level, NEXT_LEVEL));
             assert_eq!((episode.time, episode.score), (0, 0.0));
@@ -288,9 +288,9 @@ fn random_score<G: Rules>(game: G, episodes: u32) -> (f64, f64) {
         loop {
             let bits = draw(draw(level, 0x5eed), counted.time);
             let action = draw_legal_action(&state, bits, game).unwrap();
-            let played = step_with_auto_reset::<G>(&mut state, &mut counted, action, game);
-            if played.has_ended() {
-                break f64::from(played.episode_score);
+            let result = step_with_auto_reset::<G>(&mut state, &mut counted, action, game);
+            if result.has_ended() {
+                break f64::from(result.episode_score);
             }
         }
     };

@@ -111,12 +111,12 @@ fn assert_steps_like_singles<G: Rules>(game: G) {
         let taken: Vec<i64> = actions.iter().map(|a| i64::from(*a)).collect();
         batch.step(&taken, step.buffers()).unwrap();
         assert_eq!(step.obs, single.observe(), "{} after step {t}", G::NAME);
-        for (env, played) in expected.iter().enumerate() {
-            assert_eq!(step.rewards[env], f64::from(played.reward));
-            assert_eq!(step.scores[env], played.episode_score);
+        for (env, result) in expected.iter().enumerate() {
+            assert_eq!(step.rewards[env], f64::from(result.reward));
+            assert_eq!(step.scores[env], result.episode_score);
             let ends = (step.terminated[env] == 1, step.truncated[env] == 1);
-            assert_eq!(ends, (played.terminated, played.truncated));
-            episodes += usize::from(played.has_ended());
+            assert_eq!(ends, (result.terminated, result.truncated));
+            episodes += usize::from(result.has_ended());
         }
         let mut masks = vec![0; envs * game.num_actions()];
         batch.write_legal_actions(&mut masks);

@@ -38,10 +38,11 @@ pub fn compute_recording_advantages(
     let num_rows = launches.iter().map(LaunchSizes::num_cubes).sum();
     let like = cube_tensor(recording.parts[0].values.clone());
     let rows = uninit(&like, &[num_rows, summary::LEN], DType::F32);
-    let mut next_row = 0;
-    let mut parts = Vec::new();
-    for (part, launch) in recording.parts.iter().zip(&launches) {
-        parts.push(launch_part(part, num_steps, launch, &rows, &mut next_row, rollout, config));
+    let (mut parts, mut first_row) = (Vec::new(), 0);
+    for (part, sizes) in recording.parts.iter().zip(launches) {
+        let part_launch = PartLaunch { part, num_steps, sizes, first_row };
+        parts.push(part_launch.launch(&rows, rollout, config));
+        first_row += part_launch.sizes.num_cubes();
     }
     let summary = uninit(&rows, &[summary::LEN], DType::F32);
     // SAFETY: accesses stay below `num_rows` and the length of the summary.
@@ -61,72 +62,85 @@ pub fn compute_recording_advantages(
     RecordingAdvantages { learn_steps, parts, summary }
 }
 
-/// Launches the other three kernels on a part, whose rows of sums in `rows`, `[rows, summary::LEN]`, begin at
-/// `next_row`, which is set to the end. Returns the part's [`RecordingAdvantages::parts`].
-fn launch_part(
-    part: &RecordingPart,
+/// A part of a recording, on which the other three kernels are launched.
+struct PartLaunch<'a> {
+    part: &'a RecordingPart,
     num_steps: usize,
-    launch: &LaunchSizes,
-    rows: &CubeTensor,
-    next_row: &mut usize,
-    rollout: &RolloutConfig,
-    config: &AdvantageConfig,
-) -> Tensor<2> {
-    let RolloutConfig { group_size, learn_steps, auto_reset, .. } = *rollout;
-    let (client, dim) = (&rows.client, CubeDim::new_1d(UNITS_PER_CUBE as u32));
-    let games = part.num_envs();
-    let advantages = uninit(rows, &[learn_steps + 2, games], DType::F32);
-    let sizes = || SizesLaunch::new(num_steps, learn_steps, games, group_size);
-    let mut take_rows = |cubes| {
-        *next_row += cubes;
-        RowsLaunch::new(argument(rows), *next_row - cubes, cubes)
-    };
-    let row = num_steps * games;
-    let recorded = RecordedStepsLaunch::new(
-        argument(&cube_ints(part.words.clone())),
-        argument(&cube_tensor(part.values.clone())),
-        argument(&cube_tensor(part.initial_episodes.clone())),
-        (part.num_words() - 1) * row,
-        row,
-        2 * row,
-    );
-    let credits =
-        CreditVariant { estimator: config.estimator, auto_reset, has_scores: part.has_scores() };
-    // SAFETY: accesses stay below the numbers of games and steps, each cube writes one row, and
-    // all units of a cube reach its barrier.
-    unsafe {
-        credit_kernel::launch_unchecked(
-            client,
-            grid(rows, launch.credit_cubes),
-            dim,
-            recorded,
-            argument(&advantages),
-            take_rows(launch.credit_cubes),
-            sizes(),
-            config.discount as f32,
-            credits,
+    sizes: LaunchSizes,
+    /// First of the part's rows of sums.
+    first_row: usize,
+}
+
+impl PartLaunch<'_> {
+    /// Launches the kernels, which write their sums to `rows`, `[rows, summary::LEN]`. Returns the part's
+    /// [`RecordingAdvantages::parts`].
+    fn launch(
+        &self,
+        rows: &CubeTensor,
+        rollout: &RolloutConfig,
+        config: &AdvantageConfig,
+    ) -> Tensor<2> {
+        let &Self { part, num_steps, ref sizes, first_row } = self;
+        let RolloutConfig { group_size, learn_steps, auto_reset, .. } = *rollout;
+        let (client, dim) = (&rows.client, CubeDim::new_1d(UNITS_PER_CUBE as u32));
+        let games = part.num_envs();
+        let advantages = uninit(rows, &[learn_steps + 2, games], DType::F32);
+        let game_sizes = || SizesLaunch::new(num_steps, learn_steps, games, group_size);
+        let mut next_row = first_row;
+        let mut take_rows = |cubes| {
+            next_row += cubes;
+            RowsLaunch::new(argument(rows), next_row - cubes, cubes)
+        };
+        let row = num_steps * games;
+        let recorded = RecordedStepsLaunch::new(
+            argument(&cube_ints(part.words.clone())),
+            argument(&cube_tensor(part.values.clone())),
+            argument(&cube_tensor(part.initial_episodes.clone())),
+            (part.num_words() - 1) * row,
+            row,
+            2 * row,
         );
-        compare_kernel::launch_unchecked(
-            client,
-            grid(rows, launch.compare_cubes),
-            dim,
-            argument(&advantages),
-            take_rows(launch.compare_cubes),
-            sizes(),
-        );
-        centre_kernel::launch_unchecked(
-            client,
-            grid(rows, launch.centre_cubes),
-            dim,
-            argument(&advantages),
-            take_rows(launch.centre_cubes),
-            sizes(),
-            launch.steps_per_unit,
-            STD_EPSILON,
-            config.scale_rewards,
-        );
+        let credits = CreditVariant {
+            estimator: config.estimator,
+            auto_reset,
+            has_scores: part.has_scores(),
+        };
+        // SAFETY: accesses stay below the numbers of games and steps, each cube writes one row, and
+        // all units of a cube reach its barrier.
+        unsafe {
+            credit_kernel::launch_unchecked(
+                client,
+                grid(rows, sizes.credit_cubes),
+                dim,
+                recorded,
+                argument(&advantages),
+                take_rows(sizes.credit_cubes),
+                game_sizes(),
+                config.discount as f32,
+                credits,
+            );
+            compare_kernel::launch_unchecked(
+                client,
+                grid(rows, sizes.compare_cubes),
+                dim,
+                argument(&advantages),
+                take_rows(sizes.compare_cubes),
+                game_sizes(),
+            );
+            centre_kernel::launch_unchecked(
+                client,
+                grid(rows, sizes.centre_cubes),
+                dim,
+                argument(&advantages),
+                take_rows(sizes.centre_cubes),
+                game_sizes(),
+                sizes.steps_per_unit,
+                STD_EPSILON,
+                config.scale_rewards,
+            );
+        }
+        Tensor::from_primitive::<Cube>(advantages)
     }
-    Tensor::from_primitive::<Cube>(advantages)
 }
 
 /// Computes the advantages of this rank's part of a recording; the [`summary`] covers all ranks of

@@ -17,7 +17,7 @@ use crate::math::softmax::{logprob, prob};
 use crate::model::kernels::{DenseLayout, MlpShape, load_rounded};
 use crate::model::{FeatureSlots, Observer};
 use crate::objective::kl::{estimate_kl, k3};
-use crate::objective::{Coefficients, Step, d_logit, term};
+use crate::objective::{LossParams, Step, d_logit, term};
 use burn::cubecl;
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
@@ -102,7 +102,7 @@ fn differentiate<O: Observer>(
     experience: &ExperienceBuffers,
     sample_index: usize,
     portion: &MinibatchPortion,
-    coefficients: &Coefficients,
+    loss_params: &LossParams,
     #[comptime] variant: UpdateVariant<O>,
 ) {
     let unit = UNIT_POS as usize;
@@ -128,8 +128,8 @@ fn differentiate<O: Observer>(
                 ratio = portion.sequence_ratio(game).ratio;
             }
             let step = Step { ratio, advantage: sample.advantage, logprob: distribution.logprob };
-            let policy_term = term(&step, coefficients, comptime!(form.loss_type));
-            let mut loss = policy_term.value - coefficients.entropy * distribution.entropy;
+            let policy_term = term(&step, loss_params, comptime!(form.loss_type));
+            let mut loss = policy_term.value - loss_params.entropy_coef * distribution.entropy;
             // Derivative with respect to the log-probability of the action taken.
             let mut d_logprob = weight * policy_term.d_logprob;
             if comptime!(form.loss_type.has_sequence_ratio()) {
@@ -148,9 +148,9 @@ fn differentiate<O: Observer>(
                             &distribution.normalizer,
                         );
                 }
-                let smoothed_advantage = coefficients.smoothing * sample.advantage;
-                loss -= coefficients.smoothing * policy_term.value + smoothed_advantage * mean;
-                d_logprob *= 1.0 - coefficients.smoothing;
+                let smoothed_advantage = loss_params.label_smoothing * sample.advantage;
+                loss -= loss_params.label_smoothing * policy_term.value + smoothed_advantage * mean;
+                d_logprob *= 1.0 - loss_params.label_smoothing;
                 d_every_logprob = -smoothed_advantage * weight;
             }
             if comptime!(form.kl.is_some()) {
@@ -158,8 +158,8 @@ fn differentiate<O: Observer>(
                 let estimator = comptime!(form.estimator());
                 let is_corrected = comptime!(form.is_kl_corrected);
                 let kl = estimate_kl(to_reference, step_ratio, estimator, is_corrected);
-                loss += coefficients.kl * kl.value;
-                d_logprob += weight * coefficients.kl * kl.d_logprob;
+                loss += loss_params.kl_coef * kl.value;
+                d_logprob += weight * loss_params.kl_coef * kl.d_logprob;
                 sums[comptime!(REFERENCE_KL * tile_samples) + unit] += kl.value;
             }
             sums[comptime!(APPROX_KL * tile_samples) + unit] += k3(step_ratio, log_ratio);
@@ -172,7 +172,7 @@ fn differentiate<O: Observer>(
                 let taken = select(sample.action == comptime!(a as u32), 1.0f32, 0.0f32);
                 activations[first + comptime!(a * stride)] = d_logit(
                     d_logprob,
-                    coefficients.entropy * weight,
+                    loss_params.entropy_coef * weight,
                     taken,
                     prob(logit, &distribution.normalizer),
                     logprob(logit, &distribution.normalizer),
@@ -235,7 +235,7 @@ pub(super) fn gradient_kernel<O: Observer, I: Float>(
     experience: &ExperienceBuffers,
     portion: &MinibatchPortion,
     tile_range: &mut TileRange,
-    coefficients: Coefficients,
+    loss_params: LossParams,
     #[comptime] variant: UpdateVariant<O>,
     #[define(I)] _input: ElemType,
 ) {
@@ -295,7 +295,7 @@ pub(super) fn gradient_kernel<O: Observer, I: Float>(
                 experience,
                 start + unit,
                 portion,
-                &coefficients,
+                &loss_params,
                 variant,
             );
         }

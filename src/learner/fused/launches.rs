@@ -6,14 +6,14 @@ use crate::device::buffers::{argument, grid};
 use burn::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
 
-/// Counts the steps of each minibatch in a part ([`count_kernel`]) into `summary`, that of the update. `order` lists
-/// the games of the minibatches; `advantages` and `sizes` are those of the part, and `recording_summary` is that of
-/// the whole recording.
+/// Counts the steps of each minibatch in a part ([`count_kernel`]) into `update_summary`. `order` lists the games
+/// of the minibatches; `advantages` and `sizes` are those of the part, and `recording_summary` is that of the whole
+/// recording.
 pub(super) fn launch_count(
     order: &CubeTensor,
     advantages: &CubeTensor,
     recording_summary: &CubeTensor,
-    summary: &CubeTensor,
+    update_summary: &CubeTensor,
     num_minibatches: usize,
     games_per_minibatch: usize,
     sizes: PartSizesLaunch,
@@ -21,13 +21,13 @@ pub(super) fn launch_count(
     // SAFETY: accesses stay below the numbers of games and minibatches; all units of a cube reach its barrier.
     unsafe {
         count_kernel::launch_unchecked(
-            &summary.client,
-            grid(summary, num_minibatches),
+            &update_summary.client,
+            grid(update_summary, num_minibatches),
             CubeDim::new_1d(COUNT_UNITS as u32),
             argument(order),
             argument(advantages),
             argument(recording_summary),
-            argument(summary),
+            argument(update_summary),
             num_minibatches,
             games_per_minibatch,
             sizes,

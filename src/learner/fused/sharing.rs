@@ -17,7 +17,7 @@ pub(super) struct MinibatchOrder {
     /// Range of each minibatch in `order`.
     pub(super) ranges: Vec<Range<usize>>,
     /// Number of games per minibatch over all ranks.
-    pub(super) size: usize,
+    pub(super) global_size: usize,
 }
 
 impl FusedLearner {
@@ -25,8 +25,9 @@ impl FusedLearner {
     /// if there are several.
     pub(super) fn order_games(&mut self, recording: &Recording, iteration: u32) -> MinibatchOrder {
         let minibatches = self.context.batches.minibatches(iteration, recording.num_envs);
-        let size = minibatches[0].size;
-        let (mut order, mut ranges) = (Vec::with_capacity(minibatches.len() * size), Vec::new());
+        let global_size = minibatches[0].global_size;
+        let (mut order, mut ranges) =
+            (Vec::with_capacity(minibatches.len() * global_size), Vec::new());
         for minibatch in minibatches {
             let first = order.len();
             order.extend_from_slice(minibatch.games());
@@ -35,7 +36,7 @@ impl FusedLearner {
             }
             ranges.push(first..order.len());
         }
-        MinibatchOrder { order, ranges, size }
+        MinibatchOrder { order, ranges, global_size }
     }
 
     /// Summary of an update shared by several ranks, `[len]`; the counterpart of

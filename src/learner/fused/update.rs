@@ -18,12 +18,12 @@ use crate::device::items_per_launch;
 use crate::learner::context::LearnerContext;
 use crate::learner::counted_steps::LearntSteps;
 use crate::learner::means::{APPROX_KL, NUM_SUMS};
-use crate::learner::optimizer::{AdamW, adamw_factors};
+use crate::learner::optimizer::{TensorMoments, adamw_factors};
 use crate::learner::schedule::{entropy_coef, first_optimizer_step};
 use crate::learner::train_state::{TrainState, broadcast_params, sum_over_ranks};
 use crate::learner::update::{StepsTaken, UpdateSteps};
 use crate::model::Observer;
-use crate::objective::{Coefficients, CoefficientsLaunch, LossConfig, LossForm};
+use crate::objective::{LossConfig, LossForm, LossParams, LossParamsLaunch};
 use crate::parallel::TeamError;
 use burn::backend::{Cube, DType};
 use burn::cubecl::ir::ElemType;
@@ -54,9 +54,9 @@ pub(super) struct FusedUpdate<'a, O: Observer> {
     /// Sums over the optimizer steps taken: those beside their gradients, then the gradient norm: `[NUM_SUMS + 1]`.
     update_sums: CubeTensor,
     /// Index of the update's first optimizer step in the run.
-    first_step: u64,
+    first_optimizer_step: u64,
     /// Number of steps that the optimizer has taken.
-    steps_taken: u64,
+    optimizer_steps: u64,
 }
 
 /// Games of a minibatch in a part of a recording.
@@ -93,7 +93,7 @@ fn check_inputs<O: Observer>(
 /// Parameters and moments, `[3, num_params]`, and a buffer for those after a step.
 fn param_states(state: &TrainState) -> [CubeTensor; 2] {
     let TrainState { params, optimizer, .. } = state;
-    let AdamW { first_moment, second_moment, .. } = optimizer;
+    let TensorMoments { first_moment, second_moment, .. } = optimizer;
     let before = vec![params.clone(), first_moment.clone(), second_moment.clone()];
     let before = cube_tensor(Tensor::cat(before, 0));
     let after = uninit(&before, &[before.meta.num_elements()], DType::F32);
@@ -117,7 +117,7 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
         let order_buffer = cube_ints(device::upload_indices(&minibatches.order, &device));
         let recording_summary = cube_tensor(advantages.summary.clone());
         let ratios_offset = MINIBATCH_COUNTS + minibatches.ranges.len();
-        let len = ratios_offset + 2 * minibatches.size;
+        let len = ratios_offset + 2 * minibatches.global_size;
         let summary = match learner.context.team.size() {
             1 => uninit(&recording_summary, &[len], DType::F32),
             _ => learner.all_reduce_summary(advantages, &minibatches, len)?,
@@ -136,8 +136,8 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
             entropy_coef: entropy_coef(config, iteration),
             param_states: param_states(&learner.state),
             update_sums: cube_tensor(Tensor::<1>::zeros([NUM_SUMS + 1], &device)),
-            first_step: first_optimizer_step(config, iteration),
-            steps_taken: learner.state.optimizer.steps,
+            first_optimizer_step: first_optimizer_step(config, iteration),
+            optimizer_steps: learner.state.optimizer.steps,
         };
         this.add_parts(advantages, &recording_summary);
         Ok(this)
@@ -159,7 +159,7 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
                     recording_summary,
                     &self.summary,
                     self.minibatches.ranges.len(),
-                    self.minibatches.size,
+                    self.minibatches.global_size,
                     self.part_sizes(part.first_env, part.num_envs),
                 );
             }
@@ -257,41 +257,61 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
         let partials = uninit(params, &[rows, stride], DType::F32);
         let totals = uninit(params, &[width], DType::F32);
         let mut first_row = 0;
-        for &PartPortion { part, first, num_games } in &portions {
-            let portion = || self.portion(index, first, num_games);
-            if self.learner.loss.loss_type.has_sequence_ratio() {
-                self.compute_ratios(part, params, num_games, portion);
-            }
-            let Spread { num_cubes, tiles_per_cube } = spread(num_games);
-            // Forward, and backward by inputs and by weights.
-            let samples = self.items_per_launch(3.0 * mlp.forward_flops());
-            let step = (samples / (num_cubes * tiling.tile_samples)).max(1);
-            for first in (0..tiles_per_cube).step_by(step) {
-                let end = tiles_per_cube.min(first + step);
-                let rows = argument(&partials);
-                let tile_range =
-                    TileRangeLaunch::new(rows, num_cubes, tiles_per_cube, first, end, first_row);
-                // SAFETY: the kernel does not read samples past the last, and each cube writes its own row.
-                // All units of a cube reach its barriers.
-                unsafe {
-                    gradient_kernel::launch_unchecked::<O>(
-                        &params.client,
-                        grid(params, num_cubes),
-                        CubeDim::new_1d(tiling.num_units as u32),
-                        argument(params),
-                        self.experience(part),
-                        portion(),
-                        tile_range,
-                        self.coefficients(),
-                        self.variant,
-                        self.input_type(),
-                    );
-                }
-            }
-            first_row += num_cubes;
+        for portion in &portions {
+            let spread = spread(portion.num_games);
+            self.launch_gradient(portion, index, &spread, &partials, first_row);
+            first_row += spread.num_cubes;
         }
         launch_sum(&partials, &totals, rows, width, stride);
         totals
+    }
+
+    /// Computes the partial gradients of a part's games of minibatch `index`, a row of `partials` for each cube from
+    /// `first_row` on.
+    fn launch_gradient(
+        &self,
+        &PartPortion { part, first, num_games }: &PartPortion,
+        index: usize,
+        &Spread { num_cubes, tiles_per_cube }: &Spread,
+        partials: &CubeTensor,
+        first_row: usize,
+    ) {
+        let params = &self.param_states[0];
+        let UpdateVariant { mlp, tiling, .. } = &self.variant;
+        let portion = || self.portion(index, first, num_games);
+        if self.learner.loss.loss_type.has_sequence_ratio() {
+            self.compute_ratios(part, params, num_games, portion);
+        }
+        // Forward, and backward by inputs and by weights.
+        let samples = self.items_per_launch(3.0 * mlp.forward_flops());
+        let step = (samples / (num_cubes * tiling.tile_samples)).max(1);
+        for first_tile in (0..tiles_per_cube).step_by(step) {
+            let end_tile = tiles_per_cube.min(first_tile + step);
+            let tile_range = TileRangeLaunch::new(
+                argument(partials),
+                num_cubes,
+                tiles_per_cube,
+                first_tile,
+                end_tile,
+                first_row,
+            );
+            // SAFETY: the kernel does not read samples past the last, and each cube writes its own row. All units of a
+            // cube reach its barriers.
+            unsafe {
+                gradient_kernel::launch_unchecked::<O>(
+                    &params.client,
+                    grid(params, num_cubes),
+                    CubeDim::new_1d(tiling.num_units as u32),
+                    argument(params),
+                    self.experience(part),
+                    portion(),
+                    tile_range,
+                    self.loss_params(),
+                    self.variant,
+                    self.input_type(),
+                );
+            }
+        }
     }
 
     /// Number of items per launch, if each takes `flops` FLOP.
@@ -301,13 +321,13 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
 
     fn portion(&self, index: usize, first: usize, num_games: usize) -> MinibatchPortionLaunch {
         let num_minibatches = self.learner.context.config.update.num_minibatches;
-        let MinibatchOrder { ranges, size, .. } = &self.minibatches;
+        let MinibatchOrder { ranges, global_size, .. } = &self.minibatches;
         MinibatchPortionLaunch::new(
             argument(&self.summary),
             first,
             num_games,
             first - ranges[index].start,
-            *size,
+            *global_size,
             index,
             num_minibatches,
             self.ratios_offset,
@@ -324,18 +344,18 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
         )
     }
 
-    /// The coefficients of the loss.
-    fn coefficients(&self) -> CoefficientsLaunch {
-        let coefficients = Coefficients::new(&self.learner.context.config.loss, self.entropy_coef);
-        CoefficientsLaunch::new(
-            coefficients.low,
-            coefficients.high,
-            coefficients.dual_clip,
-            coefficients.temperature_pos,
-            coefficients.temperature_neg,
-            coefficients.entropy,
-            coefficients.kl,
-            coefficients.smoothing,
+    /// The parameters of the loss.
+    fn loss_params(&self) -> LossParamsLaunch {
+        let loss_params = LossParams::new(&self.learner.context.config.loss, self.entropy_coef);
+        LossParamsLaunch::new(
+            loss_params.min_ratio,
+            loss_params.max_ratio,
+            loss_params.dual_clip,
+            loss_params.sapo_temperature_pos,
+            loss_params.sapo_temperature_neg,
+            loss_params.entropy_coef,
+            loss_params.kl_coef,
+            loss_params.label_smoothing,
         )
     }
 
@@ -357,7 +377,7 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
                     argument(params),
                     self.experience(part),
                     portion(),
-                    self.coefficients(),
+                    self.loss_params(),
                     games.start,
                     games.end,
                     self.variant,
@@ -376,10 +396,10 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
 
     /// Returns the means of the minibatches taken, in the order of
     /// [`AutodiffLearner::update`](crate::learner::AutodiffLearner), the parameters, and the state of the optimizer.
-    pub(super) fn finish(self, steps_taken: &StepsTaken) -> (Tensor<1>, Tensor<1>, AdamW) {
-        let (config, taken) = (&self.learner.context.config, steps_taken.count);
+    pub(super) fn finish(self, taken: &StepsTaken) -> (Tensor<1>, Tensor<1>, TensorMoments) {
+        let (config, count) = (&self.learner.context.config, taken.count);
         let (summary, update_sums) = (as_tensor(&self.summary), as_tensor(&self.update_sums));
-        let num_learnt = match LearntSteps::new(config, taken, self.minibatches.ranges.len()) {
+        let num_learnt = match LearntSteps::new(config, count, self.minibatches.ranges.len()) {
             // Without a minibatch all sums are 0, whatever they are divided by; a tensor cannot be empty.
             LearntSteps::Minibatches(taken) => {
                 summary.narrow(0, MINIBATCH_COUNTS, taken.max(1)).sum()
@@ -387,13 +407,13 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
             LearntSteps::Epochs(epochs) => summary.narrow(0, LEARNT_STEPS, 1) * epochs as f32,
         };
         let step_means = update_sums.clone().narrow(0, 0, NUM_SUMS - 1) / num_learnt.clamp_min(1.0);
-        let means = vec![step_means, update_sums.narrow(0, NUM_SUMS - 1, 2) / taken.max(1) as f32];
+        let means = vec![step_means, update_sums.narrow(0, NUM_SUMS - 1, 2) / count.max(1) as f32];
         let state = as_tensor(&self.param_states[0]);
         let num_params = self.variant.mlp.num_params();
         let part = |i: usize| state.clone().slice(i * num_params..(i + 1) * num_params);
         let [params, first_moment, second_moment] = [0, 1, 2].map(part);
-        let optimizer = AdamW { first_moment, second_moment, steps: self.steps_taken };
-        (steps_taken.write_ending_kl_first(Tensor::cat(means, 0)), params, optimizer)
+        let optimizer = TensorMoments { first_moment, second_moment, steps: self.optimizer_steps };
+        (taken.write_ending_kl_first(Tensor::cat(means, 0)), params, optimizer)
     }
 }
 
@@ -403,7 +423,7 @@ impl<O: Observer> UpdateSteps for FusedUpdate<'_, O> {
     /// The gradient, followed by its sums: `[num_params + NUM_SUMS]`.
     type Gradient = CubeTensor;
 
-    fn gradient(
+    fn compute_gradient(
         &mut self,
         index: usize,
         _minibatch: &Range<usize>,
@@ -426,9 +446,9 @@ impl<O: Observer> UpdateSteps for FusedUpdate<'_, O> {
 
     fn step(&mut self, index: usize, gradient: CubeTensor) -> Result<(), TeamError> {
         let LearnerContext { config, team, .. } = &self.learner.context;
-        self.steps_taken += 1;
-        let rate = self.learner.context.learning_rate(self.first_step + index as u64);
-        let factors = adamw_factors(&config.optimizer, rate, self.steps_taken);
+        self.optimizer_steps += 1;
+        let rate = self.learner.context.learning_rate(self.first_optimizer_step + index as u64);
+        let factors = adamw_factors(&config.optimizer, rate, self.optimizer_steps);
         let (num_params, max_norm) = (self.variant.mlp.num_params(), config.update.max_grad_norm);
         let [before, after] = &self.param_states;
         // SAFETY: accesses stay below `num_params` and the number of sums.

@@ -11,7 +11,7 @@ use crate::math::{at_least, exp};
 use crate::model::kernels::{MlpShape, mlp_logits, round_to};
 use crate::model::{FeatureSlots, Observer, StepWords};
 use crate::objective::weights::{self, StepDenominators};
-use crate::objective::{Coefficients, LossForm, SequenceRatio, Step, term};
+use crate::objective::{LossForm, LossParams, SequenceRatio, Step, term};
 use burn::cubecl;
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
@@ -169,7 +169,8 @@ impl ExperienceBuffers {
             sequences: portion.minibatch_size as f32,
             learn_steps: self.sizes.learn_steps as f32,
             steps: portion.summary[MINIBATCH_COUNTS + portion.index],
-            rollout_share: portion.summary[LEARNT_STEPS] / portion.num_minibatches as f32,
+            rollout_steps_per_minibatch: portion.summary[LEARNT_STEPS]
+                / portion.num_minibatches as f32,
         };
         weights::weight(self.length(env), &denominators, comptime!(form.loss_type.averaging()))
     }
@@ -405,7 +406,7 @@ pub(super) fn sequence_ratio_kernel<O: Observer, I: Float>(
     params: &[f32],
     experience: &ExperienceBuffers,
     portion: &mut MinibatchPortion,
-    coefficients: Coefficients,
+    loss_params: LossParams,
     first: usize,
     end: usize,
     #[comptime] variant: UpdateVariant<O>,
@@ -440,7 +441,7 @@ pub(super) fn sequence_ratio_kernel<O: Observer, I: Float>(
             let sample = experience.load_sample::<O>(&step, &*portion, variant);
             if sample.is_counted {
                 let step = Step { ratio, advantage: sample.advantage, logprob: 0.0f32.runtime() };
-                let policy_term = term(&step, &coefficients, comptime!(variant.loss.loss_type));
+                let policy_term = term(&step, &loss_params, comptime!(variant.loss.loss_type));
                 d_logprob += policy_term.d_logprob;
             }
         }

@@ -4,7 +4,7 @@ use super::{Group, LanguageUpdateSettings, Sample};
 use crate::math::exp;
 use crate::objective::kl::{estimate_kl, k3};
 use crate::objective::weights::{StepDenominators, weight};
-use crate::objective::{Coefficients, LossConfig, LossForm, Step, term};
+use crate::objective::{LossConfig, LossForm, LossParams, Step, term};
 use crate::parallel::{Shards, Team};
 use crate::text::{Pool, Retention, TextPass, TokenDecoder};
 use std::ops::Range;
@@ -70,10 +70,10 @@ pub(in crate::learner::text) struct TokenGrads {
     pub entropy_weights: Vec<f32>,
 }
 
-/// Coefficients and denominators of the loss of a minibatch.
+/// Parameters and denominators of the loss of a minibatch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MinibatchLoss {
-    pub coefficients: Coefficients,
+    pub loss_params: LossParams,
     /// Weight of the entropy of a selected token: the bonus is their mean, whatever the loss's averaging, as
     /// in TRL.
     pub entropy_weight: f32,
@@ -81,26 +81,26 @@ pub(super) struct MinibatchLoss {
 }
 
 impl MinibatchLoss {
-    /// The loss of the `chosen` groups. `rollout_share` is an epoch's counted tokens, divided by its minibatches.
+    /// The loss of the `chosen` groups. `rollout_steps_per_minibatch` is an epoch's counted tokens, divided by its
+    /// minibatches.
     pub fn new(
         settings: &LanguageUpdateSettings,
-        entropy_coef: f64,
         groups: &[Group],
         chosen: &[usize],
-        rollout_share: f32,
+        rollout_steps_per_minibatch: f32,
     ) -> Self {
         let count = |tokens_of: fn(&Group) -> usize| {
             chosen.iter().map(|i| tokens_of(&groups[*i])).sum::<usize>()
         };
-        let coefficients = Coefficients::new(&settings.loss, entropy_coef);
+        let loss_params = settings.loss_params();
         let denominators = StepDenominators {
             sequences: count(|group| group.samples.len()) as f32,
             learn_steps: settings.max_new_tokens as f32,
             steps: count(Group::num_counted) as f32,
-            rollout_share,
+            rollout_steps_per_minibatch,
         };
-        let entropy_weight = coefficients.entropy / count(Group::num_selected).max(1) as f32;
-        Self { coefficients, entropy_weight, denominators }
+        let entropy_weight = loss_params.entropy_coef / count(Group::num_selected).max(1) as f32;
+        Self { loss_params, entropy_weight, denominators }
     }
 }
 
@@ -138,8 +138,8 @@ impl Differentiation<'_> {
 
     /// Selects the groups that [have a gradient](Group::has_gradient).
     pub(super) fn select_effective(&self, chosen: &[usize]) -> Vec<usize> {
-        let coefficients = &self.minibatch_loss.coefficients;
-        let has_gradient = |i: &usize| self.groups[*i].has_gradient(coefficients);
+        let loss_params = &self.minibatch_loss.loss_params;
+        let has_gradient = |i: &usize| self.groups[*i].has_gradient(loss_params);
         chosen.iter().copied().filter(has_gradient).collect()
     }
 
@@ -191,7 +191,7 @@ impl Differentiation<'_> {
         sums: &mut TokenSums,
     ) -> Vec<f32> {
         let LossConfig { loss_type, .. } = self.settings.loss;
-        let MinibatchLoss { coefficients, denominators, .. } = &self.minibatch_loss;
+        let MinibatchLoss { loss_params, denominators, .. } = &self.minibatch_loss;
         let form = LossForm::new(&self.settings.loss);
         let count = sample.mask.iter().filter(|m| **m).count() as f32;
         let weight = weight(count, denominators, loss_type.averaging());
@@ -207,7 +207,7 @@ impl Differentiation<'_> {
             let ratio = if has_sequence_ratio { exp(mean) } else { token_ratio };
             let advantage = if sample.is_selected(at) { sample.advantages[at] } else { 0.0 };
             let step = Step { ratio, advantage, logprob: logprobs[at] };
-            let policy = term(&step, coefficients, loss_type);
+            let policy = term(&step, loss_params, loss_type);
             let mut value = policy.value;
             if has_sequence_ratio {
                 d_ratio += policy.d_logprob * weight / count;
@@ -221,8 +221,8 @@ impl Differentiation<'_> {
                     estimator,
                     form.is_kl_corrected,
                 );
-                d_logprobs[at] += coefficients.kl * kl.d_logprob * weight;
-                value += coefficients.kl * kl.value;
+                d_logprobs[at] += loss_params.kl_coef * kl.d_logprob * weight;
+                value += loss_params.kl_coef * kl.value;
                 sums.reference_kl += f64::from(kl.value);
             }
             sums.approx_kl += f64::from(k3(token_ratio, log_ratios[at]));
@@ -269,7 +269,7 @@ mod tests {
             decoder: &decoder,
             settings: &settings,
             groups: &groups,
-            minibatch_loss: MinibatchLoss::new(&settings, 0.0, &groups, &[0], 2.0),
+            minibatch_loss: MinibatchLoss::new(&settings, &groups, &[0], 2.0),
             reference_logprobs: None,
             shards: &Shards::new(1, 1),
             team: &Team::alone(),

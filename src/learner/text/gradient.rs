@@ -31,11 +31,11 @@ impl Gradient {
 impl Differentiation<'_> {
     /// Computes the gradient of the loss of the `chosen` groups, in ascending order and the same on all ranks. The
     /// maximum in the sums is that of this rank's groups.
-    pub fn gradient(&self, chosen: &[usize]) -> Result<(Gradient, TokenSums), TeamError> {
+    pub fn compute_gradient(&self, chosen: &[usize]) -> Result<(Gradient, TokenSums), TeamError> {
         let chosen = self.select_effective(chosen);
         #[cfg(text_kernels)]
         if self.team.size() == 1
-            && let Some((gradient, sums)) = device::gradient(self, &chosen)
+            && let Some((gradient, sums)) = device::compute_gradient(self, &chosen)
         {
             return Ok((Gradient::Device(gradient), sums));
         }

@@ -1,6 +1,6 @@
 //! The input of an update of a language model: prompts with their completions.
 
-use crate::objective::Coefficients;
+use crate::objective::LossParams;
 use crate::text::{CompletionIndex, PromptWithCompletions};
 use std::collections::HashMap;
 
@@ -54,8 +54,8 @@ impl Group {
     }
 
     /// Whether the group's gradient is not 0: without entropy bonus and KL, equal rewards give none.
-    pub(super) fn has_gradient(&self, coefficients: &Coefficients) -> bool {
-        let has_other_terms = coefficients.entropy != 0.0 || coefficients.kl != 0.0;
+    pub(crate) fn has_gradient(&self, loss_params: &LossParams) -> bool {
+        let has_other_terms = loss_params.entropy_coef != 0.0 || loss_params.kl_coef != 0.0;
         let has_advantage = |sample: &Sample| {
             let mut advantages = sample.advantages.iter().enumerate();
             advantages.any(|(at, advantage)| *advantage != 0.0 && sample.is_selected(at))

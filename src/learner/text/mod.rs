@@ -9,7 +9,7 @@ mod device;
 mod differentiation;
 mod gradient;
 mod group;
-mod host;
+mod native;
 mod optimizer;
 mod shard_sums;
 mod update;
@@ -22,7 +22,7 @@ use super::order;
 use super::update::take_steps;
 use crate::device::release_freed_memory;
 use crate::model::policy_file::ParameterValues;
-use crate::objective::LossConfig;
+use crate::objective::{LossConfig, LossParams};
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rng::draw;
 use crate::settings::{MomentPrecision, OptimizerConfig, UpdateConfig};
@@ -30,7 +30,7 @@ use crate::text::TokenDecoder;
 #[cfg(text_kernels)]
 use burn::tensor::Tensor;
 use differentiation::{Differentiation, MinibatchLoss, PassBuffers};
-use optimizer::Optimizer;
+use optimizer::AnyMoments;
 use rayon::prelude::*;
 use std::borrow::Cow;
 use std::ops::Range;
@@ -51,11 +51,19 @@ pub struct LanguageUpdateSettings {
     pub max_new_tokens: usize,
 }
 
+impl LanguageUpdateSettings {
+    /// The parameters of the loss.
+    pub(crate) fn loss_params(&self) -> LossParams {
+        LossParams::new(&self.loss, self.loss.entropy_coef)
+    }
+}
+
 /// Metrics of an update of a language model, whose steps are tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LanguageMeans {
-    /// The means that every learner reports: clipping and entropy over [`counted_tokens`](Self::counted_tokens), where
-    /// skipped groups have the entropy with which they were drawn; divergences over [`tokens`](Self::tokens).
+    /// The means that every learner reports. `clip_fraction` and `entropy` are over
+    /// [`counted_tokens`](Self::counted_tokens); those of skipped groups count with the entropy at which they were
+    /// drawn. Divergences are over [`tokens`](Self::tokens).
     pub update: UpdateMeans,
     /// Tokens that the decoder evaluated and that count, over all epochs; groups without a gradient are skipped.
     pub tokens: f64,
@@ -73,7 +81,7 @@ const ROUNDING_COUNTER: u32 = u32::MAX;
 pub struct LanguageLearner {
     /// The policy.
     pub decoder: TokenDecoder,
-    optimizer: Optimizer,
+    optimizer: AnyMoments,
     /// The reference of the KL divergence: a frozen copy of the policy at the first update with a KL penalty.
     pub reference: Option<TokenDecoder>,
     key: u32,
@@ -85,14 +93,14 @@ pub struct LanguageLearner {
 impl LanguageLearner {
     /// Trains `decoder` with moments of a precision in host memory; the order of the groups in an update follows `key`.
     pub fn new(decoder: TokenDecoder, key: u32, precision: MomentPrecision) -> Self {
-        let optimizer = Optimizer::new(precision, decoder.trainable_sizes());
+        let optimizer = AnyMoments::new(precision, decoder.trainable_sizes());
         let (team, buffers) = (Team::alone(), PassBuffers::default());
         Self { decoder, optimizer, reference: None, key, team, buffers }
     }
 
     /// The optimizer's state in host memory and in f32; a copy if it is on a device or in another precision.
-    pub fn moments(&self) -> Cow<'_, Moments> {
-        self.optimizer.moments()
+    pub fn fetch_moments(&self) -> Cow<'_, Moments> {
+        self.optimizer.fetch_moments()
     }
 
     /// Calls `save` with the first and the second moment, in their precision in host memory, and returns the number of
@@ -103,7 +111,7 @@ impl LanguageLearner {
 
     /// Restores a saved state of the optimizer, which host memory keeps in this precision.
     pub fn restore_moments(&mut self, moments: Moments, precision: MomentPrecision) {
-        self.optimizer = Optimizer::F32(moments);
+        self.optimizer = AnyMoments::F32(moments);
         self.optimizer.convert_to(precision, || self.decoder.trainable_sizes());
     }
 
@@ -136,7 +144,6 @@ impl LanguageLearner {
         settings: &LanguageUpdateSettings,
         groups: &[Group],
         iteration: u32,
-        entropy_coef: f64,
         rates: &[f64],
     ) -> Result<LanguageMeans, TeamError> {
         if settings.loss.kl_coef > 0.0 && self.reference.is_none() {
@@ -152,7 +159,7 @@ impl LanguageLearner {
             release_freed_memory();
         }
         let shards = self.team.cut_into_shards(groups.len(), settings.update.num_shards);
-        let reference_logprobs = self.reference_logprobs(settings, groups, &shards);
+        let reference_logprobs = self.compute_reference_logprobs(settings, groups, &shards);
         let num_minibatches = settings.update.num_minibatches.min(groups.len());
         let (epochs, key) = (settings.update.update_epochs, draw(self.key, iteration));
         let minibatches = order::assign_groups(groups.len(), num_minibatches, epochs, key);
@@ -160,12 +167,11 @@ impl LanguageLearner {
             learner: self,
             settings,
             groups,
-            entropy_coef,
             rates,
             shards,
             reference_logprobs,
             num_minibatches,
-            rollout_share: counted as f32 / num_minibatches as f32,
+            rollout_steps_per_minibatch: counted as f32 / num_minibatches as f32,
             totals: UpdateSums::default(),
             tokens: 0.0,
             is_first_step: true,
@@ -204,17 +210,17 @@ impl LanguageLearner {
         learning_rate: f64,
         settings: &LanguageUpdateSettings,
     ) -> Tensor<1> {
-        if !matches!(self.optimizer, Optimizer::Device(_)) {
-            let moments = device::DeviceMoments::upload(&self.moments(), &self.decoder);
-            self.optimizer = Optimizer::Device(Box::new(moments));
+        if !matches!(self.optimizer, AnyMoments::Device(_)) {
+            let moments = device::DeviceMoments::upload(&self.fetch_moments(), &self.decoder);
+            self.optimizer = AnyMoments::Device(Box::new(moments));
         }
-        let Optimizer::Device(moments) = &mut self.optimizer else { unreachable!("uploaded") };
+        let AnyMoments::Device(moments) = &mut self.optimizer else { unreachable!("uploaded") };
         device::step(&mut self.decoder, moments, gradient, learning_rate, settings)
     }
 
     /// Log-probabilities under the reference, by group, sample and token; empty for groups of other ranks. `None`
     /// without a reference.
-    fn reference_logprobs(
+    fn compute_reference_logprobs(
         &self,
         settings: &LanguageUpdateSettings,
         groups: &[Group],
@@ -223,7 +229,7 @@ impl LanguageLearner {
         let reference = self.reference.as_ref()?;
         let local = shards.own_items();
         let mut group_logprobs = vec![Vec::new(); local.start];
-        group_logprobs.extend(logprobs(reference, &groups[local], settings.temperature));
+        group_logprobs.extend(compute_logprobs(reference, &groups[local], settings.temperature));
         group_logprobs.resize_with(groups.len(), Vec::new);
         Some(group_logprobs)
     }
@@ -243,12 +249,16 @@ fn vector_ranges(decoder: &TokenDecoder) -> Vec<Range<usize>> {
 }
 
 /// Log-probabilities of all tokens at a temperature, by group, sample and token.
-pub fn logprobs(decoder: &TokenDecoder, groups: &[Group], temperature: f32) -> Vec<Vec<Vec<f32>>> {
+pub fn compute_logprobs(
+    decoder: &TokenDecoder,
+    groups: &[Group],
+    temperature: f32,
+) -> Vec<Vec<Vec<f32>>> {
     #[cfg(text_kernels)]
-    if let Some(logprobs) = device::logprobs(decoder, groups, temperature) {
+    if let Some(logprobs) = device::compute_logprobs(decoder, groups, temperature) {
         return logprobs;
     }
-    let evaluate_group = |group: &Group| host::logprobs(decoder, group, temperature);
+    let evaluate_group = |group: &Group| native::compute_logprobs(decoder, group, temperature);
     if decoder.is_sequential() {
         groups.par_iter().map(evaluate_group).collect()
     } else {
@@ -258,12 +268,11 @@ pub fn logprobs(decoder: &TokenDecoder, groups: &[Group], temperature: f32) -> V
 
 /// Gradient of the loss of all groups as one minibatch, `[num_trainable]`. `reference_logprobs` are those under the
 /// reference, by group, sample and token.
-pub fn gradient(
+pub fn compute_gradient(
     decoder: &TokenDecoder,
     settings: &LanguageUpdateSettings,
     groups: &[Group],
     reference_logprobs: Option<&[Vec<Vec<f32>>]>,
-    entropy_coef: f64,
 ) -> Vec<f32> {
     let counted = groups.iter().map(Group::num_counted).sum::<usize>() as f32;
     let indices: Vec<usize> = (0..groups.len()).collect();
@@ -271,12 +280,12 @@ pub fn gradient(
         decoder,
         settings,
         groups,
-        minibatch_loss: MinibatchLoss::new(settings, entropy_coef, groups, &indices, counted),
+        minibatch_loss: MinibatchLoss::new(settings, groups, &indices, counted),
         reference_logprobs,
         shards: &Shards::new(groups.len(), settings.update.num_shards),
         team: &Team::alone(),
         buffers: &PassBuffers::default(),
     };
-    let (gradient, _) = differentiation.gradient(&indices).expect("a single rank");
+    let (gradient, _) = differentiation.compute_gradient(&indices).expect("a single rank");
     gradient.into_host(decoder.num_trainable())
 }

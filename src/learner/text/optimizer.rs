@@ -12,7 +12,7 @@ use std::borrow::Cow;
 
 /// Optimizer state: in host memory, in one of the precisions, or on the decoder's device.
 #[derive(Clone, Debug)]
-pub(super) enum Optimizer {
+pub(super) enum AnyMoments {
     F32(Moments),
     Bf16(Moments<Bf16Moment>),
     EightBit(EightBitMoments),
@@ -20,7 +20,7 @@ pub(super) enum Optimizer {
     Device(Box<device::DeviceMoments>),
 }
 
-impl Optimizer {
+impl AnyMoments {
     /// Creates the initial state in host memory for parameters of these sizes.
     pub fn new(precision: MomentPrecision, sizes: Vec<usize>) -> Self {
         let count = sizes.iter().sum();
@@ -32,7 +32,7 @@ impl Optimizer {
     }
 
     /// The state in host memory and in f32; a copy if it is on a device or in another precision.
-    pub fn moments(&self) -> Cow<'_, Moments> {
+    pub fn fetch_moments(&self) -> Cow<'_, Moments> {
         match self {
             Self::F32(moments) => Cow::Borrowed(moments),
             Self::Bf16(moments) => Cow::Owned(moments.convert()),
@@ -62,7 +62,7 @@ impl Optimizer {
                 moments.steps
             }
             _ => {
-                let moments = self.moments();
+                let moments = self.fetch_moments();
                 save([
                     ParameterValues::F32(&moments.first_moment),
                     ParameterValues::F32(&moments.second_moment),
@@ -79,10 +79,10 @@ impl Optimizer {
             (MomentPrecision::F32, Self::F32(_))
             | (MomentPrecision::Bf16, Self::Bf16(_))
             | (MomentPrecision::EightBit, Self::EightBit(_)) => return,
-            (MomentPrecision::F32, _) => Self::F32(self.moments().into_owned()),
-            (MomentPrecision::Bf16, _) => Self::Bf16(self.moments().convert()),
+            (MomentPrecision::F32, _) => Self::F32(self.fetch_moments().into_owned()),
+            (MomentPrecision::Bf16, _) => Self::Bf16(self.fetch_moments().convert()),
             (MomentPrecision::EightBit, _) => {
-                Self::EightBit(EightBitMoments::quantize(&self.moments(), sizes()))
+                Self::EightBit(EightBitMoments::quantize(&self.fetch_moments(), sizes()))
             }
         };
     }

@@ -6,7 +6,6 @@ use super::{Group, LanguageLearner, LanguageMeans, LanguageUpdateSettings};
 use crate::device::{read, release_freed_memory};
 use crate::learner::means::UpdateSums;
 use crate::learner::update::{StepsTaken, UpdateSteps};
-use crate::objective::Coefficients;
 use crate::parallel::{Shards, TeamError};
 use burn::tensor::Tensor;
 
@@ -15,7 +14,6 @@ pub(super) struct LanguageUpdate<'a> {
     pub learner: &'a mut LanguageLearner,
     pub settings: &'a LanguageUpdateSettings,
     pub groups: &'a [Group],
-    pub entropy_coef: f64,
     /// Learning rates: `[update_epochs, num_minibatches]` of the settings.
     pub rates: &'a [f64],
     /// Shards of the groups.
@@ -25,7 +23,7 @@ pub(super) struct LanguageUpdate<'a> {
     /// Number of minibatches of an epoch, no more than there are groups.
     pub num_minibatches: usize,
     /// Counted tokens of an epoch, divided by its minibatches.
-    pub rollout_share: f32,
+    pub rollout_steps_per_minibatch: f32,
     pub totals: UpdateSums,
     /// Counted tokens that the decoder evaluated.
     pub tokens: f64,
@@ -73,10 +71,10 @@ impl LanguageUpdate<'_> {
     /// Sums over the groups of some minibatches that were skipped. The policy term of their tokens is 0, so none is
     /// clipped; their entropies are those with which they were drawn.
     fn sum_skipped(&self, minibatches: &[Vec<usize>]) -> SkippedSums {
-        let coefficients = Coefficients::new(&self.settings.loss, self.entropy_coef);
+        let loss_params = self.settings.loss_params();
         let groups = minibatches.iter().flatten().map(|i| &self.groups[*i]);
         let mut sums = SkippedSums::default();
-        for group in groups.filter(|group| !group.has_gradient(&coefficients)) {
+        for group in groups.filter(|group| !group.has_gradient(&loss_params)) {
             let (count, entropy) = group.sum_entropies();
             sums.tokens += group.num_counted() as f64;
             sums.known_entropies += count;
@@ -100,12 +98,12 @@ impl UpdateSteps for LanguageUpdate<'_> {
     type Minibatch = Vec<usize>;
     type Gradient = (Gradient, TokenSums);
 
-    fn gradient(
+    fn compute_gradient(
         &mut self,
         _index: usize,
         minibatch: &Vec<usize>,
     ) -> Result<Option<(Gradient, TokenSums)>, TeamError> {
-        let Self { settings, groups, entropy_coef, rollout_share, .. } = *self;
+        let Self { settings, groups, rollout_steps_per_minibatch, .. } = *self;
         let LanguageLearner { decoder, team, buffers, .. } = &*self.learner;
         let differentiation = Differentiation {
             decoder,
@@ -113,10 +111,9 @@ impl UpdateSteps for LanguageUpdate<'_> {
             groups,
             minibatch_loss: MinibatchLoss::new(
                 settings,
-                entropy_coef,
                 groups,
                 minibatch,
-                rollout_share,
+                rollout_steps_per_minibatch,
             ),
             reference_logprobs: self.reference_logprobs.as_deref(),
             shards: &self.shards,
@@ -126,7 +123,7 @@ impl UpdateSteps for LanguageUpdate<'_> {
         if differentiation.minibatch_loss.denominators.steps == 0.0 {
             return Ok(None);
         }
-        differentiation.gradient(minibatch).map(Some)
+        differentiation.compute_gradient(minibatch).map(Some)
     }
 
     fn approx_kl(&self, _index: usize, (_, sums): &(Gradient, TokenSums)) -> f64 {

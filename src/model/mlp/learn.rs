@@ -1,6 +1,6 @@
 //! The multi-layer perceptron's backward pass on the CPU by products of packed rows, a row for each step of a game.
 //!
-//! Learning in f32 has passes of its own, which need no packing and skip zeros (`learner/host/perceptron/`). Products
+//! Learning in f32 has passes of its own, which need no packing and skip zeros (`learner/native/perceptron/`). Products
 //! in bf16 are of packed rows, and pay where layers are wide.
 
 use crate::math::{Activation, Lanes};

@@ -1,6 +1,6 @@
 //! Parsers of the values of options.
 
-use crate::schema::{Settings, Shape, find_by_name, shape_at};
+use crate::schema::{Settings, ValueRange, declared_range_at, find_by_name};
 use crate::settings::GenerationConfig;
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Arg, Command, ValueEnum};
@@ -97,8 +97,8 @@ pub fn parse_temperature(text: &str) -> Result<f32, String> {
 /// Parses a number that training takes for this setting of generation.
 pub fn parse_sampling(key: &str, text: &str) -> Result<f32, String> {
     let number: f32 = text.parse().map_err(|_| "not a number".to_string())?;
-    match shape_at(GenerationConfig::SETTINGS, key) {
-        Some(Shape::Number(range)) if !range.contains(number.into()) => {
+    match declared_range_at(GenerationConfig::SETTINGS, key) {
+        Some(ValueRange::Number(range)) if !range.contains(number.into()) => {
             Err(format!("must be {}", range.describe_for(number.into())))
         }
         _ => Ok(number),

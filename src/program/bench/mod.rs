@@ -177,10 +177,10 @@ fn measure_time_to_score<G: Rules>(
         let started = Instant::now();
         let network = models.new_network(game, &config, device);
         let mut trainer = Trainer::with_model(game, network, &config, device);
-        while trainer.iteration() < config.iterations {
+        while trainer.iterations_done() < config.iterations {
             trainer.iterate()?;
-            let is_due = trainer.iteration().is_multiple_of(EVAL_EVERY)
-                || trainer.iteration() == config.iterations;
+            let is_due = trainer.iterations_done().is_multiple_of(EVAL_EVERY)
+                || trainer.iterations_done() == config.iterations;
             if is_due && evaluate_greedy(&trainer) >= score {
                 return Ok(Some(started.elapsed().as_secs_f64()));
             }

@@ -66,8 +66,8 @@ impl Run for FailingRun {
         self.run.sizes()
     }
 
-    fn iterations_per_epoch(&self) -> u32 {
-        self.run.iterations_per_epoch()
+    fn leak_check_interval(&self) -> u32 {
+        self.run.leak_check_interval()
     }
 
     fn smaller_launches(&self) -> Option<String> {
@@ -75,17 +75,17 @@ impl Run for FailingRun {
     }
 
     fn iterate(&mut self) -> Result<(IterationRecord, Vec<CompletionRecord>), RunError> {
-        self.panic_if_due(Work::Iterate, self.run.trainer().iteration() + 1);
+        self.panic_if_due(Work::Iterate, self.run.trainer().iterations_done() + 1);
         self.run.iterate()
     }
 
     fn validate(&mut self) -> Result<Validation, RunError> {
-        self.panic_if_due(Work::Validate, self.run.trainer().iteration());
+        self.panic_if_due(Work::Validate, self.run.trainer().iterations_done());
         self.run.validate()
     }
 
     fn snapshot(&self) -> Result<Checkpoint, RunError> {
-        self.panic_if_due(Work::Snapshot, self.run.trainer().iteration());
+        self.panic_if_due(Work::Snapshot, self.run.trainer().iterations_done());
         self.run.snapshot()
     }
 
@@ -100,7 +100,7 @@ impl Run for FailingRun {
     }
 
     fn language_model(&self) -> Option<LanguageModel> {
-        self.panic_if_due(Work::Model, self.run.trainer().iteration());
+        self.panic_if_due(Work::Model, self.run.trainer().iterations_done());
         self.run.language_model()
     }
 }
@@ -109,7 +109,7 @@ impl Run for FailingRun {
 fn train_to_the_end(run: &mut dyn Run, path: &std::path::Path) -> Result<(), RunError> {
     let (mut files, _lock) = RunFiles::create(Some(path.to_path_buf()), "run", run, "")?;
     drive(run, Some(&mut files), &mut SilentObserver)?;
-    let best = files.folder().load_best_policy()?.checkpoint;
+    let best = files.folder().load_best()?.checkpoint;
     finish(run, Some(&files), best.as_ref()).map(drop)
 }
 
@@ -162,7 +162,7 @@ fn fail_everywhere(create: CreateRun, has_language_model: bool) {
                 // The best model is in its place before the evaluation.
                 let mut run = create(4, None);
                 let model = temp_dir.path().join("model");
-                run.restore(&folder.load_best_policy().unwrap().checkpoint.unwrap()).unwrap();
+                run.restore(&folder.load_best().unwrap().checkpoint.unwrap()).unwrap();
                 run.language_model().unwrap().save(&model).unwrap();
                 let [best, found] = [model, folder.model_path()]
                     .map(|model| std::fs::read(model.join("model.safetensors")).unwrap());

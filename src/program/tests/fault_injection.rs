@@ -58,8 +58,9 @@ pub(super) fn resume(create: CreateRun, iterations: u32, path: &Path) -> Result<
     let lock = folder.lock()?;
     let mut run = create(iterations, Some(&folder.load_latest()?.checkpoint));
     let trainer = run.trainer();
-    let has_ended = trainer.schedule().end_reason(trainer.iteration(), trainer.best()).is_some();
-    if has_ended && folder.has_checkpoint(trainer.iteration()) {
+    let has_ended =
+        trainer.schedule().end_reason(trainer.iterations_done(), trainer.best()).is_some();
+    if has_ended && folder.has_checkpoint(trainer.iterations_done()) {
         return Ok(());
     }
     let files = RunFiles::resume(&lock, &mut *run, "")?.files;

@@ -21,7 +21,7 @@ use super::training_data::{has_given_iterations, note_iterations_for_epochs};
 use super::trust;
 use crate::disk;
 use crate::run::{LanguageRun, RunFolder};
-use crate::settings::change_saved_settings;
+use crate::settings::{RunKind, change_saved_settings};
 use crate::task::{self, DataTask, Message, Prompt, Split, Task};
 use crate::text::LanguageModel;
 use crate::trainer::text::{
@@ -48,7 +48,7 @@ pub fn is_requested(args: &TrainArgs) -> bool {
     args.model.is_some()
         || args.task_data.is_some()
         || args.game.as_deref().is_some_and(|name| task::find(name).is_ok())
-        || args.run.read_settings().is_ok_and(|file| file.contains_key("task"))
+        || args.run.read_settings().is_ok_and(|file| RunKind::of(&file) == Some(RunKind::Language))
 }
 
 /// Whether `fit` learns from texts, in a file or from a task.

@@ -3,7 +3,7 @@
 use crate::program::output::eprint_line;
 use crate::program::progress_note::with_note;
 use crate::program::session::warn;
-use crate::run::{self, CONFIG, ModelPlace, RunFolder, SavedPolicy};
+use crate::run::{self, CONFIG, FoundCheckpoint, ModelPlace, RunFolder};
 use crate::text::LanguageModel;
 use crate::trainer::text::{TINY, load_language_model};
 use anyhow::{Context, Result, bail};
@@ -33,7 +33,7 @@ fn load_model(path: &Path) -> Result<LanguageModel> {
 
 /// Loads the model that a path names: the best one of a run, that of a checkpoint, or one in a folder or file.
 pub fn load_named_model(path: &Path) -> Result<LanguageModel> {
-    let SavedPolicy { checkpoint, warnings } = match run::find_language_model(path)? {
+    let FoundCheckpoint { checkpoint, warnings } = match run::find_language_model(path)? {
         ModelPlace::Folder(path) => return load_model(&path),
         ModelPlace::Checkpoint(saved) => saved,
     };

@@ -1,13 +1,8 @@
-//! Branch points on a device, and the loop that plays an iteration of a stepwise rollout from them: the rules as
-//! kernels, the policy in Burn's tensors.
+//! Branch points on a device.
 
-use super::stepwise_kernels::StepwiseBuffers;
-use super::{EnvStatesError, RolloutKeys, env_state};
-use crate::data::Trajectory;
+use super::{EnvStatesError, env_state};
 use crate::device::buffers::probe;
 use crate::env::Rules;
-use crate::model::Network;
-use crate::rollout::memory::GamesMemory;
 use crate::settings::{GroupStart, RolloutConfig};
 use burn::backend::{DType, Shape};
 use burn::tensor::Device;
@@ -20,35 +15,13 @@ pub struct DeviceBranches(Option<Box<CubeTensor>>);
 
 impl DeviceBranches {
     /// Keeps `envs`, `[env_words, num_groups]`, if groups branch.
-    pub(super) fn new(config: &RolloutConfig, envs: CubeTensor) -> Self {
+    pub(in crate::rollout) fn new(config: &RolloutConfig, envs: CubeTensor) -> Self {
         Self((config.start == GroupStart::Branch).then(|| Box::new(envs)))
     }
 
     /// The environments at the branch points, `[env_words, num_groups]`.
-    pub(super) fn envs(&self) -> Option<&CubeTensor> {
+    pub(in crate::rollout) fn envs(&self) -> Option<&CubeTensor> {
         self.0.as_deref()
-    }
-
-    /// Plays an iteration stepwise and replaces the branch points.
-    pub(in crate::rollout) fn collect<G: Rules>(
-        &mut self,
-        game: G,
-        config: &RolloutConfig,
-        keys: RolloutKeys,
-        policy: &Network,
-        memory: &mut GamesMemory,
-        device: &Device,
-    ) -> Trajectory {
-        let buffers = StepwiseBuffers::new(game, config, keys, device);
-        buffers.start(self.envs());
-        for t in 0..config.num_steps {
-            let logits = memory.compute_logits(policy, buffers.obs(t));
-            buffers.step(logits, t);
-            memory.finish_step(t, || buffers.ends(t));
-        }
-        let (trajectory, branches) = buffers.finish();
-        *self = Self::new(config, branches);
-        trajectory
     }
 
     /// Downloads the environments as words `[env_words, num_groups]`; empty if there are none.

@@ -1,7 +1,7 @@
 //! Code shared by the rollout kernels: packed environments, group starts and branch points.
 
 use super::env_state::HEADER_WORDS;
-use super::{branch_member, branch_step, played_steps, staggered_time};
+use super::{BranchEpisode, branch_member, branch_step, staggered_time};
 use crate::device::buffers::Buffer;
 use crate::env::bits::{from_bits, to_bits};
 use crate::env::{Episode, PackedState, Rules, initial_state, num_words};
@@ -165,6 +165,16 @@ pub(crate) fn load_episode(envs: &[u32], env: usize, num_envs: usize) -> Episode
     }
 }
 
+/// Loads the episode of a group's branch point from `envs`, `[env_words, num_groups]`.
+#[cube]
+fn load_branch_episode(envs: &[u32], group: usize, num_groups: usize) -> BranchEpisode {
+    BranchEpisode {
+        steps_ahead: envs[group],
+        time: envs[num_groups + group],
+        score: from_bits(envs[2 * num_groups + group]),
+    }
+}
+
 /// Stores environment `env` to `envs`, `[env_words, num_envs]`.
 #[cube]
 pub(super) fn store_env<G: Rules>(
@@ -264,8 +274,8 @@ impl Starts {
     ) -> Episode {
         let level = draw(self.level_key, groups.run_wide_group(group));
         if comptime!(origin == Origin::Branch) {
-            let branch = load_episode(&self.branches, group, groups.count);
-            Episode { level, time: branch.time, score: branch.score }
+            let branch = load_branch_episode(&self.branches, group, groups.count);
+            branch.take(level)
         } else {
             let time = if comptime!(origin == Origin::Staggered) {
                 staggered_time(level, comptime!(game.max_steps()))
@@ -279,8 +289,8 @@ impl Starts {
     /// Steps of [`Starts::episode`] that were played before the iteration.
     pub fn elapsed(&self, groups: &Groups, group: usize, #[comptime] origin: Origin) -> u32 {
         if comptime!(origin == Origin::Branch) {
-            let point = load_episode(&self.branches, group, groups.count);
-            played_steps(&point)
+            let branch = load_branch_episode(&self.branches, group, groups.count);
+            branch.steps_played()
         } else {
             0u32.runtime()
         }
@@ -314,10 +324,15 @@ impl BranchPoints {
         &mut self,
         groups: &Groups,
         state: &G::State,
-        episode: &Episode,
+        episode: &BranchEpisode,
         env: usize,
         #[comptime] game: G,
     ) {
-        store_env::<G>(&mut self.envs, state, episode, groups.group_of(env), groups.count, game);
+        let group = groups.group_of(env);
+        let count = groups.count;
+        self.envs[group] = episode.steps_ahead;
+        self.envs[count + group] = episode.time;
+        self.envs[2 * count + group] = to_bits(episode.score);
+        store_state::<G>(&mut self.envs, state, HEADER_WORDS, group, count, game);
     }
 }

@@ -157,22 +157,22 @@ impl<G: Rules> FusedRollout<G> {
         self.branches = branches;
     }
 
-    /// Branch points, `[env_words, num_groups]`; `None` if [`FusedRollout::export_state_async`] is empty.
+    /// Branch points, `[env_words, num_groups]`; `None` if [`FusedRollout::export_branches_async`] is empty.
     pub fn branches(&self) -> Option<Tensor<2, Int>> {
         self.branches.envs().map(|envs| Tensor::from_primitive::<Cube>(envs.clone()))
     }
 
     /// Exports the branch points as words `[env_words, num_groups]`; empty before the first
     /// iteration or if games start at levels. It reads back.
-    pub async fn export_state_async(&self) -> Vec<u32> {
+    pub async fn export_branches_async(&self) -> Vec<u32> {
         self.branches.download().await
     }
 
-    /// Restores branch points from [`FusedRollout::export_state_async`].
+    /// Restores branch points from [`FusedRollout::export_branches_async`].
     ///
     /// # Errors
     /// If the number of words is wrong.
-    pub fn import_state(&mut self, words: &[u32]) -> Result<(), EnvStatesError> {
+    pub fn import_branches(&mut self, words: &[u32]) -> Result<(), EnvStatesError> {
         let groups = self.config.num_groups;
         self.branches = DeviceBranches::upload(self.game, groups, words, &self.device)?;
         Ok(())

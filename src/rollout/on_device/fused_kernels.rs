@@ -101,17 +101,17 @@ impl Games {
         &mut self,
         step_words: &StepWords,
         sampled: &SampledAction,
-        played: &StepResult,
+        result: &StepResult,
         #[comptime] game: G,
     ) {
         let (at, stride) = (step_words.first, step_words.stride);
-        let truncated = select(played.truncated, TRUNCATED, 0u32);
-        let status = select(played.terminated, TERMINATED, truncated);
+        let truncated = select(result.truncated, TRUNCATED, 0u32);
+        let status = select(result.terminated, TERMINATED, truncated);
         self.words[comptime!(num_words(game)) * stride + at] = sampled.action | status;
         self.values[at] = sampled.logprob;
-        self.values[stride + at] = played.reward;
+        self.values[stride + at] = result.reward;
         if comptime!(!G::SCORE_IS_REWARD) {
-            self.values[2 * stride + at] = played.episode_score;
+            self.values[2 * stride + at] = result.episode_score;
         }
     }
 }
@@ -196,8 +196,8 @@ fn play_steps<G: Rules, W: Float, I: Float>(
             mask_logits::<G>(&mut logits, &state, game);
             let u = action_uniform(own_action_key, t as u32);
             let sampled = sample_action(logits.as_slice(), 0usize, u, num_actions);
-            let played = step_with_auto_reset::<G>(&mut state, &mut episode, sampled.action, game);
-            games.record::<G>(&step_words, &sampled, &played, game);
+            let result = step_with_auto_reset::<G>(&mut state, &mut episode, sampled.action, game);
+            games.record::<G>(&step_words, &sampled, &result, game);
             if comptime!(variant.stores_branches) {
                 if branches.is_branch_point(&games.groups, env, t) {
                     let elapsed = games.initial_episodes[games.count + row] as u32;

@@ -17,9 +17,9 @@ pub(crate) use env_kernels::{load_env_state, load_episode};
 pub use fused::FusedRollout;
 pub use fused_kernels::PackedStates;
 pub(super) use random_kernels::play_at_random_on_device;
-pub(super) use stepwise_kernels::largest_stepwise_buffer_bytes;
+pub(super) use stepwise_kernels::{StepwiseBuffers, largest_stepwise_buffer_bytes};
 
 use super::{
-    EnvStatesError, RolloutKeys, action_key, action_uniform, branch_episode, branch_member,
-    branch_step, env_state, env_words, masks, play_at_random, played_steps, staggered_time,
+    BranchEpisode, EnvStatesError, RolloutKeys, action_key, action_uniform, branch_episode,
+    branch_member, branch_step, env_state, env_words, masks, play_at_random, staggered_time,
 };

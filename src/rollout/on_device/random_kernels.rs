@@ -56,8 +56,8 @@ fn random_kernel<G: Rules>(
             }
             let u = action_uniform(own_action_key, t as u32);
             let action = sample_legal_action::<G>(&state, u, game);
-            let played = step_with_auto_reset::<G>(&mut state, &mut episode, action, game);
-            sum += played.reward;
+            let result = step_with_auto_reset::<G>(&mut state, &mut episode, action, game);
+            sum += result.reward;
         }
         sums[env] = sum;
         store_env::<G>(envs, &state, &episode, env, num_envs, game);

@@ -79,16 +79,16 @@ struct StepRecords {
 #[cube]
 impl StepRecords {
     /// Records the result of a step.
-    fn store(&mut self, step_words: &StepWords, sampled: &SampledAction, played: &StepResult) {
+    fn store(&mut self, step_words: &StepWords, sampled: &SampledAction, result: &StepResult) {
         let (at, stride) = (step_words.first, step_words.stride);
         self.actions[at] = sampled.action as i32;
         self.quantities[comptime!(LOGPROBS) * stride + at] = sampled.logprob;
-        self.quantities[comptime!(REWARDS) * stride + at] = played.reward;
-        let terminated = select(played.terminated, 1.0f32, 0.0f32);
+        self.quantities[comptime!(REWARDS) * stride + at] = result.reward;
+        let terminated = select(result.terminated, 1.0f32, 0.0f32);
         self.quantities[comptime!(TERMINATED) * stride + at] = terminated;
-        let truncated = select(played.truncated, 1.0f32, 0.0f32);
+        let truncated = select(result.truncated, 1.0f32, 0.0f32);
         self.quantities[comptime!(TRUNCATED) * stride + at] = truncated;
-        self.quantities[comptime!(SCORES) * stride + at] = played.episode_score;
+        self.quantities[comptime!(SCORES) * stride + at] = result.episode_score;
     }
 
     /// Records the legality of an action.
@@ -154,7 +154,7 @@ fn step_kernel<G: Rules>(
             sample_action(logits, env * num_actions, u, num_actions)
         };
         let mut episode = load_episode(&games.envs, env, num_envs);
-        let played = step_with_auto_reset::<G>(&mut state, &mut episode, sampled.action, game);
+        let result = step_with_auto_reset::<G>(&mut state, &mut episode, sampled.action, game);
         games.store::<G>(&state, &episode, env, t + 1, game);
         if comptime!(stores_branches) {
             if branches.is_branch_point(&games.groups, env, t) {
@@ -163,7 +163,7 @@ fn step_kernel<G: Rules>(
                 branches.store::<G>(&games.groups, &state, &point, env, game);
             }
         }
-        records.store(&step_words, &sampled, &played);
+        records.store(&step_words, &sampled, &result);
     }
 }
 
@@ -181,7 +181,7 @@ pub fn largest_stepwise_buffer_bytes<G: Rules>(game: G, config: &RolloutConfig) 
 }
 
 /// Buffers of an iteration on a device.
-pub(super) struct StepwiseBuffers<G: Rules> {
+pub(in crate::rollout) struct StepwiseBuffers<G: Rules> {
     game: G,
     config: RolloutConfig,
     /// Keys of the iteration.

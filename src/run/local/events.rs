@@ -60,10 +60,16 @@ struct StateToSave {
     snapshot: Option<Checkpoint>,
     /// Language model to export.
     model: Option<LanguageModel>,
-    /// Whether the policy is the best so far, and saved as such.
-    is_best: bool,
-    /// Whether a checkpoint is due.
-    is_due: bool,
+    to: Destinations,
+}
+
+/// Places where the state after an iteration is saved.
+#[derive(Clone, Copy)]
+struct Destinations {
+    /// Checkpoint of the best policy.
+    best: bool,
+    /// Checkpoint of the iteration, with the language model.
+    checkpoint: bool,
 }
 
 impl<'a> Events<'a> {
@@ -76,7 +82,7 @@ impl<'a> Events<'a> {
             schedule: run.trainer().schedule(),
             started: Instant::now(),
             summary: RunSummary::default(),
-            pace: Pace::new(run.trainer().iteration(), run.stages()),
+            pace: Pace::new(run.trainer().iterations_done(), run.stages()),
             leak_detector: MemoryLeakDetector::default(),
             evaluation: None,
             is_saved: None,
@@ -105,7 +111,8 @@ impl<'a> Events<'a> {
     ) -> Option<Result<Event, RunError>> {
         if self.pending_events.is_empty() && !self.is_over {
             let trainer = self.run.trainer();
-            let has_next = self.schedule.end_reason(trainer.iteration(), trainer.best()).is_none();
+            let has_next =
+                self.schedule.end_reason(trainer.iterations_done(), trainer.best()).is_none();
             let is_stopped = if has_next { self.stop_or_train(poll) } else { Ok(true) };
             let last = match is_stopped {
                 Ok(is_stopped) => is_stopped.then(|| Ok(Event::End(self.summarize()))),
@@ -140,7 +147,8 @@ impl<'a> Events<'a> {
         if self.files.is_none() {
             return Ok(());
         }
-        let state = self.read_state(self.run.trainer().iteration(), false, true)?;
+        let to = Destinations { best: false, checkpoint: true };
+        let state = self.read_state(self.run.trainer().iterations_done(), to)?;
         self.save_state(&state)
     }
 
@@ -156,7 +164,7 @@ impl<'a> Events<'a> {
     /// are written before the checkpoint of their iteration, so that a crash never leaves a checkpoint without its
     /// records.
     fn train_iteration(&mut self, poll: &mut dyn FnMut() -> Requests) -> Result<bool, RunError> {
-        let iteration = self.run.trainer().iteration() + 1;
+        let iteration = self.run.trainer().iterations_done() + 1;
         let (mut record, completions) =
             run_guarded(self.watch, format!("iteration {iteration}"), || self.run.iterate())?;
         let seconds = self.started.elapsed().as_secs_f64();
@@ -164,13 +172,14 @@ impl<'a> Events<'a> {
         let requests = self.poll_requests(poll);
         let (mut due, is_stopped) = self.decide_due_work(iteration, seconds, requests)?;
         let is_best = due.evaluate && self.evaluate(&mut record, &mut due)?;
-        let state = self.read_state(iteration, is_best, due.save)?;
+        let to = Destinations { best: is_best, checkpoint: due.save };
+        let state = self.read_state(iteration, to)?;
         self.write_records(&record, &completions)?;
         self.save_state(&state)?;
         self.is_saved = Some(due.save);
         self.warn(&record);
         let seconds = self.started.elapsed().as_secs_f64();
-        let seconds_left = self.pace.seconds_left(iteration, seconds);
+        let seconds_left = self.pace.record_iteration(iteration, seconds);
         let (evaluation, iterations) = (self.evaluation.clone(), self.schedule.iterations);
         let report =
             IterationReport { record, evaluation, is_best, iterations, completions, seconds_left };
@@ -179,18 +188,13 @@ impl<'a> Events<'a> {
     }
 
     /// Reads the state that is saved after an iteration.
-    fn read_state(
-        &self,
-        iteration: u32,
-        is_best: bool,
-        is_due: bool,
-    ) -> Result<StateToSave, RunError> {
+    fn read_state(&self, iteration: u32, to: Destinations) -> Result<StateToSave, RunError> {
         run_guarded(self.watch, format!("reading the state of iteration {iteration}"), || {
-            let is_saved = is_best || is_due;
+            let is_saved = to.best || to.checkpoint;
             let snapshot = is_saved.then(|| take_finite_snapshot(&*self.run)).transpose()?;
-            let is_exported = is_due && self.files.is_some();
+            let is_exported = to.checkpoint && self.files.is_some();
             let model = if is_exported { self.run.language_model() } else { None };
-            Ok(StateToSave { snapshot, model, is_best, is_due })
+            Ok(StateToSave { snapshot, model, to })
         })
     }
 
@@ -209,10 +213,10 @@ impl<'a> Events<'a> {
     /// Writes the checkpoints of an iteration, and its language model.
     fn save_state(&mut self, state: &StateToSave) -> Result<(), RunError> {
         let Some(files) = &mut self.files else { return Ok(()) };
-        if let Some(snapshot) = state.snapshot.as_ref().filter(|_| state.is_best) {
+        if let Some(snapshot) = state.snapshot.as_ref().filter(|_| state.to.best) {
             files.save_best(snapshot)?;
         }
-        if let Some(snapshot) = state.snapshot.as_ref().filter(|_| state.is_due) {
+        if let Some(snapshot) = state.snapshot.as_ref().filter(|_| state.to.checkpoint) {
             files.save_checkpoint(snapshot, self.schedule.keep)?;
         }
         state.model.as_ref().map_or(Ok(()), |model| files.save_model(model))
@@ -264,8 +268,8 @@ impl<'a> Events<'a> {
         let IterationRecord { iteration, memory, text, .. } = record;
         let collapse = text.as_ref().and_then(|text| text.warning.as_ref());
         let collapse = collapse.map(|warning| format!("iteration {iteration}: {warning}"));
-        let is_epoch = iteration.is_multiple_of(self.run.iterations_per_epoch().max(1));
-        let in_use = memory.in_use.filter(|_| is_epoch);
+        let is_due = iteration.is_multiple_of(self.run.leak_check_interval().max(1));
+        let in_use = memory.in_use.filter(|_| is_due);
         let leak = in_use.and_then(|in_use| self.leak_detector.record_epoch(in_use));
         self.queue_warnings(collapse.into_iter().chain(leak));
     }
@@ -277,11 +281,11 @@ impl<'a> Events<'a> {
     /// Sums up the time and the steps spent so far.
     fn summarize(&self) -> RunSummary {
         let trainer = self.run.trainer();
-        let (iteration, env_steps) = (trainer.iteration(), trainer.env_steps());
+        let (iterations_done, env_steps) = (trainer.iterations_done(), trainer.env_steps());
         let end_reason =
-            self.schedule.end_reason(iteration, trainer.best()).or(self.summary.end_reason);
+            self.schedule.end_reason(iterations_done, trainer.best()).or(self.summary.end_reason);
         let seconds = self.started.elapsed().as_secs_f64();
-        RunSummary { seconds, iteration, env_steps, end_reason, ..self.summary }
+        RunSummary { seconds, iterations_done, env_steps, end_reason, ..self.summary }
     }
 }
 
@@ -301,7 +305,7 @@ fn take_finite_snapshot(run: &dyn Run) -> Result<Checkpoint, RunError> {
     } else {
         Err(TrainError::NotFinite {
             quantity: "new policy or its optimizer's state",
-            iteration: run.trainer().iteration(),
+            iteration: run.trainer().iterations_done(),
         }
         .into())
     }
@@ -342,7 +346,7 @@ pub(super) mod tests {
         let mut run = new_run(5);
         let events: Vec<Event> = run.events(None).collect::<Result<_, _>>().unwrap();
         let [steps @ .., Event::End(summary)] = &events[..] else { panic!("{events:?}") };
-        assert_eq!((summary.iteration, summary.end_reason), (5, Some(EndReason::Iterations)));
+        assert_eq!((summary.iterations_done, summary.end_reason), (5, Some(EndReason::Iterations)));
         let steps: Vec<&IterationReport> = steps
             .iter()
             .map(|event| match event {
@@ -369,7 +373,7 @@ pub(super) mod tests {
             matches!(events.next(), Some(Ok(Event::Iteration(step))) if step.record.iteration == 2)
         );
         let Some(Ok(Event::End(summary))) = events.next() else { panic!("the end") };
-        assert_eq!((summary.iteration, summary.end_reason), (2, None));
+        assert_eq!((summary.iterations_done, summary.end_reason), (2, None));
         assert!(events.next().is_none());
         let rest = run.events(None).filter(|event| matches!(event, Ok(Event::Iteration(_))));
         assert_eq!(rest.count(), 3);
@@ -397,7 +401,7 @@ pub(super) mod tests {
         let Some(Ok(Event::End(summary))) = events.next_polling(&mut poll) else {
             panic!("the end")
         };
-        assert_eq!((summary.iteration, summary.end_reason), (3, None));
+        assert_eq!((summary.iterations_done, summary.end_reason), (3, None));
         assert!(events.next_polling(&mut poll).is_none());
         drop(events);
         // It was not due.

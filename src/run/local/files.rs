@@ -3,7 +3,7 @@
 use super::file_names::{
     COMPLETIONS, CONFIG, DATASET, METADATA, METRICS, MODEL, MODEL_CARD, SPACES,
 };
-use super::folder::{BestPolicy, RunFolder, missing_best_warning};
+use super::folder::{BestCheckpoint, RunFolder, missing_best_warning};
 use super::lock::RunLock;
 use super::model_folder;
 use super::{Run, RunError, RunMetadata};
@@ -213,14 +213,14 @@ impl RunFiles {
         self.fail_if_gone(saved.map_err(RunError::from))
     }
 
-    /// Loads the checkpoint of the best policy as [`RunFolder::load_best_policy`] does; with a warning also if it is
+    /// Loads the checkpoint of the best policy as [`RunFolder::load_best`] does; with a warning also if it is
     /// missing or not that of the run's best evaluation.
     ///
     /// # Errors
     /// If it may be intact, but cannot be read.
-    pub fn load_best_policy(&self, run: &dyn Run) -> Result<BestPolicy, RunError> {
-        let mut best = self.folder.load_best_policy()?;
-        let expected = run.trainer().best().map(|best| u64::from(best.iteration));
+    pub fn load_best(&self, run: &dyn Run) -> Result<BestCheckpoint, RunError> {
+        let mut best = self.folder.load_best()?;
+        let expected = run.trainer().best().map(|best| u64::from(best.iterations_done));
         let found = best.checkpoint.as_ref().map(|checkpoint| checkpoint.iteration);
         if let (Some(expected), true) = (expected, best.warnings.is_empty()) {
             let path = self.folder.best_path();
@@ -433,16 +433,16 @@ mod tests {
         std::os::unix::fs::symlink(&sums, &sums).unwrap();
         let error = folder.load_latest().unwrap_err().to_string();
         assert!(error.starts_with("cannot read "), "{error}");
-        assert!(folder.load_best_policy().unwrap().checkpoint.is_some());
+        assert!(folder.load_best().unwrap().checkpoint.is_some());
         let sums = folder.best_path().join("SHA256SUMS");
         fs::remove_file(&sums).unwrap();
-        let BestPolicy { checkpoint: best, warnings } = folder.load_best_policy().unwrap();
+        let BestCheckpoint { checkpoint: best, warnings } = folder.load_best().unwrap();
         assert!(best.is_none() && warnings[0].contains("SHA256SUMS is missing"), "{warnings:?}");
         std::os::unix::fs::symlink(&sums, &sums).unwrap();
-        let error = folder.load_best_policy().unwrap_err().to_string();
+        let error = folder.load_best().unwrap_err().to_string();
         assert!(error.starts_with("cannot read "), "{error}");
         fs::remove_dir_all(folder.best_path()).unwrap();
-        let BestPolicy { checkpoint: best, warnings } = folder.load_best_policy().unwrap();
+        let BestCheckpoint { checkpoint: best, warnings } = folder.load_best().unwrap();
         assert!(best.is_none() && warnings.is_empty());
     }
 
@@ -452,7 +452,7 @@ mod tests {
         let (_root, _, mut files, lock) = create_files(&run);
         let _ = run.events(Some(&mut files)).last();
         let folder = files.folder().clone();
-        let BestPolicy { checkpoint: best, warnings } = files.load_best_policy(&run).unwrap();
+        let BestCheckpoint { checkpoint: best, warnings } = files.load_best(&run).unwrap();
         assert!(warnings.is_empty(), "{warnings:?}");
         let earlier = Checkpoint { iteration: 1, ..best.unwrap() };
         fs::remove_dir_all(folder.store().path(2)).unwrap();
@@ -477,11 +477,11 @@ mod tests {
         );
         fs::remove_dir_all(folder.store().path(2)).unwrap();
         checkpoint::save(&earlier, &folder.best_path()).unwrap();
-        let BestPolicy { checkpoint: best, warnings } = files.load_best_policy(&run).unwrap();
+        let BestCheckpoint { checkpoint: best, warnings } = files.load_best(&run).unwrap();
         assert!(best.is_some() && warnings[0].contains("iteration 1, not that of"), "{warnings:?}");
         fs::remove_dir_all(folder.best_path()).unwrap();
         assert_eq!(latest().iteration, 1);
-        let BestPolicy { checkpoint: best, warnings } = files.load_best_policy(&run).unwrap();
+        let BestCheckpoint { checkpoint: best, warnings } = files.load_best(&run).unwrap();
         assert!(best.is_none() && warnings[0].contains("best is missing"), "{warnings:?}");
     }
 }

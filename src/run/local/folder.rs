@@ -25,7 +25,7 @@ pub struct RunFolder {
 
 /// A checkpoint found in a run, with warnings about damaged ones that were skipped.
 #[derive(Debug)]
-pub struct SavedPolicy {
+pub struct FoundCheckpoint {
     pub checkpoint: Checkpoint,
     /// Warnings for the user.
     pub warnings: Vec<String>,
@@ -33,7 +33,7 @@ pub struct SavedPolicy {
 
 /// The checkpoint of a run's best policy, as far as it can be loaded.
 #[derive(Debug, Default)]
-pub struct BestPolicy {
+pub struct BestCheckpoint {
     /// The checkpoint; `None` if it is missing or damaged.
     pub checkpoint: Option<Checkpoint>,
     /// Warnings for the user.
@@ -78,10 +78,11 @@ impl RunFolder {
         }
         let folder = Self::open_without_links(path)?;
         let is_empty = fs::read_dir(&folder.path).is_ok_and(|mut all| all.next().is_none());
-        let (is_run, has_policy) = (folder.path.join(LOCK).is_file(), folder.has_policy());
-        if is_empty || is_run && !has_policy {
+        let (is_run, has_any_checkpoint) =
+            (folder.path.join(LOCK).is_file(), folder.has_any_checkpoint());
+        if is_empty || is_run && !has_any_checkpoint {
             Ok(folder)
-        } else if has_policy || folder.config_path().is_file() {
+        } else if has_any_checkpoint || folder.config_path().is_file() {
             Err(RunError::Exists(folder.path))
         } else {
             Err(RunError::Occupied(folder.path))
@@ -89,7 +90,7 @@ impl RunFolder {
     }
 
     /// Whether a run has saved a checkpoint, even a damaged one, or the folder is itself one.
-    pub(super) fn has_policy(&self) -> bool {
+    pub(super) fn has_any_checkpoint(&self) -> bool {
         let has_none = || self.store().iterations().is_ok_and(|all| all.is_empty());
         let has_checkpoints = self.path.join(CHECKPOINTS).exists() && !has_none();
         has_checkpoints || self.best_path().exists() || self.is_checkpoint()
@@ -246,7 +247,7 @@ impl RunFolder {
     /// Whether the folder `model` has the run's best model: at the end of the run, and before its first checkpoint. In
     /// between it may have that of the last checkpoint.
     pub fn exports_best_model(&self) -> bool {
-        self.model_path().is_dir() && (self.has_final_evaluation() || !self.has_policy())
+        self.model_path().is_dir() && (self.has_final_evaluation() || !self.has_any_checkpoint())
     }
 
     /// The warning that the folder `model` may not have the best model, if the run has not ended.
@@ -325,7 +326,7 @@ impl RunFolder {
     ///
     /// # Errors
     /// If there is no checkpoint, or none can be read but one may be intact.
-    pub fn load_latest(&self) -> Result<SavedPolicy, RunError> {
+    pub fn load_latest(&self) -> Result<FoundCheckpoint, RunError> {
         let check_finite = |checkpoint: &Checkpoint| {
             let error = || "its values are not finite".to_string();
             is_finite(checkpoint).then_some(()).ok_or_else(error)
@@ -347,7 +348,7 @@ impl RunFolder {
                 let fallback = "no usable checkpoint; using the best policy instead".to_string();
                 let reason = error.map(|error| error.to_string());
                 let warnings = reason.into_iter().chain([fallback]).collect();
-                return Ok(SavedPolicy { checkpoint, warnings });
+                return Ok(FoundCheckpoint { checkpoint, warnings });
             }
         };
         let mut warnings: Vec<String> =
@@ -359,7 +360,7 @@ impl RunFolder {
         if !warnings.is_empty() {
             warnings.push(format!("using {} instead", path.display()));
         }
-        Ok(SavedPolicy { checkpoint, warnings })
+        Ok(FoundCheckpoint { checkpoint, warnings })
     }
 
     /// Loads the checkpoint of the best policy if it is of a later iteration.
@@ -373,14 +374,14 @@ impl RunFolder {
     ///
     /// # Errors
     /// If it may be intact, but cannot be read.
-    pub fn load_best_policy(&self) -> Result<BestPolicy, RunError> {
+    pub fn load_best(&self) -> Result<BestCheckpoint, RunError> {
         match checkpoint::load(&self.best_path()) {
-            Ok(best) => Ok(BestPolicy { checkpoint: Some(best), warnings: Vec::new() }),
-            Err(CheckpointError::NotFound(_)) => Ok(BestPolicy::default()),
+            Ok(best) => Ok(BestCheckpoint { checkpoint: Some(best), warnings: Vec::new() }),
+            Err(CheckpointError::NotFound(_)) => Ok(BestCheckpoint::default()),
             Err(error) if error.may_be_intact() => Err(error.into()),
             Err(error) => {
                 let fallback = "using the newest checkpoint instead of the best".to_string();
-                Ok(BestPolicy { checkpoint: None, warnings: vec![error.to_string(), fallback] })
+                Ok(BestCheckpoint { checkpoint: None, warnings: vec![error.to_string(), fallback] })
             }
         }
     }
@@ -404,7 +405,7 @@ impl RunFolder {
     }
 }
 
-impl SavedPolicy {
+impl FoundCheckpoint {
     /// Loads the policy that a path names: a policy file, a checkpoint folder, or a run, whose best policy is
     /// taken, or, if that is missing or damaged, whose newest checkpoint.
     ///
@@ -423,7 +424,7 @@ impl SavedPolicy {
             return Ok(intact(checkpoint::load(path)?));
         }
         let run = RunFolder::find(path)?;
-        let BestPolicy { checkpoint, mut warnings } = run.load_best_policy()?;
+        let BestCheckpoint { checkpoint, mut warnings } = run.load_best()?;
         if let Some(checkpoint) = checkpoint {
             return Ok(intact(checkpoint));
         }

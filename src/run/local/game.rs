@@ -23,7 +23,7 @@ const FINAL_EPISODES: usize = 10_000;
 #[derive(Debug)]
 pub struct GameRun<G: Rules> {
     trainer: GameTrainer<G>,
-    iterations_per_epoch: u32,
+    leak_check_interval: u32,
     action_names: Vec<String>,
 }
 
@@ -31,10 +31,10 @@ impl<G: Rules> GameRun<G> {
     /// Creates a run of this trainer.
     pub fn new(
         trainer: GameTrainer<G>,
-        iterations_per_epoch: u32,
+        leak_check_interval: u32,
         action_names: Vec<String>,
     ) -> Self {
-        Self { trainer, iterations_per_epoch, action_names }
+        Self { trainer, leak_check_interval, action_names }
     }
 
     /// Scores the policy on as many fresh episodes on the host as an evaluation has, but at most `max_episodes`.
@@ -110,8 +110,8 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
         }
     }
 
-    fn iterations_per_epoch(&self) -> u32 {
-        self.iterations_per_epoch
+    fn leak_check_interval(&self) -> u32 {
+        self.leak_check_interval
     }
 
     fn fallback_reason(&self) -> Option<String> {

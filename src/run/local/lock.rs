@@ -83,7 +83,7 @@ impl RunFolder {
     /// If one has saved a checkpoint, and those of [`lock`](Self::lock).
     pub(super) fn claim(&self) -> Result<RunLock, RunError> {
         let lock = self.lock()?;
-        if self.has_policy() {
+        if self.has_any_checkpoint() {
             return Err(RunError::Exists(self.path().to_path_buf()));
         }
         Ok(lock)

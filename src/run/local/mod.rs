@@ -28,7 +28,7 @@ pub use error::{RunError, SavedState};
 pub use events::{Event, Events};
 pub use file_names::{CHECKPOINTS, COMPLETIONS, CONFIG, METADATA, METRICS};
 pub use files::RunFiles;
-pub use folder::{BestPolicy, RunFolder, SavedPolicy};
+pub use folder::{BestCheckpoint, FoundCheckpoint, RunFolder};
 pub use format::format_with_prefix;
 pub use game::{GameRun, score_policy};
 pub use iteration_report::IterationReport;
@@ -155,8 +155,8 @@ pub trait Run {
     /// Sizes, for a dry run.
     fn sizes(&self) -> RunSizes;
 
-    /// Number of iterations per epoch. Memory growth is checked after each epoch.
-    fn iterations_per_epoch(&self) -> u32;
+    /// Iterations between checks for growing memory: an epoch of a dataset, or the interval of evaluations.
+    fn leak_check_interval(&self) -> u32;
 
     /// The reason why the run does not use a fast engine; `None` if it does.
     fn fallback_reason(&self) -> Option<String> {

@@ -1,8 +1,9 @@
 //! The folder of a run's exported language model: atomic replacement, and loading from it or from a checkpoint.
 
-use super::{RunError, RunFolder, SavedPolicy};
+use super::{FoundCheckpoint, RunError, RunFolder};
 use crate::checkpoint::{Checkpoint, MANIFEST};
 use crate::disk;
+use crate::settings::RunKind;
 use crate::text::LanguageModel;
 use crate::trainer::text::{check_base, read_settings};
 use std::fs::{self, File};
@@ -30,7 +31,7 @@ pub enum ModelPlace {
     /// A folder or file of its own.
     Folder(PathBuf),
     /// A checkpoint: the one that the path names, or that of the best model so far of a run that has not ended.
-    Checkpoint(SavedPolicy),
+    Checkpoint(FoundCheckpoint),
 }
 
 /// Finds the language model that a path names: the best one of a run, that of a checkpoint, or one in a folder or file.
@@ -45,7 +46,7 @@ pub fn find_language_model(path: &Path) -> Result<ModelPlace, RunError> {
         Err(_) if !is_checkpoint => return Ok(ModelPlace::Folder(path.to_path_buf())),
         _ => {}
     }
-    let saved = SavedPolicy::find(path)?;
+    let saved = FoundCheckpoint::find(path)?;
     if !is_of_language_model(&saved.checkpoint) {
         return Err(RunError::NoLanguageModel(path.to_path_buf()));
     }
@@ -54,7 +55,8 @@ pub fn find_language_model(path: &Path) -> Result<ModelPlace, RunError> {
 
 /// Whether a checkpoint is of a language model's run.
 pub fn is_of_language_model(checkpoint: &Checkpoint) -> bool {
-    read_settings(checkpoint).is_ok_and(|settings| settings.contains_key("task"))
+    let settings = read_settings(checkpoint);
+    settings.is_ok_and(|settings| RunKind::of(&settings) == Some(RunKind::Language))
 }
 
 /// Loads a language model from a folder or file. Adapters in a run directory are combined only with the weights that
@@ -76,7 +78,7 @@ pub fn load_model(path: &Path) -> Result<LanguageModel, RunError> {
 fn load_checkpoint_of_export(model: &Path) -> Option<Checkpoint> {
     let model = model.canonicalize().ok()?;
     let run = RunFolder::find(model.parent()?).ok().filter(|run| run.model_path() == model)?;
-    Some(SavedPolicy::find(run.path()).ok()?.checkpoint)
+    Some(FoundCheckpoint::find(run.path()).ok()?.checkpoint)
 }
 
 /// Waits until a folder and its files are on disk.

@@ -20,9 +20,9 @@ impl Pace {
         Self { stages, recent: VecDeque::from([(done, 0.0)]) }
     }
 
-    /// Seconds left after `iteration`, which ended at `seconds`. Later stages are assumed to be as fast as the
-    /// current one.
-    pub fn seconds_left(&mut self, iteration: u32, seconds: f64) -> Option<f64> {
+    /// Records that `iteration` ended at `seconds`, and returns the seconds left. Later stages are assumed to be as
+    /// fast as the current one.
+    pub fn record_iteration(&mut self, iteration: u32, seconds: f64) -> Option<f64> {
         let begins_stage =
             self.stages.iter().any(|stage| stage.first == iteration && stage.first > 1);
         if begins_stage {
@@ -49,13 +49,13 @@ mod tests {
         let stages = vec![stage(Algorithm::Sft, 1, 10), stage(Algorithm::Grpo, 11, 100)];
         let mut pace = Pace::new(0, stages);
         for i in 1..=10 {
-            let left = pace.seconds_left(i, f64::from(i)).unwrap();
+            let left = pace.record_iteration(i, f64::from(i)).unwrap();
             assert_eq!(left, f64::from(100 - i));
         }
         // GRPO is slower, and only its own iterations count.
-        assert_eq!(pace.seconds_left(11, 13.0), Some(3.0 * 89.0));
+        assert_eq!(pace.record_iteration(11, 13.0), Some(3.0 * 89.0));
         for i in 12..=100 {
-            let left = pace.seconds_left(i, 10.0 + 3.0 * f64::from(i - 10)).unwrap();
+            let left = pace.record_iteration(i, 10.0 + 3.0 * f64::from(i - 10)).unwrap();
             assert!((left - 3.0 * f64::from(100 - i)).abs() < 1e-9);
         }
     }

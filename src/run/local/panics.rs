@@ -139,9 +139,8 @@ pub fn catch_device_panics<T>(work: impl FnOnce() -> T) -> Result<T, Panic> {
     DeviceWatch { num_earlier: u64::MAX }.catch_panic(work)
 }
 
-/// A watch over the threads of devices for a run, so that it does not go on with the results of a device that has
-/// failed, even if another run has reported that. All runs of the process end, since a thread does not tell which of
-/// them it serves.
+/// Watches the threads of devices during a run, so that the run ends if one of them panics. It ends even if another run
+/// has already reported the panic, since a thread does not tell which run it serves.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DeviceWatch {
     /// Number of panics before the watch.

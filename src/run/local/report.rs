@@ -102,7 +102,7 @@ impl RunSummary {
         let best_path = match best {
             _ if folder.has_language_model() => folder.model_path(),
             Some(_) => folder.best_path(),
-            None => folder.store().path(self.iteration.into()),
+            None => folder.store().path(self.iterations_done.into()),
         };
         Report {
             subject: run.subject(),
@@ -111,7 +111,7 @@ impl RunSummary {
             seed: run.seed(),
             iterations: run.trainer().schedule().iterations,
             summary: self,
-            best_iteration: best.map_or(self.iteration.into(), |best| best.iteration),
+            best_iteration: best.map_or(self.iterations_done.into(), |best| best.iteration),
             best_path: best_path.display().to_string(),
             evaluation,
         }
@@ -301,7 +301,7 @@ mod tests {
     fn a_report_names_the_place_of_its_policy() {
         let run = new_run(1);
         let (_root, path, files, _lock) = create_files(&run);
-        let summary = RunSummary { iteration: 7, ..RunSummary::default() };
+        let summary = RunSummary { iterations_done: 7, ..RunSummary::default() };
         let report = |best: Option<&Checkpoint>| {
             let evaluation = FinalEvaluation::default();
             summary.into_report(&run, &files, "cpu", best, evaluation).to_string()

@@ -46,7 +46,7 @@ impl RunFiles {
         run: &mut dyn Run,
         settings: &str,
     ) -> Result<ResumedRun, RunError> {
-        let (folder, iteration) = (lock.folder().clone(), run.trainer().iteration());
+        let (folder, iteration) = (lock.folder().clone(), run.trainer().iterations_done());
         let (mut files, records) =
             Self::open(folder, settings, iteration, run.language_model().is_some())?;
         let edited = files.save_start(iteration, settings, run.trainer().schedule().keep)?;
@@ -58,9 +58,9 @@ impl RunFiles {
         Ok(ResumedRun { files, warnings })
     }
 
-    /// Saves the checkpoint from which the run continues, if its settings have changed; or if it is that of the best
-    /// policy and no other, because the last process was killed before it saved one. Returns a warning if the settings
-    /// in the run's folder are not those with which it continues.
+    /// Saves a checkpoint at the iteration from which the run continues, in two cases: the settings have changed, or
+    /// there is only the best policy's, because the process was killed before it saved its own. Returns a warning if
+    /// the settings in the run's folder are not those with which it continues.
     fn save_start(
         &mut self,
         iteration: u32,
@@ -97,14 +97,13 @@ impl RunFiles {
     /// Saves the best policy again from the checkpoint of its iteration if it is missing or damaged. Returns a warning
     /// if that is missing or damaged, too.
     fn recover_best(&self, run: &dyn Run) -> Result<Option<String>, RunError> {
-        let (Some(best), Ok(saved)) = (run.trainer().best(), self.folder().load_best_policy())
-        else {
+        let (Some(best), Ok(saved)) = (run.trainer().best(), self.folder().load_best()) else {
             return Ok(None);
         };
         if saved.checkpoint.is_some() {
             return Ok(None);
         }
-        let iteration = best.iteration;
+        let iteration = best.iterations_done;
         if let Ok(checkpoint) = checkpoint::load(&self.folder().store().path(iteration.into())) {
             return self.save_best(&checkpoint).map(|()| None);
         }

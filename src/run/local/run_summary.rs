@@ -6,8 +6,9 @@ use serde::{Serialize, Serializer};
 /// Time and steps spent on a run, up to the iteration where it stopped.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct RunSummary {
-    /// Number of iterations since the start of the run.
-    pub iteration: u32,
+    /// Number of iterations done since the start of the run.
+    #[serde(rename = "iteration")]
+    pub iterations_done: u32,
     /// Number of steps of all episodes since the start of the run; tokens for a language model.
     pub env_steps: u64,
     /// Reason for the end of the run; `None` if it was interrupted. Serialized as the flag

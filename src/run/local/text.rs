@@ -146,7 +146,7 @@ impl Run for LanguageRun {
         }
     }
 
-    fn iterations_per_epoch(&self) -> u32 {
+    fn leak_check_interval(&self) -> u32 {
         self.trainer.config().checkpoint.eval_every
     }
 
@@ -185,7 +185,7 @@ impl Run for LanguageRun {
         self.trainer.broadcast_weights()?;
         let is_evaluated = self.trainer.config().checkpoint.eval_episodes > 0;
         let prompts = if is_evaluated { FINAL_PROMPTS.min(max_episodes) } else { 0 };
-        let mut greedy = self.trainer.evaluate_greedy(prompts)?;
+        let mut greedy = self.trainer.evaluate_fresh_greedy(prompts)?;
         let held_out = greedy.held_out.take().map(|means| HeldOutReport {
             means,
             confusion: Vec::new(),

@@ -9,7 +9,7 @@ use crate::trainer::{BestEvaluation, Engine, Trainer};
 pub trait TrainerStatus {
     /// Schedule of the run.
     fn schedule(&self) -> Schedule;
-    fn iteration(&self) -> u32;
+    fn iterations_done(&self) -> u32;
     fn env_steps(&self) -> u64;
     fn best(&self) -> Option<BestEvaluation>;
     fn team(&self) -> &Team;
@@ -25,8 +25,8 @@ where
         self.config().into()
     }
 
-    fn iteration(&self) -> u32 {
-        self.iteration()
+    fn iterations_done(&self) -> u32 {
+        self.iterations_done()
     }
 
     fn env_steps(&self) -> u64 {

@@ -18,7 +18,7 @@ use super::choose::{
 };
 use super::engine::{Engine, GameTotals, PolicyEngine, write_means};
 use super::rank_part::{EngineInputs, RankPart, assert_valid, gather_parts};
-use super::{TrainError, Trainer, iterate, may_enter_pool};
+use super::{TrainError, Trainer, may_enter_pool, run_phases};
 use crate::data::{GameSums, WindowSet};
 use crate::device::{self, TransferCount};
 use crate::env::{HostEnvError, HostEnvs, Rules};
@@ -155,7 +155,7 @@ impl<G: Rules> GameTrainer<G> {
     /// Plays the next iteration's rollout without learning from it; the run is unchanged. Returns its seconds.
     pub fn rehearse(&mut self) -> f64 {
         let started = Instant::now();
-        with_engine!(&mut self.engine.policy_engine, engine => engine.rehearse(self.iteration));
+        with_engine!(&mut self.engine.policy_engine, engine => engine.rehearse(self.iterations_done));
         started.elapsed().as_secs_f64()
     }
 
@@ -177,16 +177,16 @@ impl<G: Rules> GameTrainer<G> {
     ///
     /// # Panics
     /// If `episodes` is 0.
-    pub fn evaluate(
+    pub fn evaluate_on_validation(
         &self,
         episodes: usize,
         selection: ActionSelection,
     ) -> Result<Evaluation, TrainError> {
-        block_on(self.evaluate_async(episodes, selection))
+        block_on(self.evaluate_on_validation_async(episodes, selection))
     }
 
-    /// Asynchronous form of [`Trainer::evaluate`], for threads that must not block.
-    pub async fn evaluate_async(
+    /// Asynchronous form of [`Trainer::evaluate_on_validation`], for threads that must not block.
+    pub async fn evaluate_on_validation_async(
         &self,
         episodes: usize,
         selection: ActionSelection,
@@ -340,14 +340,14 @@ impl<G: Rules> Engine for GameEngine<G> {
         is_native && may_enter_pool(&self.part.team)
     }
 
-    async fn iterate(
+    async fn train_iteration(
         &mut self,
         iteration: u32,
-        next: Option<u32>,
+        next_iteration: Option<u32>,
     ) -> Result<IterationRecord, TrainError> {
         device::count_upload(std::mem::take(&mut self.uploaded_bytes));
         let (totals, phases) = with_engine!(&mut self.policy_engine, engine => {
-            iterate(engine.as_mut(), iteration, next).await
+            run_phases(engine.as_mut(), iteration, next_iteration).await
         })?;
         let GameTotals { games, waiting_seconds, zero_variance_fraction, update } = totals;
         let GameSums { scores, episodes, ended_steps, rewards, steps } = games;
@@ -380,7 +380,7 @@ impl<G: Rules> Engine for GameEngine<G> {
         Ok(record)
     }
 
-    async fn evaluate_greedy(&self) -> Result<EvaluationRecord, TrainError> {
+    async fn evaluate_on_validation(&self) -> Result<EvaluationRecord, TrainError> {
         // Evaluating whole sequences needs Burn's autodiff, which the page's modules leave out.
         #[cfg(not(feature = "general"))]
         let held_out = None::<HeldOutMeans>;

@@ -9,7 +9,7 @@ use crate::model::policy_file::{self, Header, PolicyFileError, write_params};
 use crate::model::{NativePolicy, Network, Parameter};
 use crate::parallel::TeamError;
 use crate::rollout::env_words;
-use crate::settings::{ConfigError, ModelKind, TrainConfig, overlay};
+use crate::settings::{ConfigError, ModelKind, RunKind, TrainConfig, overlay};
 use crate::trainer::choose::with_engine;
 use crate::trainer::engine::{PolicyEngine, PolicyState};
 use crate::trainer::rank_part::{
@@ -37,7 +37,7 @@ pub fn read_game_name(checkpoint: &Checkpoint) -> Result<String, SnapshotError> 
     let mut settings = read_settings(checkpoint)?;
     match settings.remove("env") {
         Some(toml::Value::String(name)) => Ok(name),
-        _ if settings.contains_key("task") => {
+        _ if RunKind::of(&settings) == Some(RunKind::Language) => {
             let what = "they are of a language model, which plays no game";
             Err(ConfigError::OtherKind(what.to_string()).into())
         }
@@ -119,22 +119,25 @@ pub fn policy_bytes(checkpoint: &Checkpoint) -> Result<&[u8], SnapshotError> {
 }
 
 impl<G: Rules + Serialize> Persistent for GameEngine<G> {
-    async fn export_state(&self, iteration: u32) -> Result<(Vec<Section>, Counters), TeamError> {
+    async fn export_sections(
+        &self,
+        iterations_done: u32,
+    ) -> Result<(Vec<Section>, Counters), TeamError> {
         let layout = self.policy_engine.model().parameters();
         let mut state = with_engine!(&self.policy_engine, engine => engine.export_state().await);
         let num_groups = self.part.config.rollout.num_groups;
         if self.part.team.size() > 1 {
-            state.games = gather_game_states(&state.games, num_groups, &self.part.team)?;
+            state.branches = gather_game_states(&state.branches, num_groups, &self.part.team)?;
             state.memory = gather_parts(&state.memory, &self.part.team)?.concat();
         }
-        let header = self.header(iteration);
+        let header = self.header(iterations_done);
         let encode = |values: &[f32]| write_params(&layout, values, None);
         let mut sections = vec![
             new_section(CONFIG, header.config.clone().into_bytes()),
             new_section(WEIGHTS, write_params(&layout, &state.params, Some(&header))),
             new_section(FIRST_MOMENT, encode(&state.moments.first_moment)),
             new_section(SECOND_MOMENT, encode(&state.moments.second_moment)),
-            encode_games(&state.games, num_groups),
+            encode_games(&state.branches, num_groups),
         ];
         if let Some(reference) = &state.reference {
             sections.push(new_section(REFERENCE, encode(reference)));
@@ -145,10 +148,13 @@ impl<G: Rules + Serialize> Persistent for GameEngine<G> {
         }
         let played_steps = (!self.part.config.plays_all_steps()).then_some(self.env_steps);
         let optimizer_steps = state.moments.steps;
-        Ok((sections, Counters { iteration, optimizer_steps, played_steps, ..Counters::default() }))
+        Ok((
+            sections,
+            Counters { iterations_done, optimizer_steps, played_steps, ..Counters::default() },
+        ))
     }
 
-    fn import_state(
+    fn import_sections(
         &mut self,
         checkpoint: &Checkpoint,
         counters: &Counters,
@@ -158,17 +164,17 @@ impl<G: Rules + Serialize> Persistent for GameEngine<G> {
         let layout = model.parameters();
         let read = |section: &str| read_params(checkpoint, section, &layout);
         let num_groups = self.part.config.rollout.num_groups;
-        let games = read_games(checkpoint, [env_words(self.game), num_groups])?;
-        let memory = if memory_size == 0 || games.is_empty() {
+        let branches = read_games(checkpoint, [env_words(self.game), num_groups])?;
+        let memory = if memory_size == 0 || branches.is_empty() {
             Vec::new()
         } else {
             read_params(checkpoint, MEMORY, &[memory_parameter(num_groups, memory_size)])?
         };
         let own = self.part.shards.own_items();
-        let (games, memory) = match self.part.team.size() {
-            1 => (games, memory),
+        let (branches, memory) = match self.part.team.size() {
+            1 => (branches, memory),
             _ => (
-                select_game_states(&games, num_groups, &own),
+                select_game_states(&branches, num_groups, &own),
                 select_memory(&memory, num_groups, &own),
             ),
         };
@@ -182,11 +188,11 @@ impl<G: Rules + Serialize> Persistent for GameEngine<G> {
             reference: (self.part.config.loss.kl_coef > 0.0)
                 .then(|| read(REFERENCE))
                 .transpose()?,
-            games,
+            branches,
             memory,
         };
         with_engine!(&mut self.policy_engine, engine => engine.import_state(&state))?;
-        let recorded_steps = self.part.recorded_steps() * u64::from(counters.iteration);
+        let recorded_steps = self.part.recorded_steps() * u64::from(counters.iterations_done);
         self.env_steps = counters.played_steps.unwrap_or(recorded_steps);
         Ok(())
     }
@@ -205,7 +211,7 @@ impl<G: Rules + Serialize> GameTrainer<G> {
     pub async fn encode_policy_file_async(&self) -> Vec<u8> {
         let model = self.model();
         let values = device::read_async(model.flatten()).await;
-        let header = self.engine.header(self.iteration);
+        let header = self.engine.header(self.iterations_done);
         write_params(&model.parameters(), &values, Some(&header))
     }
 }

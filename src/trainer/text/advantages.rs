@@ -128,41 +128,69 @@ pub fn to_learner_groups(
     advantages: &[Vec<f32>],
     config: &RewardConfig,
 ) -> Vec<Group> {
-    let is_counted =
-        |completion: &Completion| completion.has_stopped || !config.mask_truncated_completions;
-    let min_entropy = (config.top_entropy_quantile < 1.0).then(|| {
-        let counted = scored.completions().filter(|completion| is_counted(completion));
-        quantile(
-            counted.flat_map(|completion| &completion.entropies).copied().collect(),
-            1.0 - config.top_entropy_quantile,
-        )
-    });
+    let min_entropy = min_learnt_entropy(scored, config);
     let sample = |(completion, advantages): (&Completion, Vec<f32>)| Sample {
         tokens: completion.tokens.clone(),
         logprobs: completion.logprobs.clone(),
         entropies: completion.entropies.clone(),
         candidates: completion.candidates.clone(),
         advantages,
-        mask: vec![is_counted(completion); completion.tokens.len()],
+        mask: vec![is_counted(completion, config); completion.tokens.len()],
         selected: min_entropy.map_or(Vec::new(), |min_entropy| {
             completion.entropies.iter().map(|entropy| f64::from(*entropy) >= min_entropy).collect()
         }),
     };
-    let divisors = compute_divisors(&scored.learnt_rewards(), config.scale_rewards);
-    let learner_group = |((group, advantages), divisor): ((&ScoredGroup, &Vec<f32>), f64)| {
-        let ScoredGroup { tokens, completions, learnt_rewards, .. } = group;
-        let advantages: Vec<Vec<f32>> = match config.baseline {
-            Baseline::Group => {
-                let each = completions.iter().zip(advantages);
-                each.map(|(completion, advantage)| vec![*advantage; completion.tokens.len()])
-                    .collect()
-            }
-            Baseline::Prefix => compute_prefix_advantages(completions, learnt_rewards, divisor),
-        };
-        let samples = completions.iter().zip(advantages).map(sample).collect();
-        Group { prompt: tokens.clone(), samples }
+    let learner_group = |(group, advantages): (&ScoredGroup, Vec<Vec<f32>>)| Group {
+        prompt: group.tokens.clone(),
+        samples: group.completions.iter().zip(advantages).map(sample).collect(),
     };
-    scored.groups.iter().zip(advantages).zip(divisors).map(learner_group).collect()
+    let token_advantages = compute_token_advantages(scored, advantages, config);
+    scored.groups.iter().zip(token_advantages).map(learner_group).collect()
+}
+
+/// Whether the tokens of a completion count in the loss.
+fn is_counted(completion: &Completion, config: &RewardConfig) -> bool {
+    completion.has_stopped || !config.mask_truncated_completions
+}
+
+/// The entropy below which a token is not learnt from; `None` if all are.
+fn min_learnt_entropy(scored: &ScoredCompletions, config: &RewardConfig) -> Option<f64> {
+    (config.top_entropy_quantile < 1.0).then(|| {
+        let counted = scored.completions().filter(|completion| is_counted(completion, config));
+        quantile(
+            counted.flat_map(|completion| &completion.entropies).copied().collect(),
+            1.0 - config.top_entropy_quantile,
+        )
+    })
+}
+
+/// Computes the advantages of the tokens of each completion, by group, from those of the completions or, with
+/// [`Baseline::Prefix`], from the rewards.
+fn compute_token_advantages(
+    scored: &ScoredCompletions,
+    advantages: &[Vec<f32>],
+    config: &RewardConfig,
+) -> Vec<Vec<Vec<f32>>> {
+    match config.baseline {
+        Baseline::Group => {
+            let repeat = |(completion, advantage): (&Completion, &f32)| {
+                vec![*advantage; completion.tokens.len()]
+            };
+            let groups = scored.groups.iter().zip(advantages);
+            groups
+                .map(|(group, advantages)| {
+                    group.completions.iter().zip(advantages).map(repeat).collect()
+                })
+                .collect()
+        }
+        Baseline::Prefix => {
+            let divisors = compute_divisors(&scored.learnt_rewards(), config.scale_rewards);
+            let compute_group = |(group, divisor): (&ScoredGroup, f64)| {
+                compute_prefix_advantages(&group.completions, &group.learnt_rewards, divisor)
+            };
+            scored.groups.iter().zip(divisors).map(compute_group).collect()
+        }
+    }
 }
 
 #[cfg(test)]

@@ -10,8 +10,8 @@ use crate::learner::text::{Group, LanguageMeans};
 use crate::metrics::{EvaluationRecord, IterationRecord, PhaseSeconds};
 use crate::parallel::{Shards, Team, TeamError};
 use crate::text::Arithmetic;
-use crate::trainer::engine::{Engine, Grpo};
-use crate::trainer::{iterate, may_enter_pool, run_in_pool_if};
+use crate::trainer::engine::{Engine, IterationPhases};
+use crate::trainer::{may_enter_pool, run_in_pool_if, run_phases};
 use burn::tensor::Device;
 use std::borrow::Cow;
 
@@ -57,32 +57,22 @@ impl LanguageEngine {
     fn learn(&mut self, groups: &[Group], iteration: u32) -> Result<LanguageMeans, TeamError> {
         let stage = self.stage(iteration);
         let config = &self.config;
-        let entropy_coef = match stage {
-            TrainingStage::Sft => 0.0,
-            TrainingStage::Grpo => config.loss.entropy_coef,
-        };
         let steps = config.optimizer_steps_per_iteration() as u64;
         let first = u64::from(iteration) * steps;
         let rates: Vec<f64> = (first..first + steps).map(|step| self.learning_rate(step)).collect();
         let settings = config.update_settings(stage);
         let is_pooled = self.device.is_none() && may_enter_pool(&self.team);
         let learner = &mut self.learner;
-        run_in_pool_if(is_pooled, || {
-            learner.update(&settings, groups, iteration, entropy_coef, &rates)
-        })
+        run_in_pool_if(is_pooled, || learner.update(&settings, groups, iteration, &rates))
     }
 
     /// Checks that the device has room for each group that passes through the decoder, which groups without a gradient
     /// do not.
     fn check_groups(&self, groups: &[Group]) -> Result<(), LanguageTrainError> {
-        let loss = &self.config.loss;
-        let all_pass = loss.entropy_coef != 0.0 || loss.kl_coef != 0.0;
-        let passes = |group: &&Group| {
-            all_pass
-                || group.samples.iter().any(|sample| sample.advantages.iter().any(|x| *x != 0.0))
-        };
+        let loss_params = self.config.update_settings(TrainingStage::Grpo).loss_params();
+        let mut passing = groups.iter().filter(|group| group.has_gradient(&loss_params));
         let advice = "lower generation.group_size or generation.max_new_tokens";
-        groups.iter().filter(passes).try_for_each(|group| self.check_group(group, advice))
+        passing.try_for_each(|group| self.check_group(group, advice))
     }
 
     /// Learning rate of an optimizer step: the constant rate of SFT, then the rate of the schedule. Steps are counted
@@ -99,7 +89,7 @@ impl LanguageEngine {
     }
 }
 
-impl Grpo for LanguageEngine {
+impl IterationPhases for LanguageEngine {
     type Trajectory = LanguageRollout;
     type Advantages = Vec<Vec<f32>>;
     type Stats = LanguageMeans;
@@ -146,7 +136,7 @@ impl Grpo for LanguageEngine {
         rollout: LanguageRollout,
         advantages: Vec<Vec<f32>>,
         means: LanguageMeans,
-        _next: Option<u32>,
+        _next_iteration: Option<u32>,
     ) -> Result<LanguageTotals, LanguageTrainError> {
         let (parts, model) = (&self.reward_parts[..], &self.model);
         let (mut record, seconds, completions) = match &rollout {
@@ -215,12 +205,12 @@ impl Engine for LanguageEngine {
         false
     }
 
-    async fn iterate(
+    async fn train_iteration(
         &mut self,
         iteration: u32,
-        next: Option<u32>,
+        next_iteration: Option<u32>,
     ) -> Result<IterationRecord, LanguageTrainError> {
-        let (totals, phases) = iterate(self, iteration, next).await?;
+        let (totals, phases) = run_phases(self, iteration, next_iteration).await?;
         let LanguageTotals { mut record, learnt_tokens, seconds } = totals;
         let text = record.text.get_or_insert_default();
         let steps = if text.is_sft { learnt_tokens } else { text.num_tokens };
@@ -239,7 +229,7 @@ impl Engine for LanguageEngine {
         Ok(record)
     }
 
-    async fn evaluate_greedy(&self) -> Result<EvaluationRecord, LanguageTrainError> {
+    async fn evaluate_on_validation(&self) -> Result<EvaluationRecord, LanguageTrainError> {
         self.evaluate_part(HeldOutPart::Validation, self.config.checkpoint.eval_episodes)
     }
 

@@ -270,31 +270,34 @@ impl LanguageTrainer {
         Ok(self)
     }
 
-    /// Scores `completions` completions of each of up to `count` held-out prompts, none of which was used to select the
-    /// best policy.
+    /// Scores `completions_per_prompt` completions of each of up to `num_prompts` held-out prompts, none of
+    /// which was used to select the best policy.
     ///
     /// # Errors
     /// If the task fails, or another rank fails or does not respond.
     ///
     /// # Panics
-    /// If `completions` is 0.
-    pub fn evaluate(
+    /// If `completions_per_prompt` is 0.
+    pub fn evaluate_fresh(
         &self,
-        count: usize,
-        completions: usize,
+        num_prompts: usize,
+        completions_per_prompt: usize,
         sampling: &Sampling,
     ) -> Result<EvaluationRecord, LanguageTrainError> {
-        assert!(completions > 0, "an evaluation needs a completion of each prompt");
-        self.engine.evaluate(HeldOutPart::Final, count, completions, sampling)
+        assert!(completions_per_prompt > 0, "an evaluation needs a completion of each prompt");
+        self.engine.evaluate(HeldOutPart::Final, num_prompts, completions_per_prompt, sampling)
     }
 
-    /// Evaluates the greedy policy on `count` held-out prompts that were not used to select the best policy (0 skips
-    /// this); in a run of SFT alone, also on the held-out solutions of such prompts.
+    /// Evaluates the greedy policy on `num_prompts` held-out prompts that were not used to select the best policy (0
+    /// skips this); in a run of SFT alone, also on the held-out solutions of such prompts.
     ///
     /// # Errors
     /// If the task fails, or another rank fails or does not respond.
-    pub fn evaluate_greedy(&self, count: usize) -> Result<EvaluationRecord, LanguageTrainError> {
-        self.engine.evaluate_part(HeldOutPart::Final, count)
+    pub fn evaluate_fresh_greedy(
+        &self,
+        num_prompts: usize,
+    ) -> Result<EvaluationRecord, LanguageTrainError> {
+        self.engine.evaluate_part(HeldOutPart::Final, num_prompts)
     }
 
     /// Takes the completions of the last iteration; none after SFT.
@@ -346,7 +349,7 @@ impl LanguageTrainer {
     /// Skips to a later iteration without training the iterations in between, for a dry run, which measures one stage
     /// at a time.
     pub fn skip_to(&mut self, iteration: u32) {
-        self.iteration = iteration;
+        self.iterations_done = iteration;
     }
 
     /// The task.

@@ -33,7 +33,7 @@ impl LanguageTrainer {
             compute_advantages(&scored.learnt_rewards(), self.engine.config.reward.scale_rewards);
         let LanguageEngine { reward_parts, model, .. } = &self.engine;
         Ok(CompletionRecord::from_iteration(
-            self.iteration,
+            self.iterations_done,
             &scored,
             &advantages,
             reward_parts,

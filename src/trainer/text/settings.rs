@@ -69,16 +69,17 @@ impl LanguageConfig {
         Sampling { temperature, top_k, top_p, min_p, max_new_tokens, stop_tokens }
     }
 
-    /// Settings of the learner's updates in a stage. SFT before GRPO has no KL penalty, since the reference is the
-    /// policy at its end.
+    /// Settings of the learner's updates in a stage. SFT has no entropy bonus; before GRPO it has no KL penalty either,
+    /// since the reference is the policy at its end.
     pub fn update_settings(&self, stage: TrainingStage) -> LanguageUpdateSettings {
         let is_sft = stage == TrainingStage::Sft;
         let loss_type = if is_sft { LossType::Nll } else { self.loss.loss_type };
+        let entropy_coef = if is_sft { 0.0 } else { self.loss.entropy_coef };
         let kl_coef = if is_sft && !self.is_sft_only() { 0.0 } else { self.loss.kl_coef };
         // Demonstrations have no behaviour policy to diverge from.
         let target_kl = if is_sft { 0.0 } else { self.update.target_kl };
         LanguageUpdateSettings {
-            loss: LossConfig { loss_type, kl_coef, ..self.loss.clone() },
+            loss: LossConfig { loss_type, entropy_coef, kl_coef, ..self.loss.clone() },
             update: UpdateConfig { target_kl, ..self.update.clone() },
             optimizer: self.optimizer.clone(),
             temperature: if is_sft { 1.0 } else { self.generation.temperature },

@@ -1,7 +1,7 @@
 //! Supervised fine-tuning on solutions, and the negative log-likelihood of held-out ones.
 
 use super::{HeldOutPart, LanguageEngine, LanguageTrainError, exchange};
-use crate::learner::text::{Group, Sample, logprobs};
+use crate::learner::text::{Group, Sample, compute_logprobs};
 use crate::task::{Prompt, Split};
 use std::ops::Range;
 
@@ -93,7 +93,7 @@ impl LanguageEngine {
         let demonstration =
             |index| self.tokenize_demonstration(&self.task.prompt(Split::Test, index)?);
         let groups: Result<Vec<Group>, LanguageTrainError> = indices.map(demonstration).collect();
-        Ok(logprobs(&self.learner.decoder, &groups?, 1.0).concat().concat())
+        Ok(compute_logprobs(&self.learner.decoder, &groups?, 1.0).concat().concat())
     }
 }
 

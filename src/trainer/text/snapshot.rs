@@ -12,7 +12,10 @@ use crate::trainer::snapshot::{
 };
 
 impl Persistent for LanguageEngine {
-    async fn export_state(&self, iteration: u32) -> Result<(Vec<Section>, Counters), TeamError> {
+    async fn export_sections(
+        &self,
+        iterations_done: u32,
+    ) -> Result<(Vec<Section>, Counters), TeamError> {
         let layout = self.model.trainable_parameters();
         let encode = |values: &[f32]| write_params(&layout, values, None);
         let mut sections = vec![
@@ -35,10 +38,10 @@ impl Persistent for LanguageEngine {
             validation_prompts: self.validation_prompts(),
         };
         let text = Some(text);
-        Ok((sections, Counters { iteration, optimizer_steps, text, ..Counters::default() }))
+        Ok((sections, Counters { iterations_done, optimizer_steps, text, ..Counters::default() }))
     }
 
-    fn import_state(
+    fn import_sections(
         &mut self,
         checkpoint: &Checkpoint,
         counters: &Counters,
@@ -52,7 +55,7 @@ impl Persistent for LanguageEngine {
         let moments = Moments { first_moment, second_moment, steps };
         let weights = read(WEIGHTS)?;
         let has_reference =
-            counters.iteration > 0 && self.config.has_reference(counters.iteration - 1);
+            counters.iterations_done > 0 && self.config.has_reference(counters.iterations_done - 1);
         let reference = has_reference.then(|| read(REFERENCE)).transpose()?;
         // Restores only after everything is read, and so nothing from a damaged checkpoint.
         self.learner.restore_moments(moments, self.config.optimizer.moments);

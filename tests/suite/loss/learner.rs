@@ -134,7 +134,7 @@ fn the_learners_loss_is_the_references_for_any_number_of_minibatches() {
             mask,
             total_games: GROUPS * MEMBERS,
             total_steps: counted,
-            rollout_share: counted,
+            rollout_steps_per_minibatch: counted,
         };
         let coef = config.loss.entropy_coef;
         let want = reference(&config.loss, coef, &network, &params, &params, &batch);

@@ -124,7 +124,7 @@ fn step_weight(loss_type: LossType, length: f64, batch: &Batch) -> f64 {
         LossType::Grpo | LossType::Gspo | LossType::Sapo => 1.0 / length / batch.total_games as f64,
         LossType::DrGrpo => 1.0 / (batch.num_steps * batch.total_games) as f64,
         LossType::Bnpo | LossType::Nll => 1.0 / f64::from(batch.total_steps),
-        LossType::Dapo | LossType::Cispo => 1.0 / f64::from(batch.rollout_share),
+        LossType::Dapo | LossType::Cispo => 1.0 / f64::from(batch.rollout_steps_per_minibatch),
     }
 }
 

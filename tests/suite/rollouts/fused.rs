@@ -55,8 +55,8 @@ fn the_fused_rollout_plays_more_games_than_a_row_of_cubes_holds() {
     // An adapter's exponential may flip a draw by rounding, about once in a million.
     let differing = got.actions.iter().zip(&want.actions).filter(|(a, b)| a != b).count();
     assert!(differing <= 42, "{differing} actions differ");
-    let words = block_on(rollout.export_state_async());
-    let differing = words.iter().zip(native.export_state()).filter(|(a, b)| **a != *b).count();
+    let words = block_on(rollout.export_branches_async());
+    let differing = words.iter().zip(native.export_branches()).filter(|(a, b)| **a != *b).count();
     assert!(differing <= 42, "{differing} words differ");
 }
 
@@ -77,7 +77,7 @@ fn games_on_a_device_advance_as_native_ones() {
     for step in 0..6 {
         native.collect(&native_policy, step, &cpu());
         let [before, now] = games.step(&flat).map(words);
-        assert_eq!(now, native.export_state(), "step {step}");
+        assert_eq!(now, native.export_branches(), "step {step}");
         // On the first call there is no earlier state.
         let last = last.replace(now.clone()).unwrap_or_else(|| now.clone());
         assert_eq!(before, last, "step {step}");
@@ -92,6 +92,6 @@ fn the_fused_rollout_refuses_saved_games_that_do_not_fit() {
     let Some(device) = adapter() else { return };
     let config = config(3, 5, 2, GroupStart::Branch);
     let mut fused = FusedRollout::new(Catch::default(), &config, RolloutKeys::new(1), &device);
-    let message = fused.import_state(&[0; 11]).unwrap_err().to_string();
+    let message = fused.import_branches(&[0; 11]).unwrap_err().to_string();
     assert!(message.contains("11 words, but 12 are needed"), "{message}");
 }

@@ -52,7 +52,7 @@ fn more_games_than_a_row_of_cubes_holds() {
     let policy = Features { scale: Param::from_data(TensorData::from(scale), &device) };
     let mut rollout = StepwiseRollout::new(game, &config, RolloutKeys::new(seed), &device);
     let host = Host::of(&rollout.collect(&policy.into(), 0));
-    let words = block_on(rollout.export_state_async());
+    let words = block_on(rollout.export_branches_async());
 
     let action_key = draw(Stream::TrainAction.key(seed), 0);
     let envs = groups * members;

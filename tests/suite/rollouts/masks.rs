@@ -64,18 +64,18 @@ fn scores_are_those_of_the_rules_and_not_the_rewards() {
         for t in 0..50 {
             let at = t * 27 + env;
             // Being at the lamp gives reward 1 and score 3.
-            let played =
+            let result =
                 step_with_auto_reset::<Ledge>(&mut state, &mut episode, host.actions[at], LEDGE);
-            assert_eq!(played.reward, host.rewards[at]);
+            assert_eq!(result.reward, host.rewards[at]);
             score += if host.rewards[at] == 1.0 { 3.0 } else { 0.0 };
-            if played.has_ended() {
+            if result.has_ended() {
                 assert_eq!(host.scores[at], score);
                 score = 0.0;
-                assert_ne!(played.terminated, played.truncated);
-                ends[usize::from(played.truncated)] += 1;
+                assert_ne!(result.terminated, result.truncated);
+                ends[usize::from(result.truncated)] += 1;
             }
             let told = [host.terminated[at], host.truncated[at]];
-            assert_eq!(told, [played.terminated, played.truncated].map(f32::from));
+            assert_eq!(told, [result.terminated, result.truncated].map(f32::from));
         }
     }
     assert!(ends[0] > 10 && ends[1] > 10, "episodes end both ways: {ends:?}");
@@ -114,12 +114,12 @@ fn illegal_actions_are_never_learnt() {
     config.policy.hidden = vec![32];
     config.update.num_minibatches = 1;
     let mut trainer = Trainer::new(LEDGE, &config, &cpu());
-    let before = trainer.evaluate(500, ActionSelection::Sampling).unwrap().mean_score;
+    let before = trainer.evaluate_on_validation(500, ActionSelection::Sampling).unwrap().mean_score;
     for _ in 0..30 {
         let record = trainer.iterate().expect("values stay finite");
         assert!(record.entropy <= 4f64.ln(), "{record:?}");
     }
-    let after = trainer.evaluate(500, ActionSelection::Greedy).unwrap().mean_score;
+    let after = trainer.evaluate_on_validation(500, ActionSelection::Greedy).unwrap().mean_score;
     assert!(after > 1.3 * before, "from {before} to {after}");
     let walled = LedgeState { cell: 0, lamp: 3, stood: 1 };
     assert!(<Ledge as Rules>::is_legal(&walled, 2, LEDGE), "one action is always left");

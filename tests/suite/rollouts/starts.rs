@@ -21,12 +21,12 @@ pub fn replay<G: Rules>(
     for t in 0..steps {
         let at = t * envs + env;
         let obs: Vec<f32> = (0..game.num_features()).map(|i| G::feature(&state, i, game)).collect();
-        let played = step_with_auto_reset::<G>(&mut state, &mut episode, host.actions[at], game);
-        let ends = [played.terminated, played.truncated].map(f32::from);
+        let result = step_with_auto_reset::<G>(&mut state, &mut episode, host.actions[at], game);
+        let ends = [result.terminated, result.truncated].map(f32::from);
         let mut values = obs.iter().zip(host.obs(t, env));
         if values.any(|(a, b)| (a - b).abs() > 1e-6)
             || ends != [host.terminated[at], host.truncated[at]]
-            || [played.reward, played.episode_score] != [host.rewards[at], host.scores[at]]
+            || [result.reward, result.episode_score] != [host.rewards[at], host.scores[at]]
         {
             return None;
         }
@@ -76,7 +76,7 @@ fn check_branches<G: Rules<State: PartialEq>>(game: G) {
     let (mut played, mut continued) = (vec![0; groups], 0);
     for iteration in 0..4 {
         let host = Host::of(&rollout.collect(&policy, iteration, &cpu()));
-        let words = rollout.export_state();
+        let words = rollout.export_branches();
         let started = played.clone();
         for (group, start) in starts.iter_mut().enumerate() {
             let context = format!("{game:?}, iteration {iteration}, group {group}");
@@ -148,7 +148,7 @@ fn check_levels<G: Rules>(game: G) {
             let replayed = replay(game, &host, env, start).is_some();
             assert!(replayed, "{game:?}, iteration {iteration}, game {env}");
         }
-        assert!(rollout.export_state().is_empty());
+        assert!(rollout.export_branches().is_empty());
     }
 }
 

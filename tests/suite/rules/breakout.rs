@@ -236,10 +236,10 @@ fn breakout_is_the_slow_simulator_step_for_step() {
                 let random = draw(bits, 1) % game.num_actions() as u32;
                 let action = if slips { random } else { slow.follow() };
                 let (reward, ended, score) = slow.play(action);
-                let played =
+                let result =
                     step_with_auto_reset::<Breakout>(&mut state, &mut counted, action, game);
-                assert_eq!((played.reward, played.has_ended()), (reward, ended), "{context}");
-                assert_eq!(played.episode_score, score, "{context}");
+                assert_eq!((result.reward, result.has_ended()), (reward, ended), "{context}");
+                assert_eq!(result.episode_score, score, "{context}");
                 bricks += reward;
                 ends += u32::from(ended);
             }

@@ -215,11 +215,11 @@ fn fruit_is_the_slow_simulator_step_for_step() {
                 let action =
                     if (t / 60) % 3 == 0 { draw(level, t) % 3 } else { (t / 60) % 3 * 2 - 2 };
                 let step = slow.play(action);
-                let played = step_with_auto_reset::<Fruit>(&mut state, &mut episode, action, game);
+                let result = step_with_auto_reset::<Fruit>(&mut state, &mut episode, action, game);
                 let reward = (step.caught - step.missed) as f32;
-                assert_eq!(played.reward, reward, "{context}");
-                assert_eq!(played.has_ended(), step.ended, "{context}");
-                assert_eq!(f64::from(played.episode_score), step.score, "{context}");
+                assert_eq!(result.reward, reward, "{context}");
+                assert_eq!(result.has_ended(), step.ended, "{context}");
+                assert_eq!(f64::from(result.episode_score), step.score, "{context}");
                 caught += step.caught;
                 missed += step.missed;
                 together = together.max(step.spawned);
@@ -248,9 +248,9 @@ fn fruit_score(game: Fruit, player: fn(&FruitState, u32) -> u32) -> (f64, f64) {
             loop {
                 let bits = draw(draw(level, 0x5eed), episode.time);
                 let action = player(&state, bits);
-                let played = step_with_auto_reset::<Fruit>(&mut state, &mut episode, action, game);
-                if played.has_ended() {
-                    break f64::from(played.episode_score);
+                let result = step_with_auto_reset::<Fruit>(&mut state, &mut episode, action, game);
+                if result.has_ended() {
+                    break f64::from(result.episode_score);
                 }
             }
         })

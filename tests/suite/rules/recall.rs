@@ -35,14 +35,14 @@ fn recall_follows_its_description() {
                     (true, _) => (cue + 1) % cues,
                     (false, _) => draw(key, 2) % cues,
                 };
-                let played = step_with_auto_reset::<Recall>(&mut state, &mut counted, action, game);
+                let result = step_with_auto_reset::<Recall>(&mut state, &mut counted, action, game);
                 let reward = f32::from(last && action == cue);
                 assert_eq!(
-                    (played.reward, played.has_ended()),
+                    (result.reward, result.has_ended()),
                     (reward, last),
                     "{game:?}, step {t}"
                 );
-                assert_eq!(played.episode_score, reward);
+                assert_eq!(result.episode_score, reward);
                 right += usize::from(reward == 1.0);
             }
             level = draw(level, NEXT_LEVEL);

@@ -18,7 +18,7 @@ pub async fn catch(device: &Device) -> f64 {
     for _ in 0..config.iterations {
         run.iterate_async().await.expect("all values are finite");
     }
-    let evaluation = run.evaluate_async(5000, ActionSelection::Greedy).await;
+    let evaluation = run.evaluate_on_validation_async(5000, ActionSelection::Greedy).await;
     let score = evaluation.expect("its environments are not on the host").mean_score;
     assert!(score >= 0.9, "{score}");
     (1.0 - score) / 2.0

@@ -140,7 +140,7 @@ impl Training {
 
     /// Whether the run is over.
     pub fn is_done(&self) -> bool {
-        self.schedule().end_reason(self.trainer.iteration(), self.trainer.best()).is_some()
+        self.schedule().end_reason(self.trainer.iterations_done(), self.trainer.best()).is_some()
     }
 
     /// Runs one iteration; returns its record, with an evaluation if one is due, and completions, as JSON:
@@ -177,7 +177,7 @@ impl Training {
     /// The current model as a file of named tensors, with its settings in the header.
     pub fn file(&self) -> Vec<u8> {
         let model = self.trainer.model();
-        let iteration = self.trainer.iteration().into();
+        let iteration = self.trainer.iterations_done().into();
         let header = Header { iteration, config: self.settings.clone(), dataset: None };
         write_params(&model.shape.parameters(), model.params.values(), Some(&header))
     }

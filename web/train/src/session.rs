@@ -65,12 +65,16 @@ impl<G: ConfigurableGame> Run for Session<G> {
     }
 
     fn is_over(&self) -> bool {
-        self.schedule().end_reason(self.trainer.iteration(), self.trainer.best()).is_some()
+        self.schedule().end_reason(self.trainer.iterations_done(), self.trainer.best()).is_some()
     }
 
     fn evaluate_quickly(&self) -> LocalFuture<'_, Result<EvaluationRecord, TrainError>> {
         Box::pin(async {
-            Ok(self.trainer.evaluate_async(FEW, ActionSelection::Greedy).await?.into())
+            Ok(self
+                .trainer
+                .evaluate_on_validation_async(FEW, ActionSelection::Greedy)
+                .await?
+                .into())
         })
     }
 
@@ -162,7 +166,7 @@ pub struct Source {
     pub place: Option<Place>,
 }
 
-/// Validates the settings; an error if the fast engines do not take them.
+/// Validates the settings; an error if the fused engines do not take them.
 fn check<G: ConfigurableGame>(
     game: G,
     config: &TrainConfig,
@@ -172,7 +176,7 @@ fn check<G: ConfigurableGame>(
     config.validate()?;
     match Trainer::fallback_reason_for(game, config, device) {
         None => Ok(()),
-        Some(reason) => Err(JsError::new(&format!("a page has only the fast engines: {reason}"))),
+        Some(reason) => Err(JsError::new(&format!("a page has only the fused engines: {reason}"))),
     }
 }
 

@@ -69,7 +69,7 @@ fn decoder_for_passes(decoder: &TokenDecoder) -> Option<DeviceDecoder> {
 }
 
 /// Log-probabilities of all tokens, by group, sample and token; `None` if the decoder is on the CPU.
-pub(super) fn logprobs(
+pub(super) fn compute_logprobs(
     decoder: &TokenDecoder,
     groups: &[Group],
     temperature: f32,
@@ -134,13 +134,13 @@ pub(super) fn partial_sum(
     shards: &Range<usize>,
 ) -> Option<ShardSums> {
     let chosen = differentiation.select_shards(chosen, shards.clone());
-    let (gradient, sums) = gradient(differentiation, chosen)?;
+    let (gradient, sums) = compute_gradient(differentiation, chosen)?;
     let vector = gradient.read(differentiation.decoder.num_trainable());
     Some(ShardSums::new(shards.clone(), vector, sums))
 }
 
 /// The gradient of the chosen groups, which stays on the device, and their sums; `None` if the decoder is on the CPU.
-pub(super) fn gradient(
+pub(super) fn compute_gradient(
     differentiation: &Differentiation,
     chosen: &[usize],
 ) -> Option<(DeviceGradient, TokenSums)> {

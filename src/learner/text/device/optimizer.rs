@@ -4,7 +4,7 @@ use super::DeviceGradient;
 use super::optimizer_kernels::{Portions, StepKernels};
 use crate::device;
 use crate::learner::Moments;
-use crate::learner::optimizer::{AdamWTensors, adamw_factors, clip_scale_tensor};
+use crate::learner::optimizer::{ParamTensors, adamw_factors, clip_scale_tensor};
 use crate::learner::text::LanguageUpdateSettings;
 use crate::math::adamw::Factors;
 use crate::text::{Arenas, TokenDecoder};
@@ -84,11 +84,11 @@ pub(in crate::learner::text) fn step(
     decoder.change_on_device(|arena, params| {
         let gradient = gradient.take(arena);
         let [first, second] = state.moments.each_mut().map(|moment| moment.take(arena));
-        let before = AdamWTensors { params, first, second };
+        let before = ParamTensors { params, first, second };
         // Vectors are norms and biases.
         let is_decayed = config.decay_norms_and_biases || !packing.has_vectors(arena);
         let factors = if is_decayed { &decayed_factors } else { &undecayed_factors };
-        let AdamWTensors { params, first, second } = match (&kernels, &scale) {
+        let ParamTensors { params, first, second } = match (&kernels, &scale) {
             (Some(kernels), _) => kernels.step(arena, before, gradient, factors),
             (None, Some(scale)) => before.step(gradient * scale.clone(), factors),
             (None, None) => before.step(gradient, factors),

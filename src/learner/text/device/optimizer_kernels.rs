@@ -1,7 +1,7 @@
 //! Kernels of an optimizer step whose parameters are in arenas: sums of squares, the norm of all, AdamW.
 
 use crate::device::buffers::{argument, cube_ints, cube_tensor, grid, uninit};
-use crate::learner::optimizer::AdamWTensors;
+use crate::learner::optimizer::ParamTensors;
 use crate::math::adamw::{Factors, ParamState, clip_scale, step};
 use crate::math::reduction::cube_sum;
 use crate::text::{Packing, upload_integers};
@@ -192,12 +192,12 @@ impl StepKernels {
     pub fn step(
         &self,
         arena: usize,
-        before: AdamWTensors,
+        before: ParamTensors,
         gradient: Tensor<1>,
         factors: &Factors,
-    ) -> AdamWTensors {
+    ) -> ParamTensors {
         let gradient = cube_tensor(gradient);
-        let AdamWTensors { params, first, second } = before;
+        let ParamTensors { params, first, second } = before;
         let (params, first, second) =
             (copy_if_shared(params), copy_if_shared(first), copy_if_shared(second));
         let table = &self.portions.tables[arena];
@@ -220,7 +220,7 @@ impl StepKernels {
         }
         let [params, first, second] =
             [params, first, second].map(Tensor::<1>::from_primitive::<Cube>);
-        AdamWTensors { params, first, second }
+        ParamTensors { params, first, second }
     }
 
     /// The norm of all gradients: `[1]`.
@@ -273,7 +273,7 @@ mod tests {
         };
         for (arena, gradient) in gradients.into_iter().enumerate() {
             let [params, first, second] = values.each_mut().map(|all| all.take(arena));
-            let before = AdamWTensors { params, first, second };
+            let before = ParamTensors { params, first, second };
             let after = kernels.step(arena, before, gradient, &factors);
             let stepped = [after.params, after.first, after.second];
             values.iter_mut().zip(stepped).for_each(|(all, stepped)| all.put(arena, stepped));

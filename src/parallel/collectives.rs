@@ -5,8 +5,8 @@ use super::{Link, PartialSum, PartialSumLen, Team, TeamError, Traffic};
 use std::ops::Range;
 use web_time::Instant;
 
-/// A link with its traffic statistics.
-pub struct MeteredLink {
+/// Collective operations over a link, whose traffic they count.
+pub struct Collectives {
     pub link: Box<dyn Link>,
     pub traffic: Traffic,
     /// Number of sums so far, equal on all ranks.
@@ -23,9 +23,9 @@ struct SumPlan {
     nodes: Vec<Vec<Range<usize>>>,
     /// Whether the ranks send whole vectors. Two ranks with one node each do: as many bytes as by halves, in one
     /// exchange.
-    is_direct: bool,
+    sends_whole_vectors: bool,
     /// The rank that sums the numbers and sends them along with its slice, in rotation.
-    adder: usize,
+    numbers_rank: usize,
 }
 
 impl SumPlan {
@@ -34,24 +34,36 @@ impl SumPlan {
         let (num_ranks, rank, num_shards) = (team.size(), team.rank, boundaries[team.size()]);
         let of_rank = |bounds: &[usize]| tree_nodes(num_shards, &(bounds[0]..bounds[1]));
         let nodes: Vec<_> = boundaries.windows(2).map(of_rank).collect();
-        let is_direct = num_ranks == 2 && nodes.iter().all(|nodes| nodes.len() == 1);
-        Self { num_ranks, rank, num_shards, len, nodes, is_direct, adder: index % num_ranks }
+        let sends_whole_vectors = num_ranks == 2 && nodes.iter().all(|nodes| nodes.len() == 1);
+        Self {
+            num_ranks,
+            rank,
+            num_shards,
+            len,
+            nodes,
+            sends_whole_vectors,
+            numbers_rank: index % num_ranks,
+        }
     }
 
     /// The slice of a vector that a rank reduces.
     fn slice(&self, rank: usize) -> Range<usize> {
         let (len, num_ranks) = (self.len.vector, self.num_ranks);
-        if self.is_direct { 0..len } else { len * rank / num_ranks..len * (rank + 1) / num_ranks }
+        if self.sends_whole_vectors {
+            0..len
+        } else {
+            len * rank / num_ranks..len * (rank + 1) / num_ranks
+        }
     }
 
     /// Whether ranks reduce different slices, which are then to be gathered; otherwise each reduces everything.
     fn has_slices(&self) -> bool {
-        !self.is_direct && self.len.vector > 0
+        !self.sends_whole_vectors && self.len.vector > 0
     }
 
     /// Number of f64 numbers that a rank sums beside its slice.
     fn num_numbers(&self, rank: usize) -> usize {
-        if !self.has_slices() || rank == self.adder { self.len.numbers } else { 0 }
+        if !self.has_slices() || rank == self.numbers_rank { self.len.numbers } else { 0 }
     }
 
     /// Bytes of a rank's slice of a vector, and of the numbers that it sums.
@@ -68,7 +80,7 @@ impl Traffic {
     }
 }
 
-impl MeteredLink {
+impl Collectives {
     /// Sends a message to each rank, and returns those of the others, of which that from rank `i` has `len_from(i)`
     /// bytes. The message to this rank, `rank`, is empty.
     fn exchange(
@@ -159,7 +171,8 @@ impl MeteredLink {
         Ok(sum_tree(plan.num_shards, all, &PartialSum::add_next))
     }
 
-    /// Sends every rank our slice of the sum, the adder's followed by the numbers, and returns the whole sum.
+    /// Sends every rank our slice of the sum, the one of `numbers_rank` followed by the numbers, and returns the whole
+    /// sum.
     fn all_gather_slices(
         &mut self,
         plan: &SumPlan,

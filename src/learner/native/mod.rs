@@ -1,6 +1,6 @@
 //! Learners in host memory: built-in networks on CPU threads, without a tensor library.
 //!
-//! A [`HostLearner`] differentiates minibatches of an [`HostExperience`]: [`PerceptronLearner`] step by step,
+//! A [`NativeLearner`] differentiates minibatches of an [`NativeExperience`]: [`PerceptronLearner`] step by step,
 //! [`SequenceLearner`] over whole sequences, for networks with memory and for products in bf16. Partial gradients are
 //! summed in a fixed tree over shards ([`crate::parallel`]), so the result has the same bits for any number of threads
 //! and ranks.
@@ -12,7 +12,7 @@ mod sequences;
 #[cfg(test)]
 mod tests;
 
-pub use experience::HostExperience;
+pub use experience::NativeExperience;
 pub use perceptron::PerceptronLearner;
 pub use sequences::SequenceLearner;
 
@@ -32,7 +32,7 @@ use std::fmt::Debug;
 
 /// A policy for rollouts on the CPU. Perceptrons in f32, whose steps take nanoseconds, have their own type.
 #[derive(Debug)]
-pub enum HostPolicy {
+pub enum RolloutPolicy {
     /// A multi-layer perceptron in f32.
     Perceptron(NativeMlp),
     /// Any other policy.
@@ -40,7 +40,7 @@ pub enum HostPolicy {
 }
 
 /// A policy in training whose gradients are computed in host memory.
-pub trait HostLearner: Debug + Send {
+pub trait NativeLearner: Debug + Send {
     /// Mutable access to the settings and the part of the run that this rank learns from.
     fn context_mut(&mut self) -> &mut LearnerContext;
 
@@ -48,7 +48,7 @@ pub trait HostLearner: Debug + Send {
     fn min_shard_steps(&self) -> usize;
 
     /// The current policy for rollouts on the CPU.
-    fn policy(&self) -> HostPolicy;
+    fn policy(&self) -> RolloutPolicy;
 
     /// All parameters, `[num_params]`, in the order of [`flatten`](crate::model::flatten).
     fn params(&self) -> Vec<f32>;
@@ -68,9 +68,9 @@ pub trait HostLearner: Debug + Send {
     /// Log-probabilities of all actions under the reference policy, `[num_envs * num_steps]`; empty without one. The
     /// `minibatches` are those of the update.
     #[doc(hidden)]
-    fn reference_logprobs(
+    fn compute_reference_logprobs(
         &mut self,
-        experience: &HostExperience,
+        experience: &NativeExperience,
         minibatches: &[Minibatch],
     ) -> Vec<f32>;
 
@@ -79,9 +79,9 @@ pub trait HostLearner: Debug + Send {
     /// # Errors
     /// If another rank has failed or does not respond.
     #[doc(hidden)]
-    fn gradient(
+    fn compute_gradient(
         &mut self,
-        experience: &HostExperience,
+        experience: &NativeExperience,
         minibatch: &Minibatch,
         loss: &StepLoss,
         denominators: StepDenominators,
@@ -105,7 +105,7 @@ pub trait HostLearner: Debug + Send {
     /// If other ranks compute on devices, which sum their shards in a different order.
     fn update(
         &mut self,
-        experience: &HostExperience,
+        experience: &NativeExperience,
         iteration: u32,
     ) -> Result<UpdateMeans, TeamError> {
         let context = self.context_mut();
@@ -113,15 +113,16 @@ pub trait HostLearner: Debug + Send {
             !context.team.is_mixed(),
             "ranks on the CPU and on devices sum in different orders"
         );
-        let HostExperience { counts, learn_steps, .. } = *experience;
+        let NativeExperience { counts, learn_steps, .. } = *experience;
         let minibatches = context.batches.minibatches(iteration, counts.len());
         let counted = CountedSteps::count(context, &minibatches, counts, learn_steps, iteration)?;
         let config = context.config.clone();
         let loss = StepLoss::new(&config.loss, entropy_coef(&config, iteration));
-        let reference_logprobs = self.reference_logprobs(experience, &minibatches);
-        let experience = &HostExperience { reference_logprobs: &reference_logprobs, ..*experience };
+        let reference_logprobs = self.compute_reference_logprobs(experience, &minibatches);
+        let experience =
+            &NativeExperience { reference_logprobs: &reference_logprobs, ..*experience };
         let sums = UpdateSums::default();
-        let mut update = HostUpdate { learner: self, experience, loss, counted, sums };
+        let mut update = NativeUpdate { learner: self, experience, loss, counted, sums };
         let taken = take_steps(&mut update, &minibatches, &config.update)?;
         let mut means = update.sums.means(update.counted.num_learnt(taken.count, &config));
         taken.write_ending_kl(&mut means.approx_kl);
@@ -130,25 +131,27 @@ pub trait HostLearner: Debug + Send {
 }
 
 /// An update of a learner in host memory.
-struct HostUpdate<'a, L: ?Sized> {
+struct NativeUpdate<'a, L: ?Sized> {
     learner: &'a mut L,
-    experience: &'a HostExperience<'a>,
+    experience: &'a NativeExperience<'a>,
     loss: StepLoss,
     counted: CountedSteps,
     sums: UpdateSums,
 }
 
-impl<L: HostLearner + ?Sized> UpdateSteps for HostUpdate<'_, L> {
+impl<L: NativeLearner + ?Sized> UpdateSteps for NativeUpdate<'_, L> {
     type Minibatch = Minibatch;
     type Gradient = PartialSum;
 
-    fn gradient(
+    fn compute_gradient(
         &mut self,
         index: usize,
         minibatch: &Minibatch,
     ) -> Result<Option<PartialSum>, TeamError> {
         let denominators = self.counted.denominators(index, minibatch);
-        self.learner.gradient(self.experience, minibatch, &self.loss, denominators).map(Some)
+        self.learner
+            .compute_gradient(self.experience, minibatch, &self.loss, denominators)
+            .map(Some)
     }
 
     fn approx_kl(&self, index: usize, gradient: &PartialSum) -> f64 {
@@ -156,7 +159,8 @@ impl<L: HostLearner + ?Sized> UpdateSteps for HostUpdate<'_, L> {
     }
 
     fn step(&mut self, index: usize, gradient: PartialSum) -> Result<(), TeamError> {
-        let norm = self.learner.step(&gradient.vector, self.counted.first_step + index as u64);
+        let norm =
+            self.learner.step(&gradient.vector, self.counted.first_optimizer_step + index as u64);
         self.sums.add(&gradient.numbers, norm);
         self.learner.give_back(gradient.vector);
         Ok(())
@@ -181,7 +185,7 @@ fn take_optimizer_step(
 /// Creates the learner of a built-in network on the CPU; `None` for user-defined networks, and, in a build without the
 /// feature `general`, such as the page, which is smaller without it, for networks with memory and products in bf16. If
 /// `kl_coef` is not 0, the initial policy becomes the reference policy.
-pub fn host_learner(network: &Network, config: &TrainConfig) -> Option<Box<dyn HostLearner>> {
+pub fn native_learner(network: &Network, config: &TrainConfig) -> Option<Box<dyn NativeLearner>> {
     if let Some(mlp) = network.get::<Mlp>().filter(|_| config.precision != Precision::Bf16) {
         return Some(Box::new(PerceptronLearner::new(mlp, config)));
     }

@@ -1,8 +1,8 @@
 //! Comparison of the learners in host memory with the autodiff learner.
 
-use super::{HostExperience, HostLearner, HostPolicy, PerceptronLearner, SequenceLearner};
-use crate::data::host::upload_time_major;
-use crate::data::{EpisodeStatus, HostTrajectory, Trajectory};
+use super::{NativeExperience, NativeLearner, PerceptronLearner, RolloutPolicy, SequenceLearner};
+use crate::data::native::upload_time_major;
+use crate::data::{EpisodeStatus, NativeTrajectory, Trajectory};
 use crate::learner::{AutodiffLearner, TrainState, UpdateMeans};
 use crate::model::{Actor, LANES, Mlp, NativeMlp, Network, flatten, splat, to_vec, unflatten};
 use crate::rng::{draw, uniform};
@@ -76,22 +76,22 @@ fn distance(a: &[f32], b: &[f32]) -> f64 {
 
 /// Made-up games, with the advantages of their steps and a mask of those that count, both `[num_envs, num_steps]`.
 struct Experience {
-    games: HostTrajectory,
+    games: NativeTrajectory,
     advantages: Vec<f32>,
     mask: Vec<f32>,
 }
 
 impl Experience {
     /// Performs an update of `iteration`.
-    fn update(&self, learner: &mut dyn HostLearner, iteration: u32) -> UpdateMeans {
+    fn update(&self, learner: &mut dyn NativeLearner, iteration: u32) -> UpdateMeans {
         let (games, advantages, counts) = self.squeeze();
-        let experience = HostExperience::new(&games, &advantages, &counts, STEPS);
+        let experience = NativeExperience::new(&games, &advantages, &counts, STEPS);
         learner.update(&experience, iteration).expect("alone")
     }
 
     /// Removes the steps that do not count from the games and advantages; also returns the number of the others,
     /// `[num_envs]`.
-    fn squeeze(&self) -> (HostTrajectory, Vec<f32>, Vec<usize>) {
+    fn squeeze(&self) -> (NativeTrajectory, Vec<f32>, Vec<usize>) {
         let (mut games, mut advantages) = (self.games.clone(), self.advantages.clone());
         let stride = games.obs_stride();
         let squeeze = |(game, mask): (usize, &[f32])| {
@@ -132,7 +132,7 @@ impl Case {
     /// Games of which zero to all steps count.
     fn experience(&self) -> Experience {
         let count = STEPS * self.games;
-        let mut games = HostTrajectory::default();
+        let mut games = NativeTrajectory::default();
         games.resize(self.games, STEPS, self.features);
         games.enable_masks(if self.is_masked { self.actions } else { 0 });
         let stride = games.obs_stride();
@@ -165,7 +165,7 @@ impl Case {
     }
 
     /// The log-probabilities of the actions of these games under a policy.
-    fn logprobs(&self, policy: &Mlp, games: &HostTrajectory) -> Vec<f32> {
+    fn compute_logprobs(&self, policy: &Mlp, games: &NativeTrajectory) -> Vec<f32> {
         let network = NativeMlp::new(policy);
         let steps = games.obs.chunks_exact(games.obs_stride()).zip(&games.actions);
         let logprobs = steps.map(|(obs, action)| {
@@ -186,7 +186,7 @@ impl Case {
     fn update_both(
         &self,
         network: Network,
-        native: &mut dyn HostLearner,
+        native: &mut dyn NativeLearner,
         experience: &Experience,
         tolerance: f64,
     ) -> (TrainState, [UpdateMeans; 2], f64) {
@@ -250,7 +250,7 @@ impl Case {
         let params = native.params();
         let count = params.len();
         let policy = NativeMlp::new(&unflatten(policy, &tensor(params, [count])));
-        let HostPolicy::Perceptron(played) = native.policy() else { unreachable!() };
+        let RolloutPolicy::Perceptron(played) = native.policy() else { unreachable!() };
         let want = policy.compute_logits(&obs, &mut [], &mut policy.new_scratch()).to_vec();
         assert_eq!(played.compute_logits(&obs, &mut [], &mut played.new_scratch()), want);
 
@@ -273,7 +273,7 @@ fn an_update_ends_at_its_divergence_as_by_autodiff() {
     case.config.optimizer.learning_rate = 5e-2;
     let policy = case.policy();
     let mut experience = case.experience();
-    experience.games.logprobs = case.logprobs(&policy, &experience.games);
+    experience.games.logprobs = case.compute_logprobs(&policy, &experience.games);
     let (mut trajectory, advantages, mask) = experience.tensors();
     let mut learnt = |target: f64| {
         case.config.update.target_kl = target;
@@ -382,16 +382,16 @@ fn dr_grpo_divides_by_the_number_of_learning_steps() {
     case.config.loss.loss_type = LossType::DrGrpo;
     case.config.loss.entropy_coef = 0.0;
     case.config.update.max_grad_norm = 0.0;
-    let (host, advantages, mut counts) = case.experience().squeeze();
+    let (trajectory, advantages, mut counts) = case.experience().squeeze();
     counts.iter_mut().for_each(|count| *count = (*count).min(3));
     case.config.update.update_epochs = 1;
     case.config.update.num_minibatches = 1;
     let norm = |learn_steps: usize| {
         let mut learner = PerceptronLearner::new(&case.policy(), &case.config);
-        let experience = HostExperience::new(&host, &advantages, &counts, learn_steps);
+        let experience = NativeExperience::new(&trajectory, &advantages, &counts, learn_steps);
         learner.update(&experience, 0).expect("alone").grad_norm
     };
-    assert!(host.num_steps == STEPS && norm(3) > 0.0);
+    assert!(trajectory.num_steps == STEPS && norm(3) > 0.0);
     assert!((norm(STEPS) * STEPS as f64 / 3.0 / norm(3) - 1.0).abs() < 1e-5);
 }
 

@@ -1,9 +1,9 @@
 //! Networks with memory, and products in bf16, in training on the CPU, by a hand-written backward pass over sequences.
 
 use super::loss::{
-    LANE_STEPS, LaneBlock, LaneSums, LossColumns, StepLoss, differentiate, logprobs,
+    LANE_STEPS, LaneBlock, LaneSums, LossColumns, StepLoss, compute_block_logprobs, differentiate,
 };
-use super::{HostExperience, HostLearner, HostPolicy, LearnerContext, take_optimizer_step};
+use super::{LearnerContext, NativeExperience, NativeLearner, RolloutPolicy, take_optimizer_step};
 use crate::learner::means::NUM_SUMS;
 use crate::learner::optimizer::Moments;
 use crate::learner::order::{Minibatch, split_evenly};
@@ -42,7 +42,7 @@ struct SequenceSteps {
 
 impl SequenceSteps {
     /// Copies some games, time-major.
-    fn load(&mut self, experience: &HostExperience, games: &[i32]) {
+    fn load(&mut self, experience: &NativeExperience, games: &[i32]) {
         let (steps, from) = (experience.learn_steps, experience.trajectory);
         let Self { slots, sequences, counts, columns } = self;
         slots.clear();
@@ -86,7 +86,7 @@ impl SequenceSteps {
     }
 
     /// Gradient of the games, and its sums.
-    fn gradient(
+    fn compute_gradient(
         &mut self,
         policy: &dyn DynSequenceModel,
         max_partials: usize,
@@ -114,7 +114,7 @@ impl SequenceSteps {
     }
 
     /// Log-probabilities of the actions under a policy, `[num_steps, games]`.
-    fn logprobs(&self, policy: &dyn DynSequenceModel) -> Vec<f32> {
+    fn compute_logprobs(&self, policy: &dyn DynSequenceModel) -> Vec<f32> {
         let logits = policy.logits(&self.sequences);
         self.columns.all_logprobs(&logits, logits.len() / self.sequences.starts.len())
     }
@@ -188,7 +188,7 @@ impl LossColumns {
                 (vec![[0.0; LANE_STEPS]; actions], vec![[0.0; LANE_STEPS]; actions]);
             to_lanes(logits, &mut lanes);
             step_logprobs.copy_from_slice(
-                &logprobs(self, block, &mut lanes, &mut probs)[..step_logprobs.len()],
+                &compute_block_logprobs(self, block, &mut lanes, &mut probs)[..step_logprobs.len()],
             );
         });
         step_logprobs
@@ -252,7 +252,7 @@ impl SequenceLearner {
     }
 }
 
-impl HostLearner for SequenceLearner {
+impl NativeLearner for SequenceLearner {
     fn context_mut(&mut self) -> &mut LearnerContext {
         &mut self.context
     }
@@ -261,12 +261,12 @@ impl HostLearner for SequenceLearner {
         MIN_SEQUENCE_SHARD_STEPS
     }
 
-    fn policy(&self) -> HostPolicy {
+    fn policy(&self) -> RolloutPolicy {
         if self.context.config.precision != Precision::F32 {
-            return HostPolicy::Other(NativePolicy::from_sequence_model(self.policy.clone()));
+            return RolloutPolicy::Other(NativePolicy::from_sequence_model(self.policy.clone()));
         }
         let policy = NativePolicy::from_built_in(&self.network, self.policy.params());
-        HostPolicy::Other(policy.expect("it has a hand-written backward pass"))
+        RolloutPolicy::Other(policy.expect("it has a hand-written backward pass"))
     }
 
     fn params(&self) -> Vec<f32> {
@@ -290,9 +290,9 @@ impl HostLearner for SequenceLearner {
     }
 
     /// Computed portion by portion, for the sake of memory.
-    fn reference_logprobs(
+    fn compute_reference_logprobs(
         &mut self,
-        experience: &HostExperience,
+        experience: &NativeExperience,
         minibatches: &[Minibatch],
     ) -> Vec<f32> {
         let Some(reference) = &self.reference else { return Vec::new() };
@@ -300,16 +300,16 @@ impl HostLearner for SequenceLearner {
         let mut part = SequenceSteps::default();
         for games in self.context.batches.portions(minibatches, experience.counts.len()) {
             part.load(experience, &games);
-            for (slot, logprob) in part.slots.iter().zip(part.logprobs(&**reference)) {
+            for (slot, logprob) in part.slots.iter().zip(part.compute_logprobs(&**reference)) {
                 logprobs[*slot] = logprob;
             }
         }
         logprobs
     }
 
-    fn gradient(
+    fn compute_gradient(
         &mut self,
-        experience: &HostExperience,
+        experience: &NativeExperience,
         minibatch: &Minibatch,
         loss: &StepLoss,
         denominators: StepDenominators,
@@ -335,7 +335,7 @@ impl HostLearner for SequenceLearner {
             let differentiate_part = |games: &[i32]| {
                 self.pool.with(|part| {
                     part.load(experience, games);
-                    node(part.gradient(&*self.policy, max_partials, loss, &denominators))
+                    node(part.compute_gradient(&*self.policy, max_partials, loss, &denominators))
                 })
             };
             let games = split_evenly(minibatch.shard(shard), parts).filter(|part| !part.is_empty());

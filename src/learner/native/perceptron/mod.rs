@@ -18,8 +18,8 @@ mod sparse;
 mod tiles;
 
 use super::loss::{LaneSums, StepLoss};
-use super::{HostExperience, HostLearner, HostPolicy, LearnerContext, take_optimizer_step};
-use crate::data::HostTrajectory;
+use super::{LearnerContext, NativeExperience, NativeLearner, RolloutPolicy, take_optimizer_step};
+use crate::data::NativeTrajectory;
 use crate::learner::means::NUM_SUMS;
 use crate::learner::optimizer::Moments;
 use crate::learner::order::{MIN_SHARD_STEPS, Minibatch, split_evenly};
@@ -73,7 +73,7 @@ impl PerceptronLearner {
         let mut gradient = self.take_zeros();
         let mut sums = LaneSums::default();
         self.with_workspace(|workspace| {
-            workspace.gradient(inputs, games, &mut gradient, &mut sums);
+            workspace.compute_gradient(inputs, games, &mut gradient, &mut sums);
         });
         PartialSum { shards: shard..shard + 1, vector: gradient, numbers: sums.totals().to_vec() }
     }
@@ -93,7 +93,7 @@ impl PerceptronLearner {
     }
 }
 
-impl HostLearner for PerceptronLearner {
+impl NativeLearner for PerceptronLearner {
     fn context_mut(&mut self) -> &mut LearnerContext {
         &mut self.context
     }
@@ -102,10 +102,10 @@ impl HostLearner for PerceptronLearner {
         MIN_SHARD_STEPS
     }
 
-    fn policy(&self) -> HostPolicy {
+    fn policy(&self) -> RolloutPolicy {
         let (layout, params) = (&self.network.layout, self.params());
         let policy = NativeMlp::from_params(&layout.widths(), layout.activation, &params);
-        HostPolicy::Perceptron(policy)
+        RolloutPolicy::Perceptron(policy)
     }
 
     fn params(&self) -> Vec<f32> {
@@ -130,9 +130,13 @@ impl HostLearner for PerceptronLearner {
         }
     }
 
-    fn reference_logprobs(&mut self, experience: &HostExperience, _: &[Minibatch]) -> Vec<f32> {
+    fn compute_reference_logprobs(
+        &mut self,
+        experience: &NativeExperience,
+        _: &[Minibatch],
+    ) -> Vec<f32> {
         let Some(reference) = &self.reference else { return Vec::new() };
-        let HostTrajectory { num_envs, num_steps: slots, .. } = *experience.trajectory;
+        let NativeTrajectory { num_envs, num_steps: slots, .. } = *experience.trajectory;
         let mut logprobs = vec![0.0; num_envs * slots];
         let games: Vec<i32> = (0..num_envs as i32).collect();
         let min_games = CHUNK_STEPS.div_ceil(experience.learn_steps);
@@ -140,7 +144,7 @@ impl HostLearner for PerceptronLearner {
         games.par_chunks(chunk).zip(logprobs.par_chunks_mut(chunk * slots)).for_each(
             |(games, out)| {
                 self.with_workspace(|workspace| {
-                    workspace.logprobs(reference, experience, games, out);
+                    workspace.compute_logprobs(reference, experience, games, out);
                 });
             },
         );
@@ -149,9 +153,9 @@ impl HostLearner for PerceptronLearner {
 
     /// Computes the gradient chunk by chunk in parallel; the chunks of a shard, and then the shards, are summed in a
     /// tree.
-    fn gradient(
+    fn compute_gradient(
         &mut self,
-        experience: &HostExperience,
+        experience: &NativeExperience,
         minibatch: &Minibatch,
         loss: &StepLoss,
         denominators: StepDenominators,

@@ -10,7 +10,7 @@ use super::operands::{Epilogue, QUAD, Rows, Strided, TILE_ROWS, Transpose};
 use super::product::{multiply, multiply_narrow, pack_narrow};
 use super::sparse::{self, Nonzeros};
 use crate::data::OBS_MULTIPLE;
-use crate::learner::host::loss::LaneBlock;
+use crate::learner::native::loss::LaneBlock;
 use crate::math::activation::activate_with_derivatives;
 use crate::model::LANES;
 use crate::settings::Activation;

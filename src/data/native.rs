@@ -10,7 +10,7 @@ use rayon::prelude::*;
 /// Group `g` consists of games `g * group_size..(g + 1) * group_size`. One value is reused over all
 /// iterations of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct HostTrajectory {
+pub struct NativeTrajectory {
     /// Number of games.
     pub num_envs: usize,
     /// Steps per game.
@@ -28,7 +28,7 @@ pub struct HostTrajectory {
     /// Episode status after each step: `[num_envs, num_steps]`.
     pub statuses: Vec<EpisodeStatus>,
     /// Score of the episode that ended with the step, else 0: `[num_envs, num_steps]`. Empty unless
-    /// enabled by [`HostTrajectory::enable_scores`], because learners do not use them.
+    /// enabled by [`NativeTrajectory::enable_scores`], because learners do not use them.
     pub scores: Vec<f32>,
     /// Memory of the policy before the first step: `[num_envs, memory_size]`. Empty for policies
     /// without memory.
@@ -53,9 +53,9 @@ pub struct GameSums {
     pub scores: f64,
     /// Number of the episodes that ended.
     pub episodes: f64,
-    /// Number of their steps ([`HostTrajectory::ended_steps`]).
+    /// Number of their steps ([`NativeTrajectory::ended_steps`]).
     pub ended_steps: f64,
-    /// Rewards of the steps that count ([`HostTrajectory::counted_steps`]).
+    /// Rewards of the steps that count ([`NativeTrajectory::counted_steps`]).
     pub rewards: f64,
     /// Number of the steps that count.
     pub steps: f64,
@@ -86,7 +86,7 @@ pub(crate) fn ended_steps(statuses: &[EpisodeStatus], elapsed: u32, auto_reset: 
     last.map_or(0, |last| elapsed as usize + last + 1)
 }
 
-impl HostTrajectory {
+impl NativeTrajectory {
     /// Resizes the buffers. If a size changes, the previous contents become invalid.
     pub fn resize(&mut self, num_envs: usize, num_steps: usize, num_features: usize) {
         if (num_envs, num_steps, num_features) == (self.num_envs, self.num_steps, self.num_features)
@@ -231,8 +231,8 @@ mod tests {
     }
 
     /// 3 steps of 2 games with 5 features; the first game ends with its second step.
-    fn games() -> HostTrajectory {
-        let mut games = HostTrajectory::default();
+    fn games() -> NativeTrajectory {
+        let mut games = NativeTrajectory::default();
         games.resize(2, 3, 5);
         for (slot, obs) in games.obs.chunks_exact_mut(8).enumerate() {
             let first = (slot % 3 * 2 + slot / 3) * 5;
@@ -240,7 +240,7 @@ mod tests {
         }
         let (none, ended, cut) =
             (EpisodeStatus::Running, EpisodeStatus::Terminated, EpisodeStatus::Truncated);
-        HostTrajectory {
+        NativeTrajectory {
             actions: vec![0, 2, 4, 1, 3, 5],
             logprobs: vec![0.1, 0.3, 0.5, 0.2, 0.4, 0.6],
             rewards: vec![1.0, 3.0, 5.0, 2.0, 4.0, 6.0],
@@ -276,14 +276,14 @@ mod tests {
 
     #[test]
     fn steps_of_ended_episodes_are_those_up_to_the_last_end_that_counts() {
-        let steps_up_to = |games: &HostTrajectory, auto_reset| {
+        let steps_up_to = |games: &NativeTrajectory, auto_reset| {
             let steps = (0..2).map(|env| games.ended_steps(env, auto_reset) as f32);
             let steps: Vec<f32> = steps.collect();
             let tensors = games.to_tensors(&Device::flex());
             assert_eq!(floats(tensors.ended_steps(auto_reset)), steps);
             steps
         };
-        let ended_steps = |games: &HostTrajectory| steps_up_to(games, true);
+        let ended_steps = |games: &NativeTrajectory| steps_up_to(games, true);
         let mut games = games();
         assert_eq!(ended_steps(&games), [7.0 + 2.0, 4.0 + 3.0]);
         // Only the first end of the second game is left.

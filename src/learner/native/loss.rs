@@ -9,7 +9,7 @@ use crate::math::{at_least, exp};
 use crate::model::LANES;
 use crate::objective::kl::{estimate_kl, k3};
 use crate::objective::{
-    Coefficients, LossConfig, LossForm, SequenceRatio, Step, StepLanes, TermLanes, d_logit, term,
+    LossConfig, LossForm, LossParams, SequenceRatio, Step, StepLanes, TermLanes, d_logit, term,
 };
 use multiversion::multiversion;
 
@@ -19,11 +19,11 @@ pub const LANE_STEPS: usize = 2 * LANES;
 /// One number for each of [`LANE_STEPS`] steps, which are processed together.
 pub type LaneBlock = [f32; LANE_STEPS];
 
-/// The loss of a step, with the coefficients of an iteration.
+/// The loss of a step, with its parameters at an iteration.
 #[derive(Clone, Copy, Debug)]
 pub struct StepLoss {
     pub form: LossForm,
-    pub coefficients: Coefficients,
+    pub loss_params: LossParams,
 }
 
 /// Inputs of the loss by columns, padded to whole lane blocks. Steps that do not count have mask and weight 0.
@@ -99,8 +99,8 @@ impl LaneSums {
 impl StepLoss {
     /// Creates the loss for an entropy weight.
     pub fn new(config: &LossConfig, entropy_coef: f64) -> Self {
-        let coefficients = Coefficients::new(config, entropy_coef);
-        Self { form: LossForm::new(config), coefficients }
+        let loss_params = LossParams::new(config, entropy_coef);
+        Self { form: LossForm::new(config), loss_params }
     }
 
     /// Computes the ratio of a game from the sum of its log-ratios, and its derivative from the
@@ -116,7 +116,7 @@ impl StepLoss {
         let ratio = exp(log_ratio / count);
         let d_logprobs = advantages.map(|advantage| {
             let step = Step { ratio, advantage, logprob: 0.0 };
-            term(&step, &self.coefficients, self.form.loss_type).d_logprob
+            term(&step, &self.loss_params, self.form.loss_type).d_logprob
         });
         SequenceRatio { ratio, d_logprob: d_logprobs.sum::<f32>() * weight / count }
     }
@@ -196,7 +196,7 @@ fn compute_logprobs(
 
 /// Computes log-probabilities of the actions of a lane block as [`compute_logprobs`].
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-pub fn logprobs(
+pub fn compute_block_logprobs(
     columns: &LossColumns,
     block: usize,
     logits: &mut [LaneBlock],
@@ -207,7 +207,7 @@ pub fn logprobs(
 
 /// Entropies of the policy, from all its log-probabilities and probabilities.
 #[inline(always)]
-fn entropies(logprobs: &[LaneBlock], probs: &[LaneBlock]) -> LaneBlock {
+fn compute_entropies(logprobs: &[LaneBlock], probs: &[LaneBlock]) -> LaneBlock {
     let mut entropy = [0.0f32; LANE_STEPS];
     for (logprobs, probs) in logprobs.iter().zip(probs) {
         let (z, p) = (*logprobs, *probs);
@@ -222,7 +222,7 @@ impl StepLoss {
     /// Computes the policy terms of a lane block. Their derivatives with respect to the log-probabilities include
     /// the weights.
     #[inline(always)]
-    fn terms(
+    fn compute_terms(
         &self,
         inputs: &LossInputs,
         ratios: &LaneBlock,
@@ -238,7 +238,7 @@ impl StepLoss {
                 .for_each(|(ratio, sequence)| *ratio = sequence.ratio);
         }
         let steps = StepLanes { ratios: &importance, advantages: inputs.advantages, logprobs };
-        let mut terms = loss_type.lane_terms(&steps, &self.coefficients);
+        let mut terms = loss_type.lane_terms(&steps, &self.loss_params);
         for (l, d_logprob) in terms.d_logprobs.iter_mut().enumerate() {
             *d_logprob = if has_sequence_ratio {
                 inputs.sequence_ratios[l].d_logprob
@@ -262,7 +262,7 @@ impl StepLoss {
         if !self.form.has_label_smoothing {
             return d_every_logprob;
         }
-        let (smoothing, uniform) = (self.coefficients.smoothing, 1.0 / logprobs.len() as f32);
+        let (smoothing, uniform) = (self.loss_params.label_smoothing, 1.0 / logprobs.len() as f32);
         let mut mean = [0.0f32; LANE_STEPS];
         for logprobs in logprobs {
             for l in 0..LANE_STEPS {
@@ -293,8 +293,8 @@ impl StepLoss {
             let to_reference = inputs.reference_logprobs[l] - logprobs[l];
             let kl = estimate_kl(to_reference, ratios[l], estimator, self.form.is_kl_corrected);
             reference_kl[l] = kl.value;
-            terms.values[l] += self.coefficients.kl * kl.value;
-            terms.d_logprobs[l] += self.coefficients.kl * kl.d_logprob * inputs.weights[l];
+            terms.values[l] += self.loss_params.kl_coef * kl.value;
+            terms.d_logprobs[l] += self.loss_params.kl_coef * kl.d_logprob * inputs.weights[l];
         }
         reference_kl
     }
@@ -313,7 +313,7 @@ pub fn differentiate(
 ) {
     let inputs = columns.inputs(block);
     let logprobs = compute_logprobs(logits, probs, inputs.actions, inputs.legal);
-    let entropy = entropies(logits, probs);
+    let entropy = compute_entropies(logits, probs);
     let mut approx_kl = [0.0f32; LANE_STEPS];
     let mut ratios = [0.0f32; LANE_STEPS];
     for l in 0..LANE_STEPS {
@@ -321,11 +321,11 @@ pub fn differentiate(
         ratios[l] = exp(log_ratio);
         approx_kl[l] = k3(ratios[l], log_ratio);
     }
-    let mut terms = loss.terms(&inputs, &ratios, &logprobs);
+    let mut terms = loss.compute_terms(&inputs, &ratios, &logprobs);
     let d_every_logprob = loss.smooth(&inputs, logits, &mut terms);
     let reference_kl = loss.penalize(&inputs, &ratios, &logprobs, &mut terms);
 
-    let (uniform, entropy_coef) = (1.0 / logits.len() as f32, loss.coefficients.entropy);
+    let (uniform, entropy_coef) = (1.0 / logits.len() as f32, loss.loss_params.entropy_coef);
     for (a, (logits, probs)) in logits.iter_mut().zip(&*probs).enumerate() {
         let (z, p) = (*logits, *probs);
         let mut gradient = [0.0f32; LANE_STEPS];

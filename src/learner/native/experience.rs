@@ -1,13 +1,13 @@
 //! Inputs of an update in host memory.
 
-use crate::data::HostTrajectory;
+use crate::data::NativeTrajectory;
 use std::ops::Range;
 
 /// Steps to learn from. Game `i` uses the first `counts[i]` of its slots, which start at `i * num_steps`.
 #[derive(Clone, Copy, Debug)]
-pub struct HostExperience<'a> {
+pub struct NativeExperience<'a> {
     /// The steps with observations, actions and their log-probabilities under the behaviour policy.
-    pub trajectory: &'a HostTrajectory,
+    pub trajectory: &'a NativeTrajectory,
     /// Advantages: `[num_envs * num_steps]`.
     pub advantages: &'a [f32],
     /// Number of counted steps of each game: `[num_envs]`.
@@ -18,18 +18,18 @@ pub struct HostExperience<'a> {
     pub reference_logprobs: &'a [f32],
 }
 
-impl<'a> HostExperience<'a> {
+impl<'a> NativeExperience<'a> {
     /// Creates the experience of a trajectory, without a reference policy.
     ///
     /// # Panics
     /// If lengths are inconsistent.
     pub fn new(
-        trajectory: &'a HostTrajectory,
+        trajectory: &'a NativeTrajectory,
         advantages: &'a [f32],
         counts: &'a [usize],
         learn_steps: usize,
     ) -> Self {
-        let HostTrajectory { num_envs, num_steps, .. } = *trajectory;
+        let NativeTrajectory { num_envs, num_steps, .. } = *trajectory;
         let (steps, stride) = (num_envs * num_steps, trajectory.obs_stride());
         assert_eq!(trajectory.obs.len(), steps * stride, "obs: [num_envs, num_steps, stride]");
         assert_eq!(trajectory.actions.len(), steps, "actions: [num_envs, num_steps]");

@@ -28,7 +28,7 @@ const LARGE_HEAD_ROWS: usize = 256;
 const CLEAR_CHUNK_LEN: usize = 1 << 16;
 
 /// The tokens that each row predicts.
-struct HostTargets<'a> {
+struct NativeTargets<'a> {
     samples: Vec<&'a Sample>,
     /// The tokens, row by row.
     rows: Vec<Vec<TokenIndex>>,
@@ -43,7 +43,14 @@ struct RowEntropy {
     bonus: f32,
 }
 
-impl<'a> HostTargets<'a> {
+/// The hidden states whose logits the head of a decoder computes, at a temperature.
+struct HeadPass<'a> {
+    decoder: &'a TokenDecoder,
+    hidden: &'a [f32],
+    temperature: f32,
+}
+
+impl<'a> NativeTargets<'a> {
     /// Lists the tokens of all samples of some groups, which have these completions, after their forward pass.
     fn new(forward: &TextPass, groups: &[&'a Group], completions: &[CompletionIndex]) -> Self {
         let mut rows = Vec::new();
@@ -61,13 +68,7 @@ impl<'a> HostTargets<'a> {
     }
 
     /// The log-probability of each token of each sample.
-    fn logprobs(
-        &self,
-        decoder: &TokenDecoder,
-        hidden: &[f32],
-        temperature: f32,
-        buffer: &mut Vec<f32>,
-    ) -> Vec<Vec<f32>> {
+    fn compute_logprobs(&self, head: &HeadPass, buffer: &mut Vec<f32>) -> Vec<Vec<f32>> {
         let mut sample_logprobs: Vec<Vec<f32>> =
             self.samples.iter().map(|sample| vec![0.0; sample.tokens.len()]).collect();
         let row_logprobs = |logits: &mut [f32], targets: &[TokenIndex]| -> Vec<f32> {
@@ -82,7 +83,7 @@ impl<'a> HostTargets<'a> {
                 sample_logprobs[index.sample][index.token] = logprob;
             }
         };
-        self.visit(decoder, hidden, temperature, buffer, row_logprobs, store);
+        self.visit(head, buffer, row_logprobs, store);
         sample_logprobs
     }
 
@@ -92,9 +93,7 @@ impl<'a> HostTargets<'a> {
     /// `process_row` left.
     fn visit<T: Default + Send>(
         &self,
-        decoder: &TokenDecoder,
-        hidden: &[f32],
-        temperature: f32,
+        &HeadPass { decoder, hidden, temperature }: &HeadPass,
         logits: &mut Vec<f32>,
         process_row: impl Fn(&mut [f32], &[TokenIndex]) -> T + Sync,
         mut process_part: impl FnMut(usize, Vec<T>, &[f32]),
@@ -161,12 +160,17 @@ fn differentiate_except_targets(
 }
 
 /// Log-probabilities of the tokens of a group on the CPU, by sample and token.
-pub(super) fn logprobs(decoder: &TokenDecoder, group: &Group, temperature: f32) -> Vec<Vec<f32>> {
+pub(super) fn compute_logprobs(
+    decoder: &TokenDecoder,
+    group: &Group,
+    temperature: f32,
+) -> Vec<Vec<f32>> {
     let mut forward = TextPass::default();
     let (texts, completions) = deduplicate_texts(&[group]);
     decoder.forward_texts(&texts, Retention::Nothing, &mut forward);
-    let targets = HostTargets::new(&forward, &[group], &completions);
-    targets.logprobs(decoder, forward.hidden(), temperature, &mut Vec::new())
+    let targets = NativeTargets::new(&forward, &[group], &completions);
+    let head = HeadPass { decoder, hidden: forward.hidden(), temperature };
+    targets.compute_logprobs(&head, &mut Vec::new())
 }
 
 impl Differentiation<'_> {
@@ -263,12 +267,13 @@ impl Differentiation<'_> {
         let groups: Vec<&Group> = chosen.iter().map(|i| &self.groups[*i]).collect();
         let (texts, completions) = deduplicate_texts(&groups);
         self.decoder.forward_texts(&texts, self.retention(), forward);
-        let targets = HostTargets::new(forward, &groups, &completions);
+        let targets = NativeTargets::new(forward, &groups, &completions);
         let samples = &targets.samples;
         let references = self.select_references(chosen);
         let (decoder, temperature) = (self.decoder, self.settings.temperature);
         let mut logits = self.buffers.logits.take();
-        let logprobs = targets.logprobs(decoder, forward.hidden(), temperature, &mut logits);
+        let head = HeadPass { decoder, hidden: forward.hidden(), temperature };
+        let logprobs = targets.compute_logprobs(&head, &mut logits);
         let grads = self.differentiate_samples(samples, &logprobs, references.as_deref(), sums);
         let size = decoder.shape().hidden_size;
         let mut d_hidden = vec![0.0; forward.hidden().len()];
@@ -286,8 +291,7 @@ impl Differentiation<'_> {
             let hidden = &forward.hidden()[range.clone()];
             decoder.backward_head(hidden, d_logits, &mut d_hidden[range], gradient);
         };
-        let hidden = forward.hidden();
-        targets.visit(decoder, hidden, temperature, &mut logits, process_row, process_part);
+        targets.visit(&head, &mut logits, process_row, process_part);
         self.buffers.logits.put(logits);
         decoder.backward_texts(forward, &d_hidden, gradient, on_layer);
     }

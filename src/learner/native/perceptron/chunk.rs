@@ -1,9 +1,9 @@
 //! Forward and backward passes over some games, in blocks of samples; the work of one thread.
 
 use super::network::{PaddedLayout, PaddedNetwork, SampleBlock};
-use crate::learner::host::HostExperience;
-use crate::learner::host::loss::{
-    LANE_STEPS, LaneBlock, LaneSums, LossColumns, StepLoss, differentiate, logprobs,
+use crate::learner::native::NativeExperience;
+use crate::learner::native::loss::{
+    LANE_STEPS, LaneBlock, LaneSums, LossColumns, StepLoss, compute_block_logprobs, differentiate,
 };
 use crate::objective::SequenceRatio;
 use crate::objective::weights::{StepDenominators, weight};
@@ -36,7 +36,7 @@ struct StepRun {
 }
 
 /// Divides the counted steps of some games into full blocks and a rest.
-fn divide_into_blocks(experience: &HostExperience, games: &[i32]) -> Vec<Vec<StepRun>> {
+fn divide_into_blocks(experience: &NativeExperience, games: &[i32]) -> Vec<Vec<StepRun>> {
     let (mut blocks, mut end) = (Vec::new(), BLOCK_SAMPLES);
     for (game, index) in games.iter().enumerate() {
         let mut slots = experience.slots(*index);
@@ -59,7 +59,7 @@ fn divide_into_blocks(experience: &HostExperience, games: &[i32]) -> Vec<Vec<Ste
 #[derive(Clone, Copy, Debug)]
 pub struct GradientInputs<'a> {
     pub network: &'a PaddedNetwork,
-    pub experience: &'a HostExperience<'a>,
+    pub experience: &'a NativeExperience<'a>,
     pub loss: &'a StepLoss,
     pub denominators: StepDenominators,
 }
@@ -86,10 +86,10 @@ impl Workspace {
 
     /// Computes log-probabilities of the actions in the slots of consecutive games: `[games *
     /// slots]`.
-    pub fn logprobs(
+    pub fn compute_logprobs(
         &mut self,
         network: &PaddedNetwork,
-        experience: &HostExperience,
+        experience: &NativeExperience,
         games: &[i32],
         output: &mut [f32],
     ) {
@@ -101,7 +101,7 @@ impl Workspace {
 
     /// Adds the gradient of some games of a minibatch to `gradient` (padded) and their metrics to
     /// `sums`.
-    pub fn gradient(
+    pub fn compute_gradient(
         &mut self,
         inputs: &GradientInputs,
         games: &[i32],
@@ -154,7 +154,7 @@ impl Workspace {
     fn for_each_run(
         &mut self,
         network: &PaddedNetwork,
-        experience: &HostExperience,
+        experience: &NativeExperience,
         games: &[i32],
         mut visit: impl FnMut(&StepRun, &[f32]),
     ) {
@@ -171,7 +171,7 @@ impl Workspace {
             let (lane_blocks, _) = values[..rows.next_multiple_of(LANE_STEPS)].as_chunks_mut();
             for (lane_block, values) in lane_blocks.iter_mut().enumerate() {
                 *values = with_logits(&mut self.block, lane_block, &mut self.logits, |logits| {
-                    logprobs(&self.columns, lane_block, logits, &mut self.probs)
+                    compute_block_logprobs(&self.columns, lane_block, logits, &mut self.probs)
                 });
             }
             for run in &runs {
@@ -222,7 +222,7 @@ impl LossColumns {
     }
 
     /// Loads the actions and masks of a run of samples.
-    fn load_actions(&mut self, run: &StepRun, experience: &HostExperience) {
+    fn load_actions(&mut self, run: &StepRun, experience: &NativeExperience) {
         let StepRun { slots, samples, .. } = run.clone();
         self.actions[samples.clone()]
             .copy_from_slice(&experience.trajectory.actions[slots.clone()]);
