@@ -147,8 +147,8 @@ class ProcessBatch:
                     theirs.close()
                     self._workers.append((worker, range(first, end)))
         except BaseException:
-            # For instance, no room for all arrays, functions that cannot be pickled, or Ctrl-C: the memory would outlive this
-            # process.
+            # For instance, no room for all arrays, functions that cannot be pickled, or Ctrl-C: the memory would
+            # outlive this process.
             self.close()
             raise
 

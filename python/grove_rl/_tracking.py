@@ -14,7 +14,7 @@ from . import _native
 class Tracker:
     """A callback of :func:`grove_rl.train` that logs every record to W&B, Trackio, or a module of their interface.
 
-    Figures have the names of TensorBoard's, for instance ``charts/episodic_return`` and ``losses/approx_kl``, over the
+    Metrics have the names of TensorBoard's, for instance ``charts/episodic_return`` and ``losses/approx_kl``, over the
     number of environment steps; of language models, of tokens::
 
         import wandb  # or: import trackio

@@ -29,8 +29,10 @@ from ._threads import called, end_runs, use_threads
 
 Callback = Callable[[dict[str, Any]], Any]
 
-#: Maximum number of steps per episode for environments without a limit, and the largest of all.
-_MAX_STEPS, _MOST_STEPS = 1000, 1 << 30
+#: Maximum number of steps per episode for environments without a limit.
+_DEFAULT_MAX_STEPS = 1000
+#: The largest maximum.
+_LARGEST_MAX_STEPS = 1 << 30
 
 #: Defaults for Python environments: few, since they are slow, in groups large enough that a member succeeds early, and
 #: several epochs, which cost little compared with the steps.
@@ -167,7 +169,7 @@ def train(
 
 
 def _current_folder() -> str:
-    """Returns the current folder, or nothing if it has been deleted, in which absolute paths still lead somewhere."""
+    """Returns the current folder; empty if it has been deleted, since absolute paths still work then."""
     try:
         return os.getcwd()
     except FileNotFoundError:
@@ -243,7 +245,7 @@ def _train_envs(
     """Trains in the environments that `what` makes, after a look at the spaces of one of them."""
     num_processes = check_integer("num_processes", num_processes, 0)
     if max_episode_steps is not None:
-        max_episode_steps = check_integer("max_episode_steps", max_episode_steps, 1, _MOST_STEPS)
+        max_episode_steps = check_integer("max_episode_steps", max_episode_steps, 1, _LARGEST_MAX_STEPS)
     # Gymnasium would truncate at the limit with which the id is registered.
     registered = partial(gymnasium.make, max_episode_steps=max_episode_steps, disable_env_checker=True)
     if isinstance(what, str):
@@ -263,7 +265,7 @@ def _train_envs(
         raise gymnasium.error.NameNotFound(f"{error} Nor is it a game of Grove: {games}.") from None
     spec = probe.spec
     environment = spec.id if spec else type(probe.unwrapped).__name__
-    limit = min(max_episode_steps or _own_limit(probe) or _MAX_STEPS, _MOST_STEPS)
+    limit = min(max_episode_steps or _own_limit(probe) or _DEFAULT_MAX_STEPS, _LARGEST_MAX_STEPS)
     spaces = (probe.observation_space, probe.action_space)
     failure = close_all([probe])
     if failure is not None:

@@ -199,7 +199,7 @@ impl Visitor for NewGames {
     }
 }
 
-/// The games, for a change of them.
+/// Borrows the games to change them.
 ///
 /// # Errors
 /// If another thread is stepping them, which it does with the GIL released.
@@ -207,7 +207,7 @@ fn games_mut<'py>(games: &Bound<'py, Games>) -> PyResult<PyRefMut<'py, Games>> {
     games.try_borrow_mut().map_err(|_| being_stepped())
 }
 
-/// The games, to look at them.
+/// Borrows the games to read them.
 ///
 /// # Errors
 /// If another thread is stepping them.

@@ -5,7 +5,7 @@ use jiff::fmt::strtime;
 use jiff::tz::TimeZone;
 use jiff::{Error, Timestamp};
 
-/// A time, comparable to others of the same kind.
+/// A time. Numbers can be compared with each other, and so can instants.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Time {
     /// A whole number, for instance of nanoseconds since 1970, which are more than an `f64` tells apart.
@@ -33,7 +33,7 @@ impl Time {
         instant.or_else(|_| to_utc_timestamp(text.parse::<DateTime>()?)).ok().map(Self::Instant)
     }
 
-    /// Whether this time is before `other`; `None` if they are of different kinds.
+    /// Whether this time is before `other`; `None` if one is a number and the other an instant.
     pub fn is_before(self, other: Self) -> Option<bool> {
         match (self, other) {
             (Self::Integer(a), Self::Integer(b)) => Some(a < b),

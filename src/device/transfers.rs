@@ -81,7 +81,7 @@ pub(crate) fn upload_indices(values: &[i32], device: &Device) -> Tensor<1, Int> 
 }
 
 /// Copies a tensor from the device, blocking until it has been computed. All read-backs of a training iteration use
-/// this function, so that they are counted; the copy of a tensor in host memory is none.
+/// this function or [`read_async`], so that they are counted. A copy within host memory is not counted here.
 ///
 /// # Panics
 /// If the device fails.
@@ -92,7 +92,7 @@ pub fn read(tensor: Tensor<1>) -> Vec<f32> {
     parameters::to_vec(tensor)
 }
 
-/// The asynchronous form of [`read`], for threads that must not block.
+/// Copies a tensor as [`read`] does, for threads that must not block; here a copy within host memory counts, too.
 ///
 /// # Panics
 /// If the device fails.

@@ -7,7 +7,7 @@ use super::means::{APPROX_KL, NUM_SUMS};
 use super::optimizer::clip_grad_norm;
 use super::order::{Minibatch, split_evenly};
 use super::schedule::{entropy_coef, first_optimizer_step};
-use super::train_state::{TrainState, fetch_gradient_and_sums, sum_over_ranks};
+use super::train_state::{TrainState, read_gradient_and_sums, sum_over_ranks};
 use super::update::{UpdateSteps, take_steps};
 use crate::data::Trajectory;
 use crate::device::{self, upload_indices};
@@ -174,7 +174,7 @@ impl AutodiffLearner {
         let num_parts = accumulation.div_ceil(shards.count());
         let leaf = |shard: usize| {
             let tensor = gradient_and_sums(minibatch.shard(shard), num_parts);
-            let (vector, numbers) = fetch_gradient_and_sums(tensor, num_params);
+            let (vector, numbers) = read_gradient_and_sums(tensor, num_params);
             PartialSum { shards: shard..shard + 1, vector, numbers }
         };
         let len = PartialSumLen { vector: num_params, numbers: NUM_SUMS };

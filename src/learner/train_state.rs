@@ -87,10 +87,7 @@ pub(super) fn broadcast_params(team: &Team, params: Tensor<1>) -> Result<Tensor<
 }
 
 /// Copies a gradient and its sums, `[num_params + NUM_SUMS]`, to host memory, and splits them.
-pub(super) fn fetch_gradient_and_sums(
-    tensor: Tensor<1>,
-    num_params: usize,
-) -> (Vec<f32>, Vec<f64>) {
+pub(super) fn read_gradient_and_sums(tensor: Tensor<1>, num_params: usize) -> (Vec<f32>, Vec<f64>) {
     let mut gradient = device::read(tensor);
     let sums = gradient.split_off(num_params).into_iter().map(f64::from).collect();
     (gradient, sums)
@@ -106,7 +103,7 @@ pub(super) fn sum_over_ranks(
         return group.all_reduce(team, local);
     }
     let device = local.device();
-    let (gradient, sums) = fetch_gradient_and_sums(local, num_params);
+    let (gradient, sums) = read_gradient_and_sums(local, num_params);
     let sum = team.all_reduce_ranks(gradient, sums)?;
     let sums = sum.numbers.iter().map(|x| *x as f32);
     Ok(device::upload(sum.vector.into_iter().chain(sums).collect(), &device))

@@ -154,7 +154,7 @@ pub struct EvaluationRecord {
     /// Metrics on held-out episodes, for runs that learn from data.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held_out: Option<HeldOutMeans>,
-    /// Figures that only evaluations of language models have.
+    /// Metrics that only evaluations of language models have.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub text: Option<LanguageEvaluation>,
 }

@@ -9,7 +9,7 @@ use std::hash::Hash;
 /// The host's side of an [`Observer`].
 pub trait HostObserver: Copy + Eq + Hash + Debug + Send + Sync + 'static {
     /// Whether some actions are illegal in some steps.
-    const MASKED: bool;
+    const HAS_ILLEGAL_ACTIONS: bool;
 
     /// Words read for each step.
     fn num_words(&self) -> usize;
@@ -53,7 +53,7 @@ pub trait Observer: HostObserver {
         #[comptime] observer: Self,
     );
 
-    /// Whether `action` was legal in a step; asked only if the observer is [`HostObserver::MASKED`].
+    /// Whether `action` was legal in a step; asked only if the observer is [`HostObserver::HAS_ILLEGAL_ACTIONS`].
     fn legal(
         words: &[u32],
         step: &StepWords,
@@ -70,7 +70,7 @@ pub struct StoredFeatures {
 }
 
 impl HostObserver for StoredFeatures {
-    const MASKED: bool = false;
+    const HAS_ILLEGAL_ACTIONS: bool = false;
 
     fn num_words(&self) -> usize {
         self.num_features

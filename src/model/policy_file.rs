@@ -20,7 +20,7 @@ pub struct Header {
     pub iteration: u64,
     /// The settings of its run and the parameters of its game, as TOML.
     pub config: String,
-    /// Names and scales in the dataset that it is fitted to, if it is and they are known.
+    /// The manifest, without shards, of the dataset that the policy is fitted to; `None` if there is none or it is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dataset: Option<serde_json::Value>,
 }

@@ -3,7 +3,7 @@
 //! A loss is a weighted sum over steps of a policy term, minus the entropy bonus, plus the
 //! divergence from a reference policy ([`kl`]). The policy term depends on the step's ratio,
 //! advantage and log-probability. Each file implements it twice: on scalars with a hand-written
-//! derivative (`term`), for the lanes and kernels of the fast engines, and on tensors (`tensor_terms`),
+//! derivative (`term`), for the lanes and kernels of the native and fused engines, and on tensors (`tensor_terms`),
 //! for autodiff. All engines call them through [`LossType`] and [`term()`].
 
 mod cispo;

@@ -57,7 +57,7 @@ mod tests {
     fn slices_are_summed_while_others_are_computed() {
         // Computes until there were `enough` sums, and returns their number.
         let run = |team: Team, enough: usize| {
-            // A link is locked during a sum.
+            // The collectives are locked during a sum.
             let num_sums = || team.lock_collectives().expect("two ranks").num_sums;
             let shards = team.cut_into_shards(16, 16);
             let partial_sum = |vector: Vec<f32>| PartialSum {

@@ -49,14 +49,14 @@ fn commands<G: ConfigurableGame>(
 
 /// The built-in games, and the placeholder game of datasets that were imported from a table.
 pub fn builtin_games() -> Games {
-    macro_rules! with_sprites {
+    macro_rules! with_look {
         ($($Game:ident),*) => {{
             let mut games = Games::new(commands_with_bars::<TableGame>());
             $(games.add::<crate::env::$Game>(commands_with_look::<crate::env::$Game>());)*
             games
         }};
     }
-    crate::for_each_game!(with_sprites)
+    crate::for_each_game!(with_look)
 }
 
 /// The commands of a game whose features are drawn as bars.
@@ -67,7 +67,7 @@ pub fn commands_with_bars<G: ConfigurableGame>() -> GameCommands {
     )
 }
 
-/// The commands of a game that has sprites.
+/// The commands of a game with a look of its own.
 pub fn commands_with_look<G: ConfigurableGame + Look>() -> GameCommands {
     commands::<G>(
         |models, args, checkpoint| record::record(models, args, checkpoint, Scene::<G>::with_look),

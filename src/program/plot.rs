@@ -64,7 +64,7 @@ pub fn run(games: &Games, args: PlotArgs) -> Result<()> {
     }
     if let Some(path) = &args.out {
         RunFolder::check_output(path)?;
-        draw_chart(games, &args, &groups, lines).write(path)?;
+        make_chart(games, &args, &groups, lines).write(path)?;
         eprint_line!("Wrote {}", path.display());
     }
     if args.json { print_json(&rows) } else { print_rows(&args, &rows) }
@@ -85,7 +85,7 @@ fn collect_lines(games: &Games, args: &PlotArgs, groups: &[RunGroup]) -> (Vec<Li
 }
 
 /// Makes the chart of the groups' curves, with the scores of reference players where they can be compared.
-fn draw_chart(games: &Games, args: &PlotArgs, groups: &[RunGroup], lines: Vec<Line>) -> Chart {
+fn make_chart(games: &Games, args: &PlotArgs, groups: &[RunGroup], lines: Vec<Line>) -> Chart {
     let subjects: Vec<&str> = groups.iter().map(|group| group.runs[0].title()).collect();
     let is_same_subject = subjects.iter().all(|subject| *subject == subjects[0]);
     let is_score = is_same_subject && ["score", "greedy"].contains(&args.y.as_str());
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn records_without_a_figure_give_no_point() {
+    fn records_without_a_metric_give_no_point() {
         let record = |iteration, parts: &[(&str, f64)]| {
             let rewards = parts.iter().map(|(part, mean)| (part.to_string(), *mean)).collect();
             let text = LanguageRecord { rewards, ..LanguageRecord::default() };

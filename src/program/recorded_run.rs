@@ -431,11 +431,8 @@ mod tests {
                 let mut config = LanguageConfig::for_pretrained("models/one", 1 << 30, default);
                 config.precision = precision;
                 let found = changes(join_language_settings("sort", &defaults, &config), device);
-                assert_eq!(
-                    found.is_empty(),
-                    precision == default,
-                    "{precision} on {device}: {found:?}"
-                );
+                let is_default = precision == default;
+                assert_eq!(found.is_empty(), is_default, "{precision} on {device}: {found:?}");
             }
         }
     }
@@ -472,10 +469,8 @@ mod tests {
         let update =
             |steps: u32| format!("[data]\npath = \"d\"\n[update]\nnum_minibatches = {steps}");
         for (iterations, steps) in [(1, 3), (2, 33), (3, 63)] {
-            assert_eq!(
-                changes_of(&format!("iterations = {iterations}\n{}", update(steps))),
-                ["data.path", "iterations"]
-            );
+            let own = format!("iterations = {iterations}\n{}", update(steps));
+            assert_eq!(changes_of(&own), ["data.path", "iterations"]);
         }
         let both = ["data.path", "iterations", "update.num_minibatches"];
         assert_eq!(changes_of(&format!("iterations = 1\n{}", update(128))), both);

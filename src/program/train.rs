@@ -302,7 +302,7 @@ impl<G: ConfigurableGame> GameRunSpec<'_, G> {
         };
         rank.start_faster_device(|chosen| {
             with_note(&format!("Trying a rollout on {}.", chosen.info.name), || {
-                let network = self.new_network(session, chosen);
+                let network = self.fresh_network(session, chosen);
                 let alone = Team::alone();
                 let trial =
                     ranks::create_trainer(self.game, network, &self.config, chosen, None, alone);
@@ -312,19 +312,19 @@ impl<G: ConfigurableGame> GameRunSpec<'_, G> {
     }
 
     /// Creates a network with fresh weights.
-    fn new_network(&self, session: &Session, chosen: &ChosenDevice) -> Network {
+    fn fresh_network(&self, session: &Session, chosen: &ChosenDevice) -> Network {
         session.games.models.new_network(self.game, &self.config, &chosen.device)
     }
 
     /// Creates the network with its initial weights.
-    fn create_network(
+    fn initial_network(
         &self,
         session: &Session,
         chosen: &ChosenDevice,
         is_root: bool,
     ) -> Result<Network> {
         let note = "Initializing the policy's weights.";
-        let network = with_note_if(is_root, note, || self.new_network(session, chosen));
+        let network = with_note_if(is_root, note, || self.fresh_network(session, chosen));
         match self.from {
             Some(run) => load_initial_weights::<G>(network, run)
                 .with_context(|| format!("cannot start from the policy in {}", run.display())),
@@ -351,7 +351,7 @@ fn train_rank<G: ConfigurableGame>(
     next_command: impl FnOnce(&str) -> String,
 ) -> Result<()> {
     let (chosen, team) = spec.start_device(session, rank)?;
-    let network = spec.create_network(session, &chosen, team.is_root())?;
+    let network = spec.initial_network(session, &chosen, team.is_root())?;
     let settings = config_to_toml(&spec.game, &spec.config);
     spec.check_ranks(session, &team, &settings)?;
     let GameRunSpec { game, config, data, .. } = spec;

@@ -30,7 +30,7 @@ struct RefusalHints {
     permissions: &'static str,
 }
 
-/// What a command line says about a task's code.
+/// The arguments of a command line that concern a task's code.
 struct CommandLine<'a> {
     args: &'a VerifierArgs,
     /// The values of `--set`.
@@ -108,7 +108,7 @@ fn check_same_command(command: &str, args: &VerifierArgs) -> Result<()> {
 fn require_approval_of_unsafe(command_line: &CommandLine) -> Result<()> {
     let setting = format!("{}.{UNSAFE_SETTING}", command_line.task);
     let is_approved = command_line.args.trust || command_line.sets(UNSAFE_SETTING);
-    remember_approval(&setting, is_approved, || {
+    check_approval(&setting, is_approved, || {
         format!(
             "the settings run the code of completions even where it cannot be confined ({setting} = true), which you \
              have not approved yet; approve it with --trust"
@@ -139,9 +139,7 @@ fn require_approval_of_verifier(
     // Without a folder, or with a relative one, the same command can mean another program elsewhere.
     let absolute_folder = current_folder.join(folder);
     let settings = format_approved_settings(task_settings, &absolute_folder);
-    remember_approval(&settings, is_approved, || {
-        format_refusal(task_settings, &loose_settings, hints)
-    })
+    check_approval(&settings, is_approved, || format_refusal(task_settings, &loose_settings, hints))
 }
 
 /// Formats the error for a verifier that is not approved, whose `loose_settings` permit more than by default.
@@ -174,7 +172,7 @@ fn format_approved_settings(task_settings: &Table, folder: &Path) -> String {
 ///
 /// # Errors
 /// The `refusal`.
-fn remember_approval(
+fn check_approval(
     subject: &str,
     is_approved: bool,
     refusal: impl FnOnce() -> String,

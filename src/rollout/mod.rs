@@ -116,8 +116,8 @@ impl BranchEpisode {
         self.time - select(self.steps_ahead < self.time, self.steps_ahead, self.time)
     }
 
-    /// The episode that continues from the branch point at a level, so that future draws differ from those that led to
-    /// the point.
+    /// The episode that continues from the branch point. `level` is a new one, so that future draws differ from those
+    /// that led to the point.
     fn take(&self, level: u32) -> Episode {
         Episode { level, time: self.time, score: self.score }
     }

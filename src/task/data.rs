@@ -160,7 +160,7 @@ impl Task for DataTask {
     }
 
     fn num_prompts(&self, split: Split) -> Option<u64> {
-        Some(self.prompts.prompts(split).len() as u64)
+        Some(self.prompts.in_split(split).len() as u64)
     }
 
     fn prompt(&self, split: Split, index: u64) -> Result<Prompt, TaskError> {

@@ -14,7 +14,7 @@ pub struct PromptSet {
 
 impl PromptSet {
     /// The prompts of a split, in list order.
-    pub fn prompts(&self, split: Split) -> &[Prompt] {
+    pub fn in_split(&self, split: Split) -> &[Prompt] {
         match split {
             Split::Train => &self.train,
             Split::Test => &self.test,
@@ -38,7 +38,7 @@ impl PromptSet {
         index: u64,
         advice: &str,
     ) -> Result<Prompt, TaskError> {
-        let prompts = self.prompts(split);
+        let prompts = self.in_split(split);
         let len = prompts.len() as u64;
         if len == 0 {
             let why = advice.to_string();

@@ -74,10 +74,14 @@ impl<G: Rules> AnyEngine<G> {
         Ok((Self::Native(Box::new(engine)), part))
     }
 
-    /// Checks that a user-defined model can learn from what it does.
+    /// Checks that a user-defined model learns by the logits that it acts by.
     ///
     /// # Errors
     /// If it cannot, with a reason.
+    #[cfg_attr(
+        not(feature = "general"),
+        expect(unused_variables, reason = "no model is user-defined")
+    )]
     pub fn check_model(&self, num_features: usize) -> Result<(), String> {
         match self {
             #[cfg(feature = "general")]
@@ -102,7 +106,7 @@ pub(super) fn new_network<G: Rules>(game: G, config: &TrainConfig, device: &Devi
 }
 
 /// The reason why the general engine does not have the configured precision; `None` if it has. `fallback` is the reason
-/// why the run cannot use a fast engine.
+/// why the run cannot use a fused engine.
 pub(super) fn fallback_precision_reason(
     model: &Network,
     config: &TrainConfig,
@@ -129,7 +133,7 @@ fn takes_bf16_on_cpu(model: &Network, config: &TrainConfig, device: &Device) -> 
         && model.sequence_model_constructor().is_some()
 }
 
-/// The reason why a run cannot use a fast engine; `None` if it can. `host` are its environments on the host, if any.
+/// The reason why a run cannot use a fused engine; `None` if it can. `host` are its environments on the host, if any.
 pub(super) fn fallback_reason(
     model: &Network,
     config: &TrainConfig,

@@ -1,4 +1,4 @@
-//! The fast engine on devices: a few kernels per iteration. The next rollout starts before the metrics of the
+//! The fused engine on devices: a few kernels per iteration. The next rollout starts before the metrics of the
 //! last one are read.
 
 use super::TrainError;

@@ -1,4 +1,4 @@
-//! The fast engine on the CPU: native code on all threads, for built-in networks.
+//! The native engine: code for all threads of the CPU, for built-in networks.
 
 use super::engine::{GameTotals, IterationPhases, PolicyEngine, PolicyState};
 use super::rank_part::{EngineInputs, RankPart};

@@ -38,8 +38,8 @@ impl Picture {
     }
 }
 
-/// Paints `count` games as a [`Wall`], replacing the whole picture. `sprites` are their sprites
-/// from [`compute_sprites()`](super::compute_sprites()). Pixels outside of the games are transparent.
+/// Paints `count` games as a [`Wall`], replacing the whole picture. `sprites` are those of all
+/// games, from [`compute_sprites()`](super::compute_sprites()). Pixels outside of the games are transparent.
 ///
 /// # Panics
 /// If the number of sprites does not match `count`, or the picture does not have `width * height *

@@ -64,7 +64,7 @@ pub async fn first_update(config: &TrainConfig, device: &Device) -> [Vec<f64>; 2
 }
 
 /// Parameters before and after the first update in host memory.
-pub fn first_host_update(config: &TrainConfig) -> [Vec<f64>; 2] {
+pub fn first_native_update(config: &TrainConfig) -> [Vec<f64>; 2] {
     let (policy, trajectory, advantages) = steps_of_games(config, &cpu());
     let mut learner = SequenceLearner::new(&policy.into(), config).expect("a built-in network");
     let counts = vec![trajectory.num_steps; trajectory.num_envs];
@@ -98,7 +98,7 @@ pub fn relative_distance(got: &[Vec<f64>; 2], [before, want]: &[Vec<f64>; 2]) ->
 /// Checks the first update on `device` against the CPU; returns their relative distance.
 pub async fn first_updates(device: &Device) -> f64 {
     let config = one_step(1);
-    let want = first_host_update(&config);
+    let want = first_native_update(&config);
     let off = relative_distance(&first_update(&config, device).await, &want);
     assert!(off < 1e-4, "off by {off}");
     off

@@ -5,7 +5,7 @@ use crate::models::{
     assert_program_takes, assert_repeats_and_resumes,
 };
 use crate::shared::decoder::{
-    decoder_run, first_host_update, first_update, first_updates, one_step, relative_distance,
+    decoder_run, first_native_update, first_update, first_updates, one_step, relative_distance,
 };
 use crate::support::{Scratch, adapter, cpu, json, refusal, train};
 use burn::tensor::Device;
@@ -55,7 +55,7 @@ fn the_first_native_update_equals_autodiff() {
     for parts in [1, 4] {
         let config = one_step(parts);
         let by_autodiff = block_on(first_update(&config, &cpu()));
-        let off = relative_distance(&first_host_update(&config), &by_autodiff);
+        let off = relative_distance(&first_native_update(&config), &by_autodiff);
         assert!(off > 0.0 && off < 2e-5, "off by {off}");
     }
 }

@@ -51,7 +51,7 @@ fn steps_on_a_device_are_those_of_the_cpu() {
             let off: Vec<f32> = want.iter().zip(&got).map(|(a, b)| a - b).collect();
             let most = off.iter().fold(0.0f32, |most, x| most.max(x.abs()));
             assert!(length(&want) > 1e-2 && most < 1e-6, "off by {most} of {}", length(&want));
-            let [want, got] = [&here, &there].map(|learner| learner.fetch_moments().into_owned());
+            let [want, got] = [&here, &there].map(|learner| learner.read_moments().into_owned());
             assert_eq!((want.steps, got.steps), (4, 4));
             assert!(distance(&got.first_moment, &want.first_moment) < 2e-5);
             assert!(distance(&got.second_moment, &want.second_moment) < 2e-5);
@@ -71,7 +71,7 @@ fn a_learner_continues_on_a_device_from_what_was_saved_to_the_byte() {
                 learner.update(&rule, &groups, iteration, &[1e-2; 2]).unwrap();
             };
             let saved = |learner: &LanguageLearner| -> (Vec<f32>, Moments) {
-                (learner.decoder.trainable().to_vec(), learner.fetch_moments().into_owned())
+                (learner.decoder.trainable().to_vec(), learner.read_moments().into_owned())
             };
             update(&mut whole, 0);
             let (trained, moments) = saved(&whole);

@@ -448,7 +448,7 @@ fn an_update_ends_at_its_divergence() {
         rule.update.target_kl = target_kl;
         let mut learner = LanguageLearner::new(decoder.clone(), 1, MomentPrecision::F32);
         let means = learner.update(&rule, &groups, 0, &[1e-2; 4]).unwrap();
-        (learner.decoder.trainable().to_vec(), learner.fetch_moments().steps, means)
+        (learner.decoder.trainable().to_vec(), learner.read_moments().steps, means)
     };
     let (whole, steps, means) = learnt(0.0, 4);
     assert!(steps == 4 && means.update.approx_kl > 1e-4, "{means:?}");

@@ -1,7 +1,7 @@
 //! Lower precisions: what they change, and where they cannot be had.
 
 use crate::shared::decoder::{
-    decoder_run, first_host_update, first_update, one_step, relative_distance,
+    decoder_run, first_native_update, first_update, one_step, relative_distance,
 };
 use crate::shared::training::short_run;
 use crate::shared::unpack::unpack;
@@ -127,7 +127,7 @@ fn trainer(config: &TrainConfig) -> GameTrainer<Catch> {
 
 #[test]
 fn a_decoder_learns_nearly_the_same_in_bf16_by_hand() {
-    let update = |precision| first_host_update(&TrainConfig { precision, ..one_step(2) });
+    let update = |precision| first_native_update(&TrainConfig { precision, ..one_step(2) });
     let off = relative_distance(&update(Precision::Bf16), &update(Precision::F32));
     assert!(off > 1e-5 && off < 0.1, "the first update off by {off:.1e}");
 }

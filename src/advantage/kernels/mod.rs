@@ -62,7 +62,7 @@ pub fn compute_recording_advantages(
     RecordingAdvantages { learn_steps, parts, summary }
 }
 
-/// A part of a recording, on which the other three kernels are launched.
+/// A part of a recording, with the launch sizes of the kernels that run on each part: credit, compare and centre.
 struct PartLaunch<'a> {
     part: &'a RecordingPart,
     num_steps: usize,
@@ -72,7 +72,7 @@ struct PartLaunch<'a> {
 }
 
 impl PartLaunch<'_> {
-    /// Launches the kernels, which write their sums to `rows`, `[rows, summary::LEN]`. Returns the part's
+    /// Launches these kernels, which write their sums to `rows`, `[rows, summary::LEN]`. Returns the part's
     /// [`RecordingAdvantages::parts`].
     fn launch(
         &self,

@@ -401,8 +401,8 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
         let (summary, update_sums) = (as_tensor(&self.summary), as_tensor(&self.update_sums));
         let num_learnt = match LearntSteps::new(config, count, self.minibatches.ranges.len()) {
             // Without a minibatch all sums are 0, whatever they are divided by; a tensor cannot be empty.
-            LearntSteps::Minibatches(taken) => {
-                summary.narrow(0, MINIBATCH_COUNTS, taken.max(1)).sum()
+            LearntSteps::Minibatches(count) => {
+                summary.narrow(0, MINIBATCH_COUNTS, count.max(1)).sum()
             }
             LearntSteps::Epochs(epochs) => summary.narrow(0, LEARNT_STEPS, 1) * epochs as f32,
         };

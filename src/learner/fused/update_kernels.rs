@@ -263,7 +263,7 @@ pub(super) fn mask_logits<O: Observer>(
     step: &StepIndex,
     #[comptime] variant: UpdateVariant<O>,
 ) {
-    if comptime!(O::MASKED) {
+    if comptime!(O::HAS_ILLEGAL_ACTIONS) {
         #[unroll]
         for a in 0..comptime!(variant.mlp.num_actions) {
             let at = first + comptime!(a * stride);

@@ -1,6 +1,6 @@
 //! Learners in host memory: built-in networks on CPU threads, without a tensor library.
 //!
-//! A [`NativeLearner`] differentiates minibatches of an [`NativeExperience`]: [`PerceptronLearner`] step by step,
+//! A [`NativeLearner`] differentiates minibatches of a [`NativeExperience`]: [`PerceptronLearner`] step by step,
 //! [`SequenceLearner`] over whole sequences, for networks with memory and for products in bf16. Partial gradients are
 //! summed in a fixed tree over shards ([`crate::parallel`]), so the result has the same bits for any number of threads
 //! and ranks.

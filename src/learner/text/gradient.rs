@@ -19,7 +19,7 @@ pub(super) enum Gradient {
 impl Gradient {
     /// Copies the gradient to host memory: `[num_trainable]`.
     #[cfg_attr(not(text_kernels), expect(unused_variables, reason = "of devices"))]
-    pub fn into_host(self, num_trainable: usize) -> Vec<f32> {
+    pub fn into_vec(self, num_trainable: usize) -> Vec<f32> {
         match self {
             Self::Host(vector) => vector,
             #[cfg(text_kernels)]

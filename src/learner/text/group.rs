@@ -107,16 +107,16 @@ pub(super) struct TokenIndex {
     pub token: usize,
 }
 
-/// The texts of some groups, each with its distinct completions, and the completion of each sample among them.
+/// The prompts of some groups, each with its distinct completions, and the completion of each sample among them.
 pub(super) fn deduplicate_texts<'a>(
     groups: &[&'a Group],
 ) -> (Vec<PromptWithCompletions<'a>>, Vec<CompletionIndex>) {
-    let (mut texts, mut indices) = (Vec::new(), Vec::new());
-    for (prompt_index, group) in groups.iter().enumerate() {
-        let (text, completions) = group.deduplicate_text();
-        texts.push(text);
-        let index = |completion| CompletionIndex { prompt: prompt_index, completion };
-        indices.extend(completions.into_iter().map(index));
+    let (mut prompts, mut indices) = (Vec::new(), Vec::new());
+    for (index, group) in groups.iter().enumerate() {
+        let (prompt, completions) = group.deduplicate_text();
+        prompts.push(prompt);
+        let completion_index = |completion| CompletionIndex { prompt: index, completion };
+        indices.extend(completions.into_iter().map(completion_index));
     }
-    (texts, indices)
+    (prompts, indices)
 }

@@ -99,8 +99,8 @@ impl LanguageLearner {
     }
 
     /// The optimizer's state in host memory and in f32; a copy if it is on a device or in another precision.
-    pub fn fetch_moments(&self) -> Cow<'_, Moments> {
-        self.optimizer.fetch_moments()
+    pub fn read_moments(&self) -> Cow<'_, Moments> {
+        self.optimizer.read_moments()
     }
 
     /// Calls `save` with the first and the second moment, in their precision in host memory, and returns the number of
@@ -211,7 +211,7 @@ impl LanguageLearner {
         settings: &LanguageUpdateSettings,
     ) -> Tensor<1> {
         if !matches!(self.optimizer, AnyMoments::Device(_)) {
-            let moments = device::DeviceMoments::upload(&self.fetch_moments(), &self.decoder);
+            let moments = device::DeviceMoments::upload(&self.read_moments(), &self.decoder);
             self.optimizer = AnyMoments::Device(Box::new(moments));
         }
         let AnyMoments::Device(moments) = &mut self.optimizer else { unreachable!("uploaded") };
@@ -287,5 +287,5 @@ pub fn compute_gradient(
         buffers: &PassBuffers::default(),
     };
     let (gradient, _) = differentiation.compute_gradient(&indices).expect("a single rank");
-    gradient.into_host(decoder.num_trainable())
+    gradient.into_vec(decoder.num_trainable())
 }

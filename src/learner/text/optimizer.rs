@@ -32,7 +32,7 @@ impl AnyMoments {
     }
 
     /// The state in host memory and in f32; a copy if it is on a device or in another precision.
-    pub fn fetch_moments(&self) -> Cow<'_, Moments> {
+    pub fn read_moments(&self) -> Cow<'_, Moments> {
         match self {
             Self::F32(moments) => Cow::Borrowed(moments),
             Self::Bf16(moments) => Cow::Owned(moments.convert()),
@@ -62,7 +62,7 @@ impl AnyMoments {
                 moments.steps
             }
             _ => {
-                let moments = self.fetch_moments();
+                let moments = self.read_moments();
                 save([
                     ParameterValues::F32(&moments.first_moment),
                     ParameterValues::F32(&moments.second_moment),
@@ -79,10 +79,10 @@ impl AnyMoments {
             (MomentPrecision::F32, Self::F32(_))
             | (MomentPrecision::Bf16, Self::Bf16(_))
             | (MomentPrecision::EightBit, Self::EightBit(_)) => return,
-            (MomentPrecision::F32, _) => Self::F32(self.fetch_moments().into_owned()),
-            (MomentPrecision::Bf16, _) => Self::Bf16(self.fetch_moments().convert()),
+            (MomentPrecision::F32, _) => Self::F32(self.read_moments().into_owned()),
+            (MomentPrecision::Bf16, _) => Self::Bf16(self.read_moments().convert()),
             (MomentPrecision::EightBit, _) => {
-                Self::EightBit(EightBitMoments::quantize(&self.fetch_moments(), sizes()))
+                Self::EightBit(EightBitMoments::quantize(&self.read_moments(), sizes()))
             }
         };
     }

@@ -248,15 +248,15 @@ pub(super) fn read_sliding_layers(
     check_layer_list("layer_types", layers, num_layers)
 }
 
-/// Rejects layers with a sliding window where there is no size of one, with which `transformers` fails, too.
+/// Rejects sliding layers if windows have no size or are turned off; `transformers` fails there, too.
 pub(super) fn refuse_sliding_layers(config: &Value) -> Result<(), ConfigError> {
     let types = config["layer_types"].as_array();
-    match types.into_iter().flatten().any(|kind| *kind == "sliding_attention") {
-        true => Err(ConfigError::Sizes(
+    if types.into_iter().flatten().any(|kind| *kind == "sliding_attention") {
+        return Err(ConfigError::Sizes(
             "`layer_types` has sliding_attention, but `sliding_window` or `use_sliding_window` turns windows off".into(),
-        )),
-        false => Ok(()),
+        ));
     }
+    Ok(())
 }
 
 /// Adds the entries of a `config.json` about sliding windows.

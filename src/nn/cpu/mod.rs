@@ -67,7 +67,7 @@ struct Activations {
 /// The activations of all layers, or the streams from which the backward pass recomputes them.
 #[derive(Clone, Debug, Default)]
 struct DecoderTape {
-    /// The rotations of the rows, for each of the decoder's tables: `[rows, rotary_dim / 2]`.
+    /// The rotations of the rows, for each of the decoder's tables: `[rows, num_pairs]`.
     rotations: Vec<Vec<Rotation>>,
     /// The activations of every layer, or of the last executed one.
     layers: Vec<Activations>,

@@ -40,12 +40,8 @@ impl NormActivations {
         input.resize(x.len(), 0.0);
         output.resize(x.len(), 0.0);
         inverse_rms.resize(rows, 0.0);
-        for_rows(parallelism, rows, [x], [input, inverse_rms, output], &|[x],
-                                                                         [
-            input,
-            inverse_rms,
-            output,
-        ]| {
+        let writes: [&mut [f32]; 3] = [input, inverse_rms, output];
+        for_rows(parallelism, rows, [x], writes, &|[x], [input, inverse_rms, output]| {
             input.copy_from_slice(x);
             forward(x, norm, inverse_rms, output);
         });

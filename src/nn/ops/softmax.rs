@@ -45,7 +45,7 @@ pub fn find_normalizer(logits: &[f32]) -> Normalizer {
     compute_normalizer(max, total as f32)
 }
 
-/// What [`fill_weights`] finds of a row of logits.
+/// Results of [`fill_weights`] for a row of logits.
 #[derive(Clone, Copy, Debug)]
 pub struct WeightSums {
     /// The normalizer, that of [`find_normalizer`].

@@ -7,7 +7,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 /// The rotations of all positions on a device, as a [`RopeTable`] has them.
 #[derive(Module, Debug)]
 pub(crate) struct Rope {
-    /// Cosines and sines of the low parts, then of the high ones: `[low + high, rotary_dim / 2, 2]`.
+    /// Cosines and sines of the low parts, then of the high ones: `[low + high, num_pairs, 2]`.
     pub rotations: Tensor<3>,
     /// The number of low parts, and of high ones.
     #[module(skip)]
@@ -24,7 +24,7 @@ impl Rope {
         Self { rotations, parts: *parts }
     }
 
-    /// Cosines and sines of `positions`, `[batch, num_steps]`: `[batch, num_steps, 1, rotary_dim / 2]`.
+    /// Cosines and sines of `positions`, `[batch, num_steps]`: `[batch, num_steps, 1, num_pairs]`.
     pub(super) fn at(&self, positions: Tensor<2, Int>) -> [Tensor<4>; 2] {
         let ([batch, steps], [_, num_pairs, _]) = (positions.dims(), self.rotations.dims());
         let positions = positions.reshape([batch * steps]);

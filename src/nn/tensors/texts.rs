@@ -240,7 +240,7 @@ impl DeviceDecoder {
     }
 
     /// Tokens in the vocabulary.
-    pub fn vocabulary(&self) -> usize {
+    pub fn vocab_size(&self) -> usize {
         self.module.shape().vocab_size()
     }
 

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_has_curves_figures_and_the_width_of_the_terminal() {
+    fn a_picture_has_curves_metrics_and_the_width_of_the_terminal() {
         let mut dashboard = Dashboard::empty(10);
         for iteration in 1..=10 {
             let record = record(iteration, f64::from(iteration));

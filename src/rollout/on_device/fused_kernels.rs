@@ -317,7 +317,7 @@ impl<G: Rules> PartRollout<'_, G> {
 pub struct PackedStates<G: Rules>(pub G);
 
 impl<G: Rules> HostObserver for PackedStates<G> {
-    const MASKED: bool = G::HAS_ILLEGAL_ACTIONS;
+    const HAS_ILLEGAL_ACTIONS: bool = G::HAS_ILLEGAL_ACTIONS;
 
     fn num_words(&self) -> usize {
         num_words(self.0)

@@ -191,7 +191,7 @@ impl RunFolder {
         self.read_metadata()?.get("iterations_of_epochs")?.as_u64()?.try_into().ok()
     }
 
-    /// Description of the dataset that a policy is fitted to, by a path to its run, or to its checkpoint or file in one;
+    /// The dataset that a policy is fitted to, found by a path to its run, or to its checkpoint or file in one;
     /// `None` if it is unknown.
     pub fn find_dataset(policy: &Path) -> Option<serde_json::Value> {
         let run = Self::find(policy).map(|run| run.path);

@@ -158,7 +158,7 @@ pub trait Run {
     /// Iterations between checks for growing memory: an epoch of a dataset, or the interval of evaluations.
     fn leak_check_interval(&self) -> u32;
 
-    /// The reason why the run does not use a fast engine; `None` if it does.
+    /// The reason why the run does not use a fused engine; `None` if it does.
     fn fallback_reason(&self) -> Option<String> {
         None
     }

@@ -243,7 +243,7 @@ impl Task for Ocaml {
     }
 
     fn num_prompts(&self, split: Split) -> Option<u64> {
-        Some(self.problems.prompts.prompts(split).len() as u64)
+        Some(self.problems.prompts.in_split(split).len() as u64)
     }
 
     fn prompt(&self, split: Split, index: u64) -> Result<Prompt, TaskError> {

@@ -252,7 +252,7 @@ impl<'a> Worker<'a> {
         }
         decoder.forward(&rows, &mut caches, Retention::Nothing, &mut buffers.pass);
         let size = decoder.shape().hidden_size;
-        for (((text, prompt), cache), last) in prompts.iter().zip(caches).zip(last_rows) {
+        for (((prompt_index, prompt), cache), last) in prompts.iter().zip(caches).zip(last_rows) {
             let buffers = &mut *self.buffers;
             let hidden = &buffers.pass.hidden()[last * size..][..size];
             decoder.compute_logits(hidden, &mut buffers.logits);
@@ -264,7 +264,7 @@ impl<'a> Worker<'a> {
                 let chosen =
                     sample_token(&self.buffers.logits, self.generator.sampling, u, &mut scratch);
                 let active = ActiveCompletion {
-                    index: CompletionIndex { prompt: *text, completion },
+                    index: CompletionIndex { prompt: *prompt_index, completion },
                     key,
                     completion: Completion::default(),
                     prefilled_index,

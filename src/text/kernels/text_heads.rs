@@ -161,14 +161,14 @@ pub(crate) fn norm_rotate_kernel<C: Float>(
     }
 }
 
-/// The places of a head in the buffers of a pass.
+/// Indices of what belongs to a head in the buffers of a pass.
 #[derive(CubeType, Clone, Copy)]
 struct HeadPlace {
-    /// Its first element.
+    /// The head's first element.
     at: usize,
-    /// The rotation of its first pair.
+    /// The rotation of the head's first pair.
     rotation: usize,
-    /// The first weight of its norm.
+    /// The first weight of the head's norm.
     first_weight: usize,
 }
 

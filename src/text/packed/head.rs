@@ -36,7 +36,7 @@ impl<'a> Targets<'a> {
         candidates: impl Iterator<Item = &'b [u32]> + Clone,
         inverse_temperature: f32,
     ) -> Self {
-        let words = decoder.vocabulary().div_ceil(TOKENS_PER_WORD);
+        let words = decoder.vocab_size().div_ceil(TOKENS_PER_WORD);
         let is_masked = candidates.clone().any(|row| !row.is_empty());
         let masks = is_masked.then(|| {
             let mut masks = Vec::new();
@@ -58,7 +58,7 @@ impl<'a> Targets<'a> {
     }
 
     fn form(&self) -> TokenForm {
-        TokenForm { vocabulary: self.decoder.vocabulary(), is_masked: self.masks.is_some() }
+        TokenForm { vocabulary: self.decoder.vocab_size(), is_masked: self.masks.is_some() }
     }
 
     fn logits(&self) -> CubeTensor {

@@ -76,7 +76,7 @@ impl<G: Rules> GameTrainer<G> {
         Self::with_model(game, new_network(game, config, device), config, device)
     }
 
-    /// The reason why a run could not use a fast engine; `None` if it could.
+    /// The reason why a run could not use a fused engine; `None` if it could.
     ///
     /// # Panics
     /// If `config.policy` names a user-defined network.
@@ -218,7 +218,7 @@ impl<G: Rules> GameTrainer<G> {
         self.engine.policy_engine.model()
     }
 
-    /// The reason why the run does not use a fast engine; `None` if it does.
+    /// The reason why the run does not use a fused engine; `None` if it does.
     pub fn fallback_reason(&self) -> Option<String> {
         let GameEngine { part, device, host, .. } = &self.engine;
         fallback_reason(&self.model(), &part.config, device, &part.team, host.as_ref())

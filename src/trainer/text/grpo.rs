@@ -66,11 +66,13 @@ impl LanguageEngine {
         run_in_pool_if(is_pooled, || learner.update(&settings, groups, iteration, &rates))
     }
 
-    /// Checks that the device has room for each group that passes through the decoder, which groups without a gradient
-    /// do not.
+    /// Checks that the device has room for each group that passes through the decoder or the reference. Groups without
+    /// a gradient do not pass through the decoder.
     fn check_groups(&self, groups: &[Group]) -> Result<(), LanguageTrainError> {
         let loss_params = self.config.update_settings(TrainingStage::Grpo).loss_params();
-        let mut passing = groups.iter().filter(|group| group.has_gradient(&loss_params));
+        let has_reference = self.config.loss.kl_coef > 0.0;
+        let passes = |group: &&Group| has_reference || group.has_gradient(&loss_params);
+        let mut passing = groups.iter().filter(passes);
         let advice = "lower generation.group_size or generation.max_new_tokens";
         passing.try_for_each(|group| self.check_group(group, advice))
     }

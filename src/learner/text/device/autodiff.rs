@@ -33,7 +33,7 @@ impl AutodiffPass {
         if candidates.clone().all(<[u32]>::is_empty) {
             return Categorical::new(logits);
         }
-        let vocabulary = self.decoder.vocabulary();
+        let vocabulary = self.decoder.vocab_size();
         let mut offsets = vec![0.0; part.len() * vocabulary];
         for (row, candidates) in offsets.chunks_exact_mut(vocabulary).zip(candidates) {
             if !candidates.is_empty() {
@@ -73,7 +73,7 @@ impl<'a> DevicePass<'a> for AutodiffPass {
     fn evaluate(&self, tokens: &LossTokens, temperature: f32) -> [Vec<f32>; 2] {
         let hidden = self.hidden(tokens).without_autodiff();
         let chosen = tokens.token_tensor(self.decoder.device());
-        let parts = tokens.split_into_parts(self.decoder.vocabulary()).map(|part| {
+        let parts = tokens.split_into_parts(self.decoder.vocab_size()).map(|part| {
             let (start, len) = (part.start, part.len());
             let hidden = hidden.clone().narrow(0, start, len);
             let policy = self.policy(tokens, part, hidden, temperature);
@@ -94,7 +94,7 @@ impl<'a> DevicePass<'a> for AutodiffPass {
         let [d_logprobs, weights] =
             [grads.d_logprobs, grads.entropy_weights].map(|x| device::upload(x, device));
         let mut gradient = self.decoder.trainable().zeros_like();
-        let d_hidden = tokens.split_into_parts(self.decoder.vocabulary()).map(|part| {
+        let d_hidden = tokens.split_into_parts(self.decoder.vocab_size()).map(|part| {
             let (start, len) = (part.start, part.len());
             let narrow = |x: &Tensor<1>| x.clone().narrow(0, start, len);
             let hidden = constant.clone().narrow(0, start, len).autodiff().require_grad();

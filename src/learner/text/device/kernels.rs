@@ -26,7 +26,7 @@ impl KernelPass<'_> {
     ) -> impl Iterator<Item = (Range<usize>, Targets<'_>)> {
         let device = self.decoder.device();
         let (rows, chosen) = (tokens.row_tensor(device), tokens.token_tensor(device));
-        tokens.split_into_parts(self.decoder.vocabulary()).map(move |part| {
+        tokens.split_into_parts(self.decoder.vocab_size()).map(move |part| {
             let narrow = |values: &Tensor<1, Int>| values.clone().narrow(0, part.start, part.len());
             // Part by part: equal completions share rows, so that the rows of all tokens could be many times the pass.
             let hidden = self.pass.hidden().select(0, narrow(&rows));

@@ -42,9 +42,9 @@ fn split_into_device_parts<'a>(
     split_into_parts(groups, chosen, MAX_PASS_TOKENS.min(max_tokens))
 }
 
-/// A pass of texts through a decoder on a device.
+/// A pass of prompts with their completions through a decoder on a device.
 trait DevicePass<'a> {
-    /// Computes the forward pass of texts through all layers.
+    /// Computes the forward pass through all layers.
     fn forward(
         decoder: &'a DeviceDecoder,
         prompts: &[PromptWithCompletions],

@@ -75,7 +75,7 @@ pub unsafe fn multiply(
     let num_tiles = a.strip(rows.start).len();
     let block_tiles = num_tiles.div_ceil(num_tiles.div_ceil(MAX_BLOCK_TILES));
     for j in columns.clone().step_by(2) {
-        // Beyond the last strip, it is multiplied again.
+        // Where fewer strips are left, the last one is multiplied again and its product dropped.
         let right = [j, (j + 1).min(columns.end - 1)].map(|j| b.strip(j));
         for first in (0..num_tiles).step_by(block_tiles) {
             let block = first..(first + block_tiles).min(num_tiles);
@@ -123,7 +123,7 @@ unsafe fn multiply_square(
 ) {
     let is_single = i + 1 == ends[0];
     let is_whole = !is_single && j + 1 < ends[1];
-    // SAFETY: as this function demands; destinations in the matrix are within it, others are tiles of their own.
+    // SAFETY: the caller guarantees it (`# Safety`); destinations in the matrix are within it, others are tiles of their own.
     unsafe {
         if let Some((first, row_stride)) = output.square([i, j]).filter(|_| is_whole) {
             let below = first.add(TILE_SIDE * row_stride);

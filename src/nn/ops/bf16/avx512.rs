@@ -62,7 +62,7 @@ unsafe fn multiply_strips<const R: usize>(
 ) {
     const { assert!(TILE_SIDE.is_multiple_of(R)) };
     for j in columns.clone().step_by(NUM_STRIPS) {
-        // Beyond the last strip, it is multiplied again.
+        // Where fewer strips are left, the last one is multiplied again and its product dropped.
         let strips: [usize; NUM_STRIPS] = std::array::from_fn(|c| (j + c).min(columns.end - 1));
         let right = map_array(strips, |j| b.strip(j));
         for i in rows.clone() {
@@ -76,7 +76,7 @@ unsafe fn multiply_strips<const R: usize>(
                 let sums = sum_products::<R>(a.strip(i), first, right);
                 for (row, sums) in parts_of(output, rows, j..columns.end).zip(sums) {
                     for ((to, width), sums) in row.zip(sums) {
-                        // SAFETY: as this function demands.
+                        // SAFETY: the caller guarantees it (`# Safety`).
                         unsafe { write(to, width, sums, output.mode()) };
                     }
                 }
@@ -127,12 +127,12 @@ fn sum_products<const R: usize>(
 /// Replaces `width` numbers at `to` with sums, or adds the sums to them.
 ///
 /// # Safety
-/// The processor has the instructions, there are at most 16 numbers, and no other thread accesses them.
+/// The processor has the instructions, `width` is 1 to 16, and no other thread accesses these numbers.
 #[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn write(to: *mut f32, width: usize, sums: __m512, mode: WriteMode) {
     let mask = u16::MAX >> (TILE_SIDE - width);
-    // SAFETY: as this function demands.
+    // SAFETY: the caller guarantees it (`# Safety`).
     unsafe {
         let sums = match mode {
             WriteMode::Overwrite => sums,

@@ -68,7 +68,7 @@ impl Output<'_> {
     /// # Safety
     /// No other thread accesses this tile.
     pub unsafe fn load(&self, tile: [usize; 2], sums: &mut Sums) {
-        // SAFETY: as this function demands.
+        // SAFETY: the caller guarantees it (`# Safety`).
         for (from, to) in unsafe { self.rows(tile) }.zip(&mut sums.0) {
             to[..from.len()].copy_from_slice(from);
         }
@@ -79,7 +79,7 @@ impl Output<'_> {
     /// # Safety
     /// No other thread accesses this tile.
     pub unsafe fn overwrite(&self, tile: [usize; 2], sums: &Sums) {
-        // SAFETY: as this function demands.
+        // SAFETY: the caller guarantees it (`# Safety`).
         for (to, from) in unsafe { self.rows(tile) }.zip(&sums.0) {
             to.copy_from_slice(&from[..to.len()]);
         }

@@ -129,7 +129,7 @@ impl Decode for KernelBatch<'_> {
     }
 
     fn read(&mut self, steps: usize) -> Vec<Vec<SampledToken>> {
-        let (rows, vocabulary) = (self.rows(), self.decoder.vocabulary());
+        let (rows, vocabulary) = (self.rows(), self.decoder.vocab_size());
         let choices = Tensor::<2>::from_primitive::<Cube>(self.state.choices.clone());
         let size = choices.dims()[1];
         let numbers = device::read(choices.reshape([READ_BACK_STEPS * size]));
@@ -298,7 +298,7 @@ impl<'a> KernelBatch<'a> {
 
 /// Words of a row's mask of candidates; 0 if every token can be drawn.
 fn num_mask_words(decoder: &DeviceDecoder, sampling: &Sampling) -> usize {
-    if sampling.has_filter() { decoder.vocabulary().div_ceil(TOKENS_PER_FLOAT_WORD) } else { 0 }
+    if sampling.has_filter() { decoder.vocab_size().div_ceil(TOKENS_PER_FLOAT_WORD) } else { 0 }
 }
 
 /// Unpacks the tokens of a row's mask; none if it has all tokens.
