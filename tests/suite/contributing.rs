@@ -147,7 +147,7 @@ fn functions_are_compiled_for_the_same_instruction_sets() {
     for (path, bytes) in tree(&repository("src")) {
         let wanted = match &path[..] {
             "nn/ops/attention/products.rs" | "nn/ops/matmul/tiles.rs" => TARGETS_BESIDE_AVX512,
-            "nn/ops/stored/products.rs" => TARGETS_OF_BYTES,
+            "nn/ops/stored/mod.rs" | "nn/ops/stored/products.rs" => TARGETS_OF_BYTES,
             _ => TARGETS,
         };
         let text = String::from_utf8_lossy(&bytes);
