@@ -81,8 +81,8 @@ impl Manifest {
         serde_json::from_str(text).map_err(|e| e.to_string())
     }
 
-    /// The manifest as JSON without its shards. It is stored with policies that are fitted to the dataset, and tells how to
-    /// use them when the dataset is gone.
+    /// The manifest as JSON without its shards. It is stored with policies that are fitted to the dataset, and tells how
+    /// to use them when the dataset is gone.
     pub fn describe(&self) -> serde_json::Value {
         let mut json = serde_json::to_value(self).expect("a manifest is plain data");
         let fields = json.as_object_mut().expect("it has fields");

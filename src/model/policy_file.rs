@@ -20,7 +20,8 @@ pub struct Header {
     pub iteration: u64,
     /// The settings of its run and the parameters of its game, as TOML.
     pub config: String,
-    /// The manifest, without shards, of the dataset that the policy is fitted to; `None` if there is none or it is unknown.
+    /// The manifest, without shards, of the dataset that the policy is fitted to; `None` if there is none or it is
+    /// unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dataset: Option<serde_json::Value>,
 }

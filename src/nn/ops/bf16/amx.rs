@@ -123,7 +123,8 @@ unsafe fn multiply_square(
 ) {
     let is_single = i + 1 == ends[0];
     let is_whole = !is_single && j + 1 < ends[1];
-    // SAFETY: the caller guarantees it (`# Safety`); destinations in the matrix are within it, others are tiles of their own.
+    // SAFETY: the caller guarantees it (`# Safety`); destinations in the matrix are within it, others are tiles of
+    // their own.
     unsafe {
         if let Some((first, row_stride)) = output.square([i, j]).filter(|_| is_whole) {
             let below = first.add(TILE_SIDE * row_stride);
