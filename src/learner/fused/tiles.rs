@@ -98,19 +98,26 @@ mod tests {
     use super::*;
     use crate::math::Activation;
 
+    /// A network of 3 actions, with these numbers of features and of units in its layers.
+    fn shape(
+        [num_features, first_width, second_width]: [usize; 3],
+        activation: Activation,
+    ) -> MlpShape {
+        MlpShape {
+            num_features,
+            first_width,
+            second_width,
+            num_actions: 3,
+            activation,
+            neurons_per_block: 1,
+        }
+    }
+
     #[test]
     fn partial_gradients_of_all_parts_fit_in_a_buffer() {
         let activation = Activation::Relu;
-        for (num_features, first_width, second_width) in [(100, 256, 256), (16, 32, 10), (8, 16, 0)]
-        {
-            let shape = MlpShape {
-                num_features,
-                first_width,
-                second_width,
-                num_actions: 3,
-                activation,
-                neurons_per_block: 1,
-            };
+        for sizes in [[100, 256, 256], [16, 32, 10], [8, 16, 0]] {
+            let shape = shape(sizes, activation);
             let tiling = Tiling::new(&shape).unwrap();
             for parts in [1, 3, 4, 16, 64] {
                 let num_cubes = Spread::new(&shape, &tiling, 1 << 20, parts).num_cubes;
@@ -122,19 +129,12 @@ mod tests {
 
     #[test]
     fn tiles_are_as_large_as_workgroup_memory_allows() {
-        let tiling = |num_features, first_width, second_width, activation| {
-            let shape = MlpShape {
-                num_features,
-                first_width,
-                second_width,
-                num_actions: 3,
-                activation,
-                neurons_per_block: 1,
-            };
+        let tiling = |sizes, activation| {
+            let shape = shape(sizes, activation);
             let Tiling { num_units, tile_samples, stride, .. } = Tiling::new(&shape)?;
             Some((num_units, tile_samples, stride))
         };
-        let relu = |features, first, second| tiling(features, first, second, Activation::Relu);
+        let relu = |features, first, second| tiling([features, first, second], Activation::Relu);
         assert_eq!(relu(16, 64, 0), Some((64, 16, 20)));
         assert_eq!(relu(16, 64, 64), Some((64, 16, 20)));
         assert_eq!(relu(50, 128, 0), Some((64, 16, 20)));
@@ -143,7 +143,7 @@ mod tests {
         // No room between rows.
         assert_eq!(relu(100, 128, 0), Some((64, 16, 16)));
         // Derivatives have rows, too.
-        assert_eq!(tiling(16, 64, 64, Activation::Silu), Some((64, 8, 12)));
+        assert_eq!(tiling([16, 64, 64], Activation::Silu), Some((64, 8, 12)));
         assert_eq!(relu(3800, 200, 0), Some((128, 1, 1)));
         assert!(relu(4000, 200, 0).is_none() && relu(16, 257, 0).is_none());
     }
